@@ -185,7 +185,7 @@ Client::Standing Client::join(const std::vector<std::string>& plan) {
   constexpr milliseconds kPause{100};
   const std::string chief = name_with_address(context_.cluster(), workers_of(context_.cluster()).front());
   for (Waiting waiting = peers_.wait_for_start();; std::this_thread::sleep_for(kPause)) {
-    await_nobody(waiting, peers_.size(), Json::object(), "the chief has begun the training");
+    await_nobody(waiting, Json::object(), "the chief has begun the training");
     const std::vector<Json> answers = join_each(plan, waiting.left());
     run_ = text_in(answers[0], "run");
     const bool one_run = std::all_of(answers.begin(), answers.end(),
@@ -198,23 +198,21 @@ Client::Standing Client::join(const std::vector<std::string>& plan) {
 
 void Client::await_workers() {
   Waiting waiting = peers_.wait_for_start();
-  await_nobody(waiting, 1, {{"run", run_}}, "all workers are there");
+  await_nobody(waiting, {{"run", run_}}, "all workers are there");
 }
 
-void Client::await_nobody(Waiting& waiting, size_t servers, const Json& head, std::string_view end) {
+// Asks all servers, because one that was restarted meanwhile says that it has lost the run.
+void Client::await_nobody(Waiting& waiting, const Json& head, std::string_view end) {
   constexpr milliseconds kBetweenLooks{500};
   for (const auto begin = Clock::now();;) {
     const milliseconds patience = std::min(kBetweenLooks, waiting.patience());
-    std::vector<std::vector<std::string>> of_each(servers);
-    const auto ask = [&](size_t i) {
+    std::vector<std::vector<std::string>> of_each(peers_.size());
+    peers_.for_all([&](size_t i) {
       rpc::Message question{head, {}};
       question.head["patience"] = patience.count();
       rpc::CallOptions options = peers_.patience("start of the run");
       options.timeout += patience;
       of_each[i] = lines_in(peers_.call(i, "await", question, options).head, "missing");
-    };
-    peers_.for_all([&](size_t i) {
-      if (i < servers) ask(i);
     });
     std::vector<std::string> missing;
     for (const auto& lines : of_each) {

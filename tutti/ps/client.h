@@ -242,8 +242,8 @@ class Client {
   int64_t pull_at(std::optional<int64_t> step);
   std::optional<std::vector<rpc::Message>> try_to_snapshot(Slots slots, embedding::RowShard::Which rows);
   void send_rows(const RowsToBegin& rows, const embedding::RowPiece& piece, bool changed);
-  // Asks these servers until nobody is missing (Service, "await").
-  void await_nobody(Waiting& waiting, size_t servers, const Json& head, std::string_view end);
+  // Asks all servers until nobody is missing (Service, "await").
+  void await_nobody(Waiting& waiting, const Json& head, std::string_view end);
   std::vector<Json> join_each(const std::vector<std::string>& plan, std::chrono::milliseconds wait);
   void hear_from_others(const std::function<void(size_t)>& join_one);
   Json read(const std::string& key, const std::string& run);
