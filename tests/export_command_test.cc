@@ -208,14 +208,14 @@ TEST(ExportCommand, says_what_is_missing) {
   const Words to = {"--program", program_path("mnist"), "--out", folder / "exports"};
   fails(tutti + to, "CHECKPOINT is required");
   fails(tutti + Words{folder / "run"}, "--program is required");
-  fails(tutti + Words{folder / "nowhere"} + to, "there is no checkpoint here");
+  fails(tutti + Words{folder / "nowhere"} + to, "there is no such file or folder");
   fails(tutti + Words{folder / "run", "--program", folder / "nothing", "--out", folder / "exports"},
         "nothing: there is no such program");
   fails(tutti + Words{folder / "run", "--program", "/bin/true", "--outt", "x"}, "did you mean '--out'");
   fails(tutti + Words{folder / "run", "--program", program_path("mnist"), "--out", ""}, "--out: it is empty");
   fails(kMnist + Words{"--export", folder / "exports"}, "--export-from, or --logdir");
   fails(kMnist + Words{"--export", folder / "exports", "--export-from", folder / "nowhere"},
-        "there is no checkpoint here");
+        "there is no such file or folder");
   fails(kMnist + Words{"--export", folder / "exports", "--export-from", folder / "run"}, "a single process",
         {"TF_CONFIG={\"cluster\": {\"worker\": [\"a:1\", \"b:1\"]}, \"task\": {\"type\": \"worker\", "
          "\"index\": 0}}"});

@@ -83,7 +83,7 @@ TEST_F(Halves, that_are_stopped_are_not_waited_for_longer_than_told) {
 TEST_F(Halves, that_nobody_comes_for_end_by_themselves) {
   const auto server = start(1, {"--start-timeout", "1"});
   EXPECT_EQ(server->wait(), exit_code(ErrorKind::Timeout)) << server->err();
-  EXPECT_THAT(server->err(), HasSubstr("worker/1: no client has connected to its modules"));
+  EXPECT_THAT(server->err(), HasSubstr("for a client of the modules of worker/1"));
 }
 
 TEST_F(Halves, name_a_client_that_is_killed) {
@@ -98,7 +98,7 @@ TEST_F(Halves, name_a_client_that_is_killed) {
 TEST_F(Halves, that_do_not_come_are_named) {
   const auto client = start(0, {"--steps", "1", "--start-timeout", "1"});
   EXPECT_EQ(client->wait(), exit_code(ErrorKind::Timeout)) << client->err();
-  EXPECT_THAT(client->err(), AllOf(HasSubstr("'tail' was not available"), HasSubstr("worker/1 (127.0.0.1:")));
+  EXPECT_THAT(client->err(), AllOf(HasSubstr("for the module 'tail'"), HasSubstr("worker/1 (127.0.0.1:")));
 }
 
 }  // namespace

@@ -290,6 +290,9 @@ TEST(TogetherOptions, a_gradient_that_is_no_number_is_named_with_its_rank_by_all
           << way.back();
     }
   }
+  const ProgramResult alone = run_program(training(1, flags));
+  EXPECT_NE(alone.exit_code, 0);
+  EXPECT_THAT(alone.err, HasSubstr("is not finite on rank 0 at step 7"));
   const Flags unguarded = with(flags, {"--no-nan-guard", "--comm", "tcp"});
   EXPECT_EQ(run_program(training(2, unguarded)).exit_code, 0);
 }

@@ -1,4 +1,5 @@
 // The program of together_test: a small training with everything that makes equal bits difficult.
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -119,7 +120,8 @@ class BreakGradient final : public tutti::Hook {
  public:
   explicit BreakGradient(int64_t at) : at_(at) {}
   void before_step(tutti::Training& training) override {
-    is_due_ = training.context.rank() == 1 && training.step == at_;
+    const int breaking = std::min(1, training.context.world() - 1);
+    is_due_ = training.context.rank() == breaking && training.step == at_;
   }
   // The root of 0 is 0, but its derivative is infinite.
   torch::Tensor in(const torch::Tensor& loss) const { return is_due_ ? loss + torch::sqrt(loss * 0) : loss; }

@@ -143,8 +143,12 @@ DeviceSpec device_of_task(const Task& task, const RunConfig& config, const Ident
   return spec;
 }
 
+// Two paths to one folder that exists are the same, also through a link.
 std::string normal_path(const std::string& path) {
-  std::string normal = std::filesystem::absolute(path).lexically_normal().string();
+  std::error_code error;
+  std::filesystem::path canonical = std::filesystem::weakly_canonical(std::filesystem::absolute(path), error);
+  if (error) canonical = std::filesystem::absolute(path).lexically_normal();
+  std::string normal = canonical.string();
   if (normal.ends_with('/')) normal.pop_back();
   return normal;
 }

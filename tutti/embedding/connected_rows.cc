@@ -127,6 +127,11 @@ void ConnectedRows::begin_step(int64_t examples, int64_t step) {
   const std::vector<LaneRange> blocks = blocks_of(comm_.world(), lanes_);
   const auto rank = static_cast<size_t>(comm_.rank());
   TableGradients gradients = tables_.gradients(blocks[rank], lanes_);
+  if (checks_ && !gradients.are_finite())
+    fail(ErrorKind::InvalidArgument,
+         "the gradient of a row of a sharded embedding is not finite on rank {} at step {}. Try a lower "
+         "learning rate, or check the data; --no-nan-guard continues the training anyway",
+         rank, step);
   std::vector<std::vector<RowSumsView>> sums(blocks.size());  // [worker]
   // This worker does not send to itself.
   sums[rank] = rows_.sums_in(std::exchange(gradients.of_owners[rank], {}), blocks[rank]);

@@ -33,6 +33,8 @@ class ConnectedRows final : public RowOwners {
   std::vector<torch::Tensor> read_announced() override;
   void withdraw() override;
 
+  // From now on, begin_step() throws InvalidArgument if a gradient of this worker is not finite.
+  void refuse_gradients_that_are_not_finite() { checks_ = true; }
   // Adds up the gradients of all workers, and divides them by the number of examples. Afterwards each worker
   // has the mean gradients of those of its rows that the step has looked up.
   void begin_step(int64_t examples, int64_t step);
@@ -75,6 +77,7 @@ class ConnectedRows final : public RowOwners {
   const int64_t lanes_;
   const OptimizerOptions optimizer_;  // of the model
   OwnedRows rows_;
+  bool checks_ = false;
   std::vector<int64_t> announced_numbers_;
   ListsUnderWay requests_;  // announced
 };

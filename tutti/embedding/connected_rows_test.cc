@@ -216,6 +216,23 @@ TEST(Tables, continue_on_another_number_of_workers) {
   }
 }
 
+TEST(Tables, refuse_a_gradient_that_is_no_number_before_rows_change) {
+  with_ranks("plain", 1, [&](comm::Communicator& comm) {
+    Net net;
+    Tables tables(net);
+    ConnectedRows rows(tables, comm, 7, kLanes, kAdagrad);
+    rows.refuse_gradients_that_are_not_finite();
+    const std::string before = rows.checksum();
+    tables.fetch({batch_of(1, 0)});
+    tables.begin_lane(0);
+    (net.forward(batch_of(1, 0)).sum() * std::nan("")).backward();
+    tables.end_lane();
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("is not finite on rank 0 at step 1"),
+                 [&] { rows.begin_step(1, 1); });
+    EXPECT_EQ(rows.checksum(), before);
+  });
+}
+
 // --- Moving averages
 
 constexpr double kDecay = 0.7;

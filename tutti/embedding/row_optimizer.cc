@@ -185,7 +185,8 @@ void update_ftrl(const FtrlOptions& options, const Numbers& on, const Powered& p
       const float now = powered(accumulator[i]);
       linear[i] += g[i] + v[i] * (shrinkage - (now - before) / rate);
       const float beyond = std::abs(linear[i]) - l1;
-      v[i] = beyond > 0 ? -std::copysign(beyond, linear[i]) / ((now + beta) / rate + l2) : 0.0F;
+      // A NaN stays one.
+      v[i] = beyond <= 0 ? 0.0F : -std::copysign(beyond, linear[i]) / ((now + beta) / rate + l2);
     }
   });
 }

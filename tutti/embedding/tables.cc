@@ -1,6 +1,7 @@
 #include "tutti/embedding/tables.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include <fmt/format.h>
@@ -234,6 +235,13 @@ void TableGradients::multiply(double factor) {
   for (RowSums& of_table : sums) {
     for (float& value : of_table.values) value *= by;
   }
+}
+
+bool TableGradients::are_finite() const {
+  return std::all_of(sums.begin(), sums.end(), [](const RowSums& of_table) {
+    return std::all_of(of_table.values.begin(), of_table.values.end(),
+                       [](float value) { return std::isfinite(value); });
+  });
 }
 
 double TableGradients::squares() const {

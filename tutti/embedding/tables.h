@@ -73,6 +73,7 @@ struct TableGradients {
   void divide(double divisor);
   void multiply(double factor);
   double squares() const;
+  bool are_finite() const;
 };
 
 // All tables of a model, on one worker. Before the lanes of a step, fetch() gets the rows that they look up,

@@ -1,10 +1,12 @@
 #include "tutti/params/distributed_optimizer.h"
 
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include <ATen/SequenceNumber.h>
 #include <fmt/format.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
@@ -209,11 +211,23 @@ void DistributedOptimizer::zero_grad() {
   first_node_ = at::sequence_number::peek();
 }
 
-// Autograd numbers the nodes of its graph, in each thread, in the order in which they are made.
+// Autograd numbers the nodes of its graph, in each thread, in the order in which they are made; those of
+// parameters have the largest number.
 void DistributedOptimizer::require_forward_in_lane(const torch::Tensor& loss) const {
   if (precision_ == Precision::Float32) return;
-  const auto last_node = loss.defined() ? loss.grad_fn() : nullptr;
-  if (forward_ && (!last_node || last_node->sequence_nr() >= first_node_)) return;
+  std::vector<torch::autograd::Node*> open;
+  if (loss.defined() && loss.grad_fn()) open.push_back(loss.grad_fn().get());
+  std::unordered_set<torch::autograd::Node*> seen(open.begin(), open.end());
+  bool is_of_lane = forward_.has_value();
+  while (is_of_lane && !open.empty()) {
+    const torch::autograd::Node& node = *open.back();
+    open.pop_back();
+    is_of_lane = node.sequence_nr() >= first_node_;
+    for (const torch::autograd::Edge& edge : node.next_edges()) {
+      if (edge.is_valid() && seen.insert(edge.function.get()).second) open.push_back(edge.function.get());
+    }
+  }
+  if (is_of_lane) return;
   fail(ErrorKind::InvalidArgument,
        "--precision bf16: call zero_grad() before the forward pass of the lane, which is computed in this "
        "precision from there on");

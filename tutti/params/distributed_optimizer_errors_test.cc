@@ -386,6 +386,7 @@ TEST(DistributedOptimizer, refuses_a_forward_pass_outside_of_the_lane_in_lower_p
   opt.zero_grad();
   EXPECT_EQ(forward().scalar_type(), torch::kBFloat16);
   expect_error(ErrorKind::InvalidArgument, refused, [&] { opt.backward(too_early); });
+  expect_error(ErrorKind::InvalidArgument, refused, [&] { opt.backward(too_early * 2 + forward().mean()); });
   opt.backward(forward().to(torch::kFloat32).mean());
   EXPECT_EQ(forward().scalar_type(), torch::kFloat32) << "the lane has been added";
   opt.step();

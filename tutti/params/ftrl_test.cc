@@ -95,6 +95,15 @@ TEST(Ftrl, without_penalties_is_adagrad) {
   }
 }
 
+TEST(Ftrl, a_gradient_that_is_no_number_leaves_no_number) {
+  const torch::Tensor values = torch::ones({2});
+  Optimizer optimizer({{.values = values, .grads = torch::tensor({1.0F, std::nanf("")})}},
+                      FtrlOptions{.rate = 0.1, .l1 = 0.1});
+  optimizer.step();
+  EXPECT_TRUE(std::isfinite(values[0].item<float>()));
+  EXPECT_TRUE(std::isnan(values[1].item<float>()));
+}
+
 TEST(Ftrl, makes_weights_exactly_zero_whose_gradients_say_little) {
   const torch::Tensor values = torch::zeros({2});
   const torch::Tensor grads = torch::zeros({2});

@@ -100,7 +100,7 @@ GradientMean::GradientMean(Parameters& parameters, comm::Communicator& comm, int
     : parameters_(ready_to_sum(parameters, comm)),
       comm_(comm),
       scatter_(options.scatter && comm.world() > 1),
-      checks_(options.nan_guard && comm.world() > 1 && parameters.device().is_cpu()),
+      checks_(options.nan_guard && parameters.device().is_cpu()),
       vectors_(parameters, lanes, shared_allocator(comm, parameters.device())),
       reducer_(comm, summed(parameters, vectors_.buffers()), vectors_.numbers(), lanes, count_of(lanes == 1),
                options) {

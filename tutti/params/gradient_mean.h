@@ -25,7 +25,7 @@ class BackwardWatch;
 // and communicator are then in use from its begin_backward() until finish(). A lane or a step that fails
 // before that can be begun again, but not after (see Reducer).
 //
-// With several workers and ReducerOptions::nan_guard, gradients on the CPU that are not finite are not sent:
+// With ReducerOptions::nan_guard, gradients on the CPU that are not finite are not sent:
 // the backward pass or add() throws an InvalidArgument with the name of the first parameter and this worker's
 // rank, and abandons the communicator, so that all workers fail with this text before they change a weight.
 // Not thread-safe.

@@ -96,8 +96,10 @@ class Archive {
   PickleValue call(const PickleName& function, const PickleList& arguments) {
     const auto& given = arguments.items;
     if (function.module == "torch._utils" && given.size() >= 4 &&
-        (function.name == "_rebuild_tensor_v2" || function.name == "_rebuild_tensor"))
+        (function.name == "_rebuild_tensor_v2" || function.name == "_rebuild_tensor")) {
+      require_no_metadata(given);
       return view(get<torch::Tensor>(given[0]), get<int64_t>(given[1]), sizes(given[2]), sizes(given[3]));
+    }
     if (function.module == "torch._utils" && function.name == "_rebuild_parameter" && !given.empty())
       return get<torch::Tensor>(given[0]);
     // C++ adds the types of its dictionaries (torch::jit::pickle_save).
@@ -111,6 +113,16 @@ class Archive {
   }
 
  private:
+  // The seventh argument of _rebuild_tensor_v2 may say that the elements are negated or conjugated.
+  void require_no_metadata(const std::vector<PickleValue>& given) const {
+    if (given.size() < 7 || std::holds_alternative<std::monostate>(given[6])) return;
+    if (!get<PickleDict*>(given[6])->entries.empty())
+      fail(ErrorKind::Unimplemented,
+           "{}: it has a tensor that is negated or conjugated lazily. In Python: torch.save(tensor.clone(), "
+           "...)",
+           path_);
+  }
+
   [[noreturn]] void fail_damaged(std::string_view what) const {
     fail(ErrorKind::DataLoss, "{}: the file is damaged: it describes {}", path_, what);
   }

@@ -44,6 +44,7 @@ std::string newest_in(const fs::path& folder) {
     if (!newest_in(entry->path()).empty()) runs.push_back(entry->path().filename().string());
   }
   std::sort(runs.begin(), runs.end());
+  if (!fs::exists(path, error)) fail(ErrorKind::InvalidArgument, "{}: there is no such file or folder", path);
   fail(ErrorKind::InvalidArgument, "{}: there is no checkpoint here{}{}", path, expected,
        runs.empty() ? "" : fmt::format("; subfolders with checkpoints: {}", fmt::join(runs, ", ")));
 }

@@ -84,6 +84,7 @@ Team::Start AllReduce::start(Session& session, const std::vector<std::string>& p
   if (!replica_.tables().empty())
     rows_.emplace(replica_.tables(), comm_, context_.config().training.seed, session.lanes(),
                   replica_.optimizer().options());
+  if (rows_ && replica_.options().nan_guard) rows_->refuse_gradients_that_are_not_finite();
   start_rows(start);
   facts_ = {.name = group_.world == 1 ? "single" : "allreduce",
             .lanes = mean_->lanes(),

@@ -65,7 +65,9 @@ StepResult PsSync::make(int64_t step, const Wishes& wishes, data::BatchQueue& qu
 StepResult PsSync::push(int64_t step, const Wishes& wishes, const std::vector<TreeSum::Subtree>& subtrees,
                         const embedding::TableGradients& rows, int64_t expected) {
   const double rate = replica_.optimizer().learning_rate();
-  const Gradients gradients = replica_.options().nan_guard ? sum_.gradients_in(subtrees) : Gradients::Finite;
+  Gradients gradients = Gradients::Finite;
+  if (replica_.options().nan_guard)
+    gradients = rows.are_finite() ? sum_.gradients_in(subtrees) : Gradients::NotFinite;
   word_.write(own_word_, step, wishes, rate, subtrees, gradients);
   ps::Client::Push push{.step = step,
                         .learning_rate = rate,
@@ -209,13 +211,14 @@ bool PsAsync::compute(int64_t step, data::BatchQueue& queue, const LaneObserver&
     return subtree.values.has_value();
   });
   if (!any_data) return false;
-  if (replica_.options().nan_guard && sum_.gradients_in(subtrees) == Gradients::NotFinite)
+  if (!replica_.tables().empty())
+    row_gradients_ = replica_.tables().gradients({0, block_.size()}, std::max<int64_t>(1, block_.size()));
+  if (replica_.options().nan_guard &&
+      (!row_gradients_.are_finite() || sum_.gradients_in(subtrees) == Gradients::NotFinite))
     fail(ErrorKind::InvalidArgument,
          "the gradients of this worker (rank {}) are not finite at step {} and were not sent. Try a lower "
          "learning rate, or check the data; --no-nan-guard continues the training anyway",
          options_.rank, step);
-  if (!replica_.tables().empty())
-    row_gradients_ = replica_.tables().gradients({0, block_.size()}, std::max<int64_t>(1, block_.size()));
   examples_ = vectors_.numbers()[kExamples].item<int64_t>();
   if (vectors_.one_lane()) return true;
   row_gradients_.divide(static_cast<double>(examples_));
