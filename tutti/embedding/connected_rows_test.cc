@@ -223,9 +223,10 @@ TEST(Tables, refuse_a_gradient_that_is_no_number_before_rows_change) {
     ConnectedRows rows(tables, comm, 7, kLanes, kAdagrad);
     rows.refuse_gradients_that_are_not_finite();
     const std::string before = rows.checksum();
-    tables.fetch({batch_of(1, 0)});
+    const std::vector<Batch> batches = {batch_of(1, 0)};
+    tables.fetch(batches);
     tables.begin_lane(0);
-    (net.forward(batch_of(1, 0)).sum() * std::nan("")).backward();
+    (net.forward(batches[0]).sum() * std::nan("")).backward();
     tables.end_lane();
     expect_error(ErrorKind::InvalidArgument, HasSubstr("is not finite on rank 0 at step 1"),
                  [&] { rows.begin_step(1, 1); });
