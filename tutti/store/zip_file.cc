@@ -68,9 +68,10 @@ bool read_wide_field(std::string_view extra, std::array<uint64_t*, 3> values) {
 }  // namespace
 
 uint32_t crc32(std::span<const std::byte> bytes) {
-  static const std::array<uint32_t, 256> table = crc32_table();
+  static const std::array<uint32_t, 256> kTable = crc32_table();
   uint32_t value = 0xffffffff;
-  for (const std::byte byte : bytes) value = value >> 8 ^ table[(value ^ static_cast<uint32_t>(byte)) & 0xff];
+  for (const std::byte byte : bytes)
+    value = value >> 8 ^ kTable[(value ^ static_cast<uint32_t>(byte)) & 0xff];
   return ~value;
 }
 
