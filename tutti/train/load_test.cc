@@ -82,7 +82,7 @@ TEST_F(Load, says_what_a_path_should_be) {
   const auto refused = [](const std::string& path) {
     return error_of(ErrorKind::InvalidArgument, [&] { load(path); });
   };
-  EXPECT_THAT(refused(folder_ / "nowhere"), HasSubstr("a log directory with checkpoints"));
+  EXPECT_THAT(refused(folder_ / "nowhere"), HasSubstr("there is no such file or folder"));
   EXPECT_THAT(refused(folder_.path()),
               AllOf(HasSubstr("subfolders with checkpoints: run"), HasSubstr("ckpt-STEP")));
   const std::string weights = run_ + "/ckpt-20/weights.safetensors";
