@@ -21,8 +21,6 @@
 namespace tutti {
 namespace {
 
-using testing::AllOf;
-using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr int64_t kWords = 20;
