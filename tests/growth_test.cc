@@ -21,8 +21,6 @@ struct Way {
   Words flags;
 };
 
-void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
-
 // Returns the kilobytes of each task, in the order in which they were printed: "[worker/0] ps/0 has 4711 kB".
 std::map<std::string, std::vector<int64_t>> memory_in(const std::string& output) {
   std::map<std::string, std::vector<int64_t>> memory;
