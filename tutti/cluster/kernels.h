@@ -8,9 +8,9 @@
 
 namespace tutti {
 
-// What decides about the bits of a result besides the program and its data. Two tasks that have the same
-// compute with the same kernels, as far as can be told without running the whole training. The hashes tell
-// limits and processors apart that have no name here.
+// The facts that decide about the bits of a result besides the program and its data. Two tasks that have the
+// same compute with the same kernels, as far as can be told without running the whole training. The hashes
+// tell limits and processors apart that have no name here.
 struct Kernels {
   // On the CPU: LibTorch and the instruction set of its kernels, the limits that variables such as
   // ONEDNN_MAX_CPU_ISA and MKL_CBWR set, OpenBLAS's core. On a GPU: LibTorch, CUDA, cuDNN, and the kind of

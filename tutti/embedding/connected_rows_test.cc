@@ -248,7 +248,7 @@ Tables averaged_tables(const Net& net) {
   return tables;
 }
 
-// What all workers have, in the order of the ids, at rank 0.
+// Returns the rows of all workers, in the order of the ids, at rank 0.
 std::vector<store::NamedTensor> joined_weights(Tables& tables, const ConnectedRows& rows, RowValues values) {
   tables.look_up_values(values);
   const TablesPart all = rows.gather_weights();

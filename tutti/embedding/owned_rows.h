@@ -63,7 +63,7 @@ class OwnedRows {
   // Ends a step without examples, in place of both.
   void skip_step();
   void remember_steps();
-  // Of the moving averages of all tables; 0 if there are none.
+  // The steps of the moving averages of all tables; 0 if there are none.
   int64_t averaged_steps() const;
   void put_averaged_steps(int64_t steps);
 

@@ -47,7 +47,7 @@ void for_each_piece(const std::string& table, const RowShard::State& state, cons
 // Returns all rows of a table that is not spread, without what an optimiser keeps.
 RowPiece rows_alone(const RowShard& shard);
 
-// What is taken of rows: their values, also their moving averages, or also what optimisers keep.
+// The parts of rows that are taken: their values, also their moving averages, or also what optimisers keep.
 enum class RowParts { Weights, WithAverage, All };
 
 // The part of a checkpoint that contains tables.

@@ -7,7 +7,7 @@ namespace tutti {
 
 // The weights of an exponential moving average that is corrected for its beginning, as Adam corrects its
 // averages: after n values it is the mean of the values 1 to n, in which value k has the weight decay^(n-k).
-// What was there before the first value has no weight.
+// Values before the first one have no weight.
 struct AverageWeights {
   double decay = 0;
 
