@@ -1,6 +1,7 @@
 // Two models at once: the workers of one job are split into two groups, and each group trains a model of its
-// own, with its own log directory, checkpoints and report. The program has a main() of its own: Tutti reads
-// no flags, installs no signal handlers, and reports errors as exceptions.
+// own, with its own log directory, checkpoints and report. If the job has parameter servers, both groups use
+// them. The program has a main() of its own: Tutti reads no flags, installs no signal handlers, and reports
+// errors as exceptions.
 #include <cstdio>
 #include <string>
 #include <tutti/tutti.h>
@@ -23,18 +24,19 @@ torch::nn::Sequential net_of(int64_t width) {
   return torch::nn::Sequential(torch::nn::Linear(2, width), torch::nn::Tanh(), torch::nn::Linear(width, 2));
 }
 
-void train(const std::string& folder, int64_t steps) {
+void train(const std::string& folder, int64_t steps, const std::string& strategy) {
   tutti::RunConfig config;
   config.training.steps = steps;
+  config.training.strategy = strategy;
   config.training.lanes = 4;  // so that the bits do not depend on the number of workers
   config.compute.threads = 1;
   config.output.log_level = "warning";
   const tutti::Context ctx(config);  // finds this process among those of its launcher
+  if (tutti::is_server_job(ctx.task().job)) return tutti::serve(ctx);
   const tutti::data::Feed feed = points();
   // With four workers, the ranks 0 and 2 train the narrow model, 1 and 3 the wide one.
-  const tutti::Group all = tutti::connect(ctx);
+  const tutti::Group mine = tutti::all_workers(ctx).split([](int rank) { return rank % 2; });
   const bool wide = ctx.rank() % 2 == 1;
-  const tutti::Group mine = all.split(wide ? 1 : 0);
   const std::string name = wide ? "wide" : "narrow";
   config.checkpoints.logdir = folder + "/" + name;
   config.checkpoints.every = "10";
@@ -55,12 +57,12 @@ void train(const std::string& folder, int64_t steps) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    fmt::print(stderr, "usage: {} FOLDER STEPS\n", argv[0]);
+  if (argc != 3 && argc != 4) {
+    fmt::print(stderr, "usage: {} FOLDER STEPS [STRATEGY]\n", argv[0]);
     return 2;
   }
   try {
-    train(argv[1], std::stol(argv[2]));
+    train(argv[1], std::stol(argv[2]), argc == 4 ? argv[3] : "");
     return 0;
   } catch (const tutti::Error& error) {
     fmt::print(stderr, "{}\n", error.what());

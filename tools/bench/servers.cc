@@ -66,7 +66,7 @@ struct Servers::Worker {
   Worker(const Context& context, int64_t elements, const std::shared_ptr<rpc::Arena>& arena)
       : net(elements),
         parameters(net, {.allocate = arena ? ps::arena_allocator(arena) : Allocate()}),
-        client(context, parameters,
+        client(context, Group::unconnected(context), parameters,
                ps::Placement(parameters, servers_in(context), split_evenly(context, elements)), arena) {}
 
   void push_pull() {

@@ -3,9 +3,17 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/cluster/roles.h"
 #include "tutti/comm/connect.h"
 
 namespace tutti {
+namespace {
+
+void require_colour(int colour) {
+  if (colour < 0) fail(ErrorKind::InvalidArgument, "the colour {} of a group must be 0 or more", colour);
+}
+
+}  // namespace
 
 Group::Group(std::shared_ptr<comm::Communicator> connected, uint64_t epoch)
     : communicator(std::move(connected)), epoch(epoch) {
@@ -25,12 +33,27 @@ Group Group::unconnected(const Context& context) {
 Group Group::split(int colour) const {
   if (!communicator)
     fail(ErrorKind::InvalidArgument,
-         "this group cannot be split, since its workers are not connected to each other: split the one that "
-         "tutti::connect(context) returns");
-  std::shared_ptr<comm::Communicator> part = communicator->split(colour);
-  if (!part) fail(ErrorKind::InvalidArgument, "the colour {} of a group must be 0 or more", colour);
-  Group group(std::move(part), epoch);
+         "this group cannot be split by a colour, since its workers are not connected to each other: pass a "
+         "function that returns the colour of a rank, or split the group that tutti::connect(context) "
+         "returns");
+  std::shared_ptr<comm::Communicator> connected = communicator->split(colour);
+  require_colour(colour);
+  Group group(std::move(connected), epoch);
   if (chief < 0) group.chief = chief;
+  return group;
+}
+
+Group Group::split(const std::function<int(int rank)>& colour_of) const {
+  const int mine = colour_of(rank);
+  if (communicator) return split(mine);
+  require_colour(mine);
+  Group group;
+  group.epoch = epoch;
+  for (int other = 0; other < world; ++other) {
+    if (other == rank) group.rank = static_cast<int>(group.part.size());
+    if (colour_of(other) == mine) group.part.push_back(rank_in_job(other));
+  }
+  group.world = static_cast<int>(group.part.size());
   return group;
 }
 
@@ -45,6 +68,16 @@ Group connect(const Context& context) {
   Group group(comm::connect(context), context.identity().membership.epoch);
   if (context.identity().is_evaluator) group.chief = -1;
   return group;
+}
+
+bool train_through_servers(const Context& context) {
+  const std::string& asked = context.config().training.strategy;
+  if (context.identity().is_evaluator) return false;
+  return asked.empty() ? has_servers(context.cluster()) : asked == "ps-sync" || asked == "ps-async";
+}
+
+Group all_workers(const Context& context) {
+  return train_through_servers(context) ? Group::unconnected(context) : connect(context);
 }
 
 int64_t lanes_for(const RunConfig& config, int world) {

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <vector>
 
 #include "tutti/cluster/context.h"
 #include "tutti/comm/communicator.h"
@@ -10,7 +12,7 @@ namespace tutti {
 
 // The workers that train a model together, and the place of this one among them. By default a training uses
 // all workers of the job. To train several models at once, split them:
-//   const tutti::Group mine = tutti::connect(ctx).split(ctx.rank() % 2);
+//   const tutti::Group mine = tutti::all_workers(ctx).split([](int rank) { return rank % 2; });
 //   tutti::Trainer trainer(ctx, net, optimizer, loss, {.group = mine});
 // A value: copies share the communicator.
 struct Group {
@@ -24,6 +26,9 @@ struct Group {
   // Workers that pass the same colour form a group, in the order of their ranks. Every worker of this group
   // has to call it. Requires a communicator.
   Group split(int colour) const;
+  // Like split(colour_of(rank)), but also works without a communicator: every worker computes the colours of
+  // all ranks of this group, so `colour_of` has to be the same function on all of them.
+  Group split(const std::function<int(int rank)>& colour_of) const;
   bool is_chief() const { return rank == chief; }
   // Returns the communicator. Throws InvalidArgument if there is none.
   const std::shared_ptr<comm::Communicator>& connected() const;
@@ -35,11 +40,21 @@ struct Group {
   // The rank that reads and writes checkpoints, events and the report; -1 in an evaluator, which does not.
   int chief = 0;
   uint64_t epoch = 0;  // the number of times that the workers of the job have been numbered anew
+  // Without a communicator: the ranks in the job of a part of its workers. Empty: the group is not a part.
+  std::vector<int> part = {};
+  // Without a communicator: returns the rank in the job of a worker of this group.
+  int rank_in_job(int of) const { return part.empty() ? of : part.at(static_cast<size_t>(of)); }
 };
 
 // Connects all workers of the job, as comm::connect() does. An evaluator forms a group alone, without a
 // chief.
 Group connect(const Context& context);
+
+// Returns true if the workers of the job train through parameter servers (--strategy), and so need no
+// connection to each other.
+bool train_through_servers(const Context& context);
+// All workers of the job: unconnected if they train through parameter servers, else connected.
+Group all_workers(const Context& context);
 
 // Returns the number of lanes: --lanes, else one per worker.
 int64_t lanes_for(const RunConfig& config, int world);

@@ -50,14 +50,15 @@ Allocate arena_allocator(std::shared_ptr<rpc::Arena> arena) {
   };
 }
 
-Client::Client(const Context& context, Parameters& parameters, const Placement& placement,
+Client::Client(const Context& context, Group group, Parameters& parameters, const Placement& placement,
                std::shared_ptr<rpc::Arena> arena)
     : context_(context),
+      group_(std::move(group)),
       parameters_(parameters),
       placement_(placement),
       in_step_(context.config().training.strategy == "ps-sync"),
       same_bits_(in_step_ && context.config().servers.backup == 0),
-      peers_(context, servers_of(context.cluster()), "parameter servers", std::move(arena)) {
+      peers_(context, servers_of(context.cluster()), "parameter servers", std::move(arena), group_) {
   for (size_t i = 0; i < peers_.size(); ++i) parts_.push_back(placement.parts_of(static_cast<int>(i)));
 }
 
@@ -155,7 +156,7 @@ void Client::begin(const RunOptions& options, const Standing& standing, const Op
                           {"kernels", kernels_of_all},
                           {"updates", of_servers},
                           {"mixed", context_.config().compute.mixed_machines},
-                          {"workers", context_.world()},
+                          {"workers", group_.world},
                           {"strategy", options.strategy},
                           {"lanes", options.lanes},
                           {"backup", options.backup},
@@ -183,7 +184,9 @@ void Client::begin(const RunOptions& options, const Standing& standing, const Op
 
 Client::Standing Client::join(const std::vector<std::string>& plan) {
   constexpr milliseconds kPause{100};
-  const std::string chief = name_with_address(context_.cluster(), workers_of(context_.cluster()).front());
+  const std::vector<Task> workers = workers_of(context_.cluster());
+  const Task& first = workers.at(static_cast<size_t>(group_.rank_in_job(group_.chief)));
+  const std::string chief = name_with_address(context_.cluster(), first);
   for (Waiting waiting = peers_.wait_for_start();; std::this_thread::sleep_for(kPause)) {
     await_nobody(waiting, Json::object(), "the chief has begun the training");
     const std::vector<Json> answers = join_each(plan, waiting.left());
@@ -228,7 +231,7 @@ void Client::await_nobody(Waiting& waiting, const Json& head, std::string_view e
 
 std::vector<Json> Client::join_each(const std::vector<std::string>& plan, milliseconds wait) {
   std::vector<Json> answers(peers_.size());
-  const rpc::Message message{{{"rank", context_.rank()},
+  const rpc::Message message{{{"rank", group_.rank},
                               {"plan", plan},
                               {"kernels", to_json(kernels())},
                               {"patience", std::max(wait, milliseconds(1)).count()}},

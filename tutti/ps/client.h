@@ -13,6 +13,7 @@
 
 #include "tutti/base/json.h"
 #include "tutti/cluster/context.h"
+#include "tutti/comm/group.h"
 #include "tutti/embedding/row_state.h"
 #include "tutti/embedding/tables.h"
 #include "tutti/params/agreement.h"
@@ -65,8 +66,9 @@ struct RunOptions {
 // again. Not thread-safe.
 class Client {
  public:
-  // Uses the servers of the context's cluster. The context and the parameters must outlive the client.
-  Client(const Context& context, Parameters& parameters, const Placement& placement,
+  // Uses the servers of the context's cluster, together with the other workers of the group. The context and
+  // the parameters must outlive the client.
+  Client(const Context& context, Group group, Parameters& parameters, const Placement& placement,
          std::shared_ptr<rpc::Arena> arena);
   ~Client();
 
@@ -256,6 +258,7 @@ class Client {
                                     const Extras& extras) const;
 
   const Context& context_;
+  const Group group_;
   Parameters& parameters_;
   const Placement placement_;
   const bool in_step_;    // ps-sync: all servers make each step together

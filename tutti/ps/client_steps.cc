@@ -125,7 +125,7 @@ Client::Summed Client::push_synchronous(const Push& push, int64_t workers) {
     append_segments(message, push.gradients[i]);
     if (i == 0) ps::append(message, push.extras);
     if (!push.rows.empty()) append_rows(message, push.rows[i]);
-    words[i] = torch::empty({push.word.numel() * context_.world()}, torch::kDouble);
+    words[i] = torch::empty({push.word.numel() * group_.world}, torch::kDouble);
     Tensors into = {words[i]};
     append(into, places(i, push.scaled ? tutti::gradients_of(parameters_) : own_values(), extras_));
     answers[i] = call(i, "push", message, into, peers_.patience("gradients", push.step));

@@ -65,7 +65,7 @@ class LargePush : public ::testing::Test {
     return answers[0].get();
   }
 
-  Service service_{Log(LogLevel::Off), {.memory = kMemory}};
+  Service service_{Log(LogLevel::Off), {.shared = std::make_shared<SharedByGroups>(kMemory)}};
   const rpc::Host host_{{.memory = kMemory}, service_};
   const std::string address_ = "127.0.0.1:" + std::to_string(host_.port());
   std::array<std::unique_ptr<rpc::Channel>, 8> channels_;

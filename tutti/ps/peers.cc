@@ -20,8 +20,10 @@ using Clock = std::chrono::steady_clock;
 
 }  // namespace
 
-Json hello_of(const Context& context) {
-  return {{"task", context.task().short_name()}, {"host", host_name()}, {"pid", ::getpid()}};
+Json hello_of(const Context& context, const Group& group) {
+  Json hello = {{"task", context.task().short_name()}, {"host", host_name()}, {"pid", ::getpid()}};
+  if (!group.part.empty()) hello["group"] = group.part;
+  return hello;
 }
 
 std::string name_of(const rpc::Caller& caller) {
@@ -61,11 +63,11 @@ rpc::HostOptions host_at_own_address(const Context& context) {
 }
 
 Peers::Peers(const Context& context, const std::vector<Task>& tasks, std::string_view what,
-             std::shared_ptr<rpc::Arena> arena)
+             std::shared_ptr<rpc::Arena> arena, const Group& group)
     : context_(context),
       what_(what),
       options_({.credentials = rpc::credentials_of(context.config()),
-                .hello = hello_of(context),
+                .hello = hello_of(context, group),
                 .who = {},
                 .arena = std::move(arena)}) {
   for (const Task& task : tasks) {

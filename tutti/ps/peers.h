@@ -20,6 +20,7 @@
 #include "tutti/cluster/context.h"
 #include "tutti/cluster/identity.h"
 #include "tutti/comm/executor.h"
+#include "tutti/comm/group.h"
 #include "tutti/ps/address_book.h"
 #include "tutti/rpc/arena.h"
 #include "tutti/rpc/channel.h"
@@ -30,7 +31,8 @@ namespace tutti::ps {
 // How tasks identify themselves to one another.
 
 // Returns the name, host and process of this task, which it sends on every connection (rpc::ChannelOptions).
-Json hello_of(const Context& context);
+// With a part of the job's workers also their ranks, as "group".
+Json hello_of(const Context& context, const Group& group = {});
 // Returns "worker/1 (host b, pid 4711)", from what the caller sent.
 std::string name_of(const rpc::Caller& caller);
 
@@ -47,9 +49,10 @@ rpc::HostOptions host_at_own_address(const Context& context);
 // chooses its port is looked up in the chief's address book at every connect(). Not thread-safe.
 class Peers {
  public:
-  // `what` describes the tasks in messages: "parameter servers". The context must outlive this object.
+  // `what` describes the tasks in messages: "parameter servers". This task calls them as a worker of the
+  // group. The context must outlive this object.
   Peers(const Context& context, const std::vector<Task>& tasks, std::string_view what,
-        std::shared_ptr<rpc::Arena> arena);
+        std::shared_ptr<rpc::Arena> arena, const Group& group = {});
 
   size_t size() const { return peers_.size(); }
   // "ps/0 (h:2222)".

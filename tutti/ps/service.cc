@@ -14,8 +14,6 @@
 #include "tutti/base/error.h"
 #include "tutti/base/ran_out.h"
 #include "tutti/base/text.h"
-#include "tutti/cluster/kernels.h"
-#include "tutti/cluster/roles.h"
 #include "tutti/params/agreement.h"
 #include "tutti/ps/peers.h"
 #include "tutti/ps/wire.h"
@@ -41,30 +39,30 @@ double cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-rpc::HostOptions host_options(const Context& context, Service& service) {
-  if (!is_server_job(context.task().job)) {
-    fail(ErrorKind::InvalidArgument, "{} is not a parameter server: only tasks of the job 'ps' are",
-         context.task().short_name());
-  }
-  rpc::HostOptions options = host_at_own_address(context);
-  options.report = [&service, log = options.report](const std::string& text) {
-    log(text);
-    service.note_refusal(text);
-  };
-  return options;
-}
-
-std::vector<ServiceOptions::Member> workers_in(const ClusterSpec& cluster) {
-  std::vector<ServiceOptions::Member> workers;
-  for (const Task& task : workers_of(cluster)) {
-    const auto& tasks = cluster.tasks(task.job);
-    const auto found = tasks.find(task.index);
-    workers.push_back({task.short_name(), found == tasks.end() ? "" : found->second});
-  }
-  return workers;
-}
-
 }  // namespace
+
+size_t SharedByGroups::reserve(const Service* service, size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  size_t available = memory_;
+  for (const auto& [other, taken] : reserved_) available -= other == service ? 0 : taken;
+  if (bytes == 0)
+    reserved_.erase(service);
+  else if (bytes <= available)
+    reserved_[service] = bytes;
+  return available;
+}
+
+void SharedByGroups::note_refusal(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  last_refusal_ = text;
+  ++refusals_;
+}
+
+std::string SharedByGroups::refusals() const {
+  const std::lock_guard lock(mutex_);
+  if (refusals_ == 0) return "";
+  return fmt::format(" (callers that this server has refused: {}; the last: {})", refusals_, last_refusal_);
+}
 
 rpc::Message Service::serve(const rpc::Caller& caller, const std::string& method,
                             const rpc::Message& request) {
@@ -133,6 +131,7 @@ rpc::Message Service::serve(const rpc::Caller& caller, const std::string& method
 void Service::gone(const rpc::Caller& caller) {
   const Lock lock(mutex_);
   callers_.erase(caller.id);
+  if (callers_.empty()) options_.shared->reserve(this, 0);
   last_gone_ = Clock::now();
   if (serving_.contains(caller.id)) lost_.insert(caller.id);
   let_go_of(caller);
@@ -153,7 +152,8 @@ void Service::gone(const rpc::Caller& caller) {
     run_.reset();
     workers_.clear();
     news_.clear();
-    log_.info("all tasks have left; waiting for the next start of the job. `tutti stop` ends this server");
+    log_.info("all tasks{} have left; waiting for the next start of the job. `tutti stop` ends this server",
+              options_.group.empty() ? "" : " of " + options_.group);
   }
   changed_.notify_all();
   left_.notify_all();
@@ -162,7 +162,7 @@ void Service::gone(const rpc::Caller& caller) {
 bool Service::join_for(milliseconds patience) {
   Lock lock(mutex_);
   const auto is_done = [&] {
-    return (stopped_ && !callers_.contains(stopper_)) || (ended_ && all_have_left());
+    return (stopped_ && !(stopper_ && callers_.contains(*stopper_))) || (ended_ && all_have_left());
   };
   const bool done = left_.wait_for(lock, patience, is_done);
   if (ended_ && !stopped_) check_who_is_late();
@@ -224,18 +224,6 @@ void Service::check_who_is_late() const {
   }
 }
 
-void Service::note_refusal(const std::string& text) {
-  const Lock lock(mutex_);
-  last_refusal_ = text;
-  ++refusals_;
-}
-
-// For errors about a worker that has not come, which may be one of the refused callers.
-std::string Service::refusals() const {
-  if (refusals_ == 0) return "";
-  return fmt::format(" (callers that this server has refused: {}; the last: {})", refusals_, last_refusal_);
-}
-
 bool Service::all_have_left() const {
   if (!callers_.empty()) return false;
   return Clock::now() >= last_gone_ + patience_ ||
@@ -251,15 +239,27 @@ void Service::end() {
   left_.notify_all();
 }
 
-int Service::callers() {
+void Service::stop() {
+  const Lock lock(mutex_);
+  stopped_ = true;
+  changed_.notify_all();
+  left_.notify_all();
+}
+
+int Service::callers() const {
   const Lock lock(mutex_);
   return static_cast<int>(callers_.size());
+}
+
+bool Service::has_run() const {
+  const Lock lock(mutex_);
+  return run_ && !(ended_ && all_have_left());
 }
 
 // Pushes of synchronous steps are added up as they arrive, except with backup workers.
 bool Service::takes_incoming(const Run& run) { return run.synchronous && run.backup == 0; }
 
-bool Service::takes_incoming(const std::string& method) const {
+bool Service::takes_incoming(const rpc::Caller&, const std::string& method) const {
   const Lock lock(mutex_);
   return method == "push" && run_ && takes_incoming(*run_);
 }
@@ -312,10 +312,10 @@ void Service::require_run(const rpc::Message& request) const {
 }
 
 void Service::refuse_run(const Error& error) {
-  run_->refused = error.what();
+  run_->refused = options_.group.empty() ? error.what() : fmt::format("{}: {}", options_.group, error.what());
   log_.warning("the run ends: {}", run_->refused);
   changed_.notify_all();
-  throw error;
+  throw Error(error.kind(), run_->refused);
 }
 
 std::string Service::missing(const std::function<bool(int, const Worker&)>& is_missing) const {
@@ -340,9 +340,9 @@ std::string Service::whereabouts(int rank) const {
                          run_ ? "joined the run" : "begun the training");
   }
   if (found != workers_.end()) return found->second.name + ", which is gone";
-  std::string name = member.task.empty() ? fmt::format("the worker of rank {}", rank) : member.task;
-  if (!member.address.empty()) name += fmt::format(" ({})", member.address);
-  return fmt::format("{}, which has not connected{}", name, refusals());
+  return fmt::format("{}, which has not connected{}",
+                     member.task.empty() ? fmt::format("the worker of rank {}", rank) : member.text(),
+                     options_.shared->refusals());
 }
 
 std::string Service::chief_without_run() const { return "the chief, " + whereabouts(0); }
@@ -483,12 +483,14 @@ void Service::require_room(int rank, const rpc::Caller& caller) const {
   std::sort(all.rbegin(), all.rend());
   all.resize(std::min(all.size(), enough()));
   const size_t bytes = std::accumulate(all.begin(), all.end(), size_t{0});
-  if (bytes + bytes / rpc::kSpareOfBuffer <= options_.memory) return;
+  const size_t needed = bytes + bytes / rpc::kSpareOfBuffer;
+  const size_t available = options_.shared->reserve(this, needed);
+  if (needed <= available) return;
   fail(ErrorKind::Overloaded,
        "not enough memory for the gradients of {}: the gradients of {} workers need {} in a step of ps-sync, "
        "but this server may use at most {}. Start more servers (--ps), so that each has a smaller part, or "
        "fewer workers",
-       name_of(caller), all.size(), human_bytes(bytes), human_bytes(options_.memory));
+       name_of(caller), all.size(), human_bytes(bytes), human_bytes(available));
 }
 
 // The gradients of rows stay until the step is added up. Their size is known when a worker begins to push: if
@@ -497,12 +499,14 @@ void Service::require_room_for_step() const {
   size_t bytes = run_->sync->row_bytes();
   if (bytes == 0) return;
   for (int rank = 0; rank < run_->workers; ++rank) bytes += run_->sync->bytes_ahead(rank);
-  if (bytes + bytes / rpc::kSpareOfBuffer <= options_.memory) return;
+  const size_t needed = bytes + bytes / rpc::kSpareOfBuffer;
+  const size_t available = options_.shared->reserve(this, needed);
+  if (needed <= available) return;
   fail(ErrorKind::Overloaded,
        "not enough memory for the gradients of embedding rows: those of step {} need {}, but this server may "
        "use "
        "at most {}. Start more servers (--ps), so that each has fewer rows, or use a smaller --batch",
-       run_->step, human_bytes(bytes), human_bytes(options_.memory));
+       run_->step, human_bytes(bytes), human_bytes(available));
 }
 
 void Service::take_room(size_t bytes) {
@@ -603,22 +607,6 @@ rpc::Message Service::stop_all(Lock&, const rpc::Caller& caller, const rpc::Mess
   changed_.notify_all();
   left_.notify_all();
   return {};
-}
-
-Server::Server(const Context& context, std::vector<ElementwiseOptimizer> optimizers)
-    : context_(context),
-      service_(context.log(), {.workers = workers_in(context.cluster()),
-                               .patience = milliseconds_of(context.config().network.start_timeout),
-                               .timeout = milliseconds_of(context.config().network.timeout),
-                               .optimizers = std::move(optimizers),
-                               .kernels = {context.task().short_name(), find_lines_of_updates()}}),
-      host_(host_options(context, service_), service_),
-      announcement_(context, host_.port()) {}
-
-std::string Server::target() const {
-  const Task& task = context_.task();
-  const std::string& address = context_.cluster().address(task.job, task.index);
-  return fmt::format("grpc://{}:{}", address.substr(0, address.rfind(':')), host_.port());
 }
 
 }  // namespace tutti::ps

@@ -16,40 +16,65 @@
 #include "tutti/base/json.h"
 #include "tutti/base/log.h"
 #include "tutti/base/waiting.h"
-#include "tutti/cluster/context.h"
 #include "tutti/comm/executor.h"
 #include "tutti/embedding/owned_rows.h"
 #include "tutti/params/agreement.h"
-#include "tutti/ps/address_book.h"
 #include "tutti/ps/placement.h"
 #include "tutti/ps/sync_step.h"
 #include "tutti/rpc/host.h"
 
 namespace tutti::ps {
 
+class Service;
+
+// What the groups of workers of one server share: its memory, and the callers that its host has refused.
+// Thread-safe.
+class SharedByGroups {
+ public:
+  explicit SharedByGroups(size_t memory = rpc::HostOptions{}.memory) : memory_(memory) {}
+
+  // Reserves memory for the pending requests of a group's service, in place of what it had before, and
+  // returns what is available to it. If that is less than `bytes`, reserves nothing.
+  size_t reserve(const Service* service, size_t bytes);
+  void note_refusal(const std::string& text);
+  // Returns " (callers that this server has refused: ...)", or "" if there are none: for errors about a
+  // worker that has not come, which may be one of them.
+  std::string refusals() const;
+
+ private:
+  const size_t memory_;
+  mutable std::mutex mutex_;
+  std::map<const Service*, size_t> reserved_;  // all below: guarded by mutex_
+  std::string last_refusal_;
+  int64_t refusals_ = 0;
+};
+
 struct ServiceOptions {
-  // The names and addresses of the cluster's workers by rank, for messages about those that have not come.
+  // The names and addresses of the group's workers by rank, for messages about those that have not come.
   struct Member {
     std::string task;     // "worker/1"
     std::string address;  // "h:2224"; "": unknown
+    std::string text() const { return address.empty() ? task : task + " (" + address + ")"; }
   };
   std::vector<Member> workers = {};
+  // "the group of worker/1 and worker/3", for messages; "": the group is all workers of the job.
+  std::string group = {};
   // After the end of the job, how long to wait for workers that were lost and may be on their way back. 0:
   // not at all.
   std::chrono::milliseconds patience{0};
   // After the end of the job, how long a connected worker may take to finish its steps.
   std::chrono::milliseconds timeout = std::chrono::hours(1);
-  // The maximum memory of all pending requests together (rpc::HostOptions).
-  size_t memory = rpc::HostOptions{}.memory;
+  std::shared_ptr<SharedByGroups> shared = std::make_shared<SharedByGroups>();
   // The optimisers besides those of torch::optim that a chief may ask for.
   std::vector<ElementwiseOptimizer> optimizers = {};
   // The name of this task, and what it says of its kernels (Kernels::lines_of_updates()).
   TaskKernels kernels = {};
 };
 
-// A parameter server. The chief describes the model to it, so that one server serves any program. It holds
-// one part of the parameters and their optimiser, and makes the updates. Server 0 also holds what exists
-// once: the global step, the buffers, which workers have finished, and the chief's notes. The methods:
+// A parameter server for one group of workers (GroupServices has one for each). The group's chief describes
+// the model to it, so that one server serves any program. It holds one part of the parameters and their
+// optimiser, and makes the updates. Server 0 also holds what exists once: the global step, the buffers, which
+// workers have finished, and the chief's notes. The methods:
 //
 // - state: returns {begun, run, step, cpu_seconds, ...} to any caller.
 // - begin: from the chief: the values of the part, the optimiser's state, and the settings of the steps. If
@@ -102,20 +127,26 @@ class Service final : public rpc::Service {
         patience_(options.patience),
         reminder_(log_, options.patience) {}
 
+  ~Service() override { options_.shared->reserve(this, 0); }
+  Service(const Service&) = delete;
+  Service& operator=(const Service&) = delete;
+
   rpc::Message serve(const rpc::Caller& caller, const std::string& method,
                      const rpc::Message& request) override;
-  bool takes_incoming(const std::string& method) const override;
+  bool takes_incoming(const rpc::Caller& caller, const std::string& method) const override;
   void gone(const rpc::Caller& caller) override;
 
   // Waits up to `patience` and returns true if the job is done: it was ended and all callers have left, or
   // stop was called. Throws Timeout if, after the end, a worker did not finish or come back in time. Logs
   // which tasks are missing.
   bool join_for(std::chrono::milliseconds patience);
-  // Records why the host refused a caller. Errors about workers that have not come mention it.
-  void note_refusal(const std::string& text);
   // Ends the job without waiting for workers that were lost.
   void end();
-  int callers();
+  // Ends the job at once: callers that wait are told that the server was stopped.
+  void stop();
+  int callers() const;
+  // Returns true if the chief has begun a run that is not over.
+  bool has_run() const;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -285,7 +316,6 @@ class Service final : public rpc::Service {
   void await_place(Lock& lock, const rpc::Caller& caller, const rpc::Message& request, int rank);
   void require_room(int rank, const rpc::Caller& caller) const;
   void require_room_for_step() const;
-  std::string refusals() const;
 
   const Log log_;
   const ServiceOptions options_;
@@ -308,41 +338,11 @@ class Service final : public rpc::Service {
   std::chrono::milliseconds patience_;
   std::vector<std::string> news_;  // what the chief has not been told yet
   Reminder reminder_;
-  std::string last_refusal_;  // text of the host's last refusal
-  int64_t refusals_ = 0;
   Clock::time_point last_gone_;
   bool stopped_ = false;
-  uint64_t stopper_ = 0;  // the caller of stop, which still has to get its answer
+  std::optional<uint64_t> stopper_;  // the caller of stop, which still has to get its answer
   // Writes parts of checkpoints. Last member, so that it ends first.
   comm::Executor writer_;
-};
-
-// The parameter server of this task. Listens at the task's own address in the cluster from construction to
-// destruction. Thread-safe.
-class Server {
- public:
-  // The task has to be in a job of servers. The context must outlive the server.
-  // `optimizers` are those besides torch::optim's that the program may use.
-  explicit Server(const Context& context, std::vector<ElementwiseOptimizer> optimizers = {});
-
-  // "grpc://host:port".
-  std::string target() const;
-  // Waits up to `patience` for the end of the job and returns true when it is done: the chief or end() has
-  // ended it and all callers have left, or `tutti stop` was called. Throws InvalidArgument if the chief
-  // refuses this server (address_book.h).
-  bool join_for(std::chrono::milliseconds patience) {
-    announcement_.check();
-    return service_.join_for(patience);
-  }
-  // Ends the job: it is done as soon as the present callers have left. New ones are not waited for.
-  void end() { service_.end(); }
-  int callers() { return service_.callers(); }
-
- private:
-  const Context& context_;
-  Service service_;
-  rpc::Host host_;  // after the service, so that it ends first
-  Announcement announcement_;
 };
 
 }  // namespace tutti::ps

@@ -586,10 +586,15 @@ TEST(Service, logs_who_has_come_back_and_that_it_waits_for_the_next_start_after_
   EXPECT_THAT(log, HasSubstr("waiting for the next start of the job. `tutti stop` ends this server"));
 }
 
-TEST_F(ServiceOf, mentions_whom_its_host_has_refused_where_a_worker_has_never_come) {
+TEST(Service, mentions_whom_its_host_has_refused_where_a_worker_has_never_come) {
+  const auto shared = std::make_shared<SharedByGroups>();
+  Service service(Log(LogLevel::Off), {.shared = shared});
+  const auto call = [&](uint64_t id, const char* method, const rpc::Message& request) {
+    return service.serve(caller(id), method, request);
+  };
   call(0, "begin", begin("ps-async", 2, 0));
   call(0, "join", join(0));
-  service_.note_refusal("10.0.0.3:4711 was refused: the caller has another secret than this server");
+  shared->note_refusal("10.0.0.3:4711 was refused: the caller has another secret than this server");
   rpc::Message fits{head(), {}};
   fits.head.update({{"fits", 1}, {"patience", 1}});
   expect_error(ErrorKind::Timeout, HasSubstr("another secret"), [&] { call(0, "await_finish", fits); });
@@ -597,7 +602,8 @@ TEST_F(ServiceOf, mentions_whom_its_host_has_refused_where_a_worker_has_never_co
 
 // The gradients of both workers would wait for room that the other one takes.
 TEST(Service, says_before_the_first_step_that_the_gradients_of_all_do_not_fit) {
-  Service service(Log(LogLevel::Off), {.memory = 3 * kSize * sizeof(float) / 2});
+  Service service(Log(LogLevel::Off),
+                  {.shared = std::make_shared<SharedByGroups>(3 * kSize * sizeof(float) / 2)});
   const auto call = [&](uint64_t id, bool shares_memory) {
     rpc::Caller worker = caller(id);
     worker.shares_memory = shares_memory;

@@ -206,7 +206,8 @@ bool Connection::is_busy() {
 void Connection::receive_and_serve(const Frame& frame) {
   const bool all_here = std::none_of(frame.pieces.begin(), frame.pieces.end(),
                                      [](const PieceHeader& header) { return header.follows(); });
-  if (all_here || !shared_.service.takes_incoming(frame.method)) return send(reply_to(frame, receive(frame)));
+  if (all_here || !shared_.service.takes_incoming(caller_, frame.method))
+    return send(reply_to(frame, receive(frame)));
   Arriving arriving(*this, frame.pieces);
   Message request{.head = decode_json(frame.head), .pieces = {}, .into = {}, .incoming = &arriving};
   const Reply reply = reply_to(frame, std::move(request));

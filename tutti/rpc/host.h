@@ -27,10 +27,11 @@ class Service {
   // Runs in a thread of this caller, one request at a time; may block. An exception is sent to the caller.
   // The pieces of the answer are read before the caller's next request is served.
   virtual Message serve(const Caller& caller, const std::string& method, const Message& request) = 0;
-  // Returns true if the pieces of requests of this method are to be passed as Message::incoming where the
-  // network brings them, so that serve() can use the first ones while the next are on their way. What it does
-  // not take is received and dropped; after an exception, the connection is closed if that is much.
-  virtual bool takes_incoming(const std::string& /*method*/) const { return false; }
+  // Returns true if the pieces of this caller's requests of this method are to be passed as Message::incoming
+  // where the network brings them, so that serve() can use the first ones while the next are on their way.
+  // What it does not take is received and dropped; after an exception, the connection is closed if that is
+  // much.
+  virtual bool takes_incoming(const Caller& /*caller*/, const std::string& /*method*/) const { return false; }
   // Called when the connection has ended or the host is closing, so that no more requests come from it. Runs
   // in another thread, possibly while serve() runs for this caller; serve() should then return, or throw if
   // it has no answer. Called repeatedly until serve() has returned, and once more afterwards, because a

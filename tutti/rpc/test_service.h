@@ -63,7 +63,7 @@ class TestService final : public Service {
     if (method == "stall") return wait(caller);
     fail(ErrorKind::InvalidArgument, "no method '{}'", method);
   }
-  bool takes_incoming(const std::string& method) const override {
+  bool takes_incoming(const Caller& /*caller*/, const std::string& method) const override {
     return method == "take" || method == "stall";
   }
   void gone(const Caller& caller) override {

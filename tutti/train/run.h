@@ -8,7 +8,7 @@
 #include "tutti/cluster/cluster_spec.h"
 #include "tutti/cluster/context.h"
 #include "tutti/params/optimizer_options.h"
-#include "tutti/ps/service.h"
+#include "tutti/ps/server.h"
 
 namespace tutti {
 

@@ -207,25 +207,29 @@ std::unique_ptr<Strategy> make_strategy(const Context& context, const Trainable&
   context.require_worker();
   require_clip_norm(options.clip_norm);
   if (asked == "in-graph") {
+    if (options.group)
+      fail(
+          ErrorKind::InvalidArgument,
+          "--strategy in-graph cannot be used for a group of the workers, since the master belongs to all of "
+          "them: use --strategy allreduce, or parameter servers");
     warn_of_unused_flags(context, {.strategy = asked});
     if (context.is_chief())
       return std::make_unique<InGraphMaster>(context, model, optimizer, replica, options.clip_norm);
     return std::make_unique<InGraphWorker>(context, model, optimizer, replica);
   }
-  const bool by_servers = asked.empty() ? has_servers(context.cluster()) && !options.group
-                                        : asked == "ps-sync" || asked == "ps-async";
-  if (by_servers && options.group)
+  const Group group = options.group.value_or(Group::unconnected(context));
+  const bool by_servers = train_through_servers(context) && !(asked.empty() && group.communicator);
+  if (by_servers && (group.communicator || (group.part.empty() && group.world != context.world())))
     fail(ErrorKind::InvalidArgument,
-         "--strategy {} cannot be used for a group of the workers, since the servers belong to all of them: "
-         "use --strategy allreduce",
-         asked);
+         "the servers have to know which workers are in a group, but the one that was given does not say it: "
+         "split tutti::all_workers(context) with a function of the rank, or use --strategy allreduce");
   const std::string by_default = by_servers ? "ps-async" : "allreduce";
   const auto tables = embedding::tables_in(*model.module);
   const bool has_tables =
       std::any_of(tables.begin(), tables.end(), [](const auto& table) { return !table.weight.defined(); });
   warn_of_unused_flags(context, {.strategy = asked.empty() ? by_default : asked, .has_tables = has_tables});
   if (by_servers)
-    return std::make_unique<ParameterServers>(context, model, optimizer, replica, options.clip_norm);
+    return std::make_unique<ParameterServers>(context, group, model, optimizer, replica, options.clip_norm);
   return std::make_unique<AllReduce>(context, options.group ? *options.group : connect(context), model,
                                      optimizer, replica, options.clip_norm);
 }

@@ -142,8 +142,10 @@ class Strategy : public Team {
 };
 
 struct StrategyOptions {
-  std::optional<Group> group = {};  // empty: all workers of the job, connected as the flags say
-  double clip_norm = 0;             // the maximum norm of the mean gradient; 0: no limit
+  // Empty: all workers of the job, connected as the flags say. With a communicator: all-reduce, also if there
+  // are servers.
+  std::optional<Group> group = {};
+  double clip_norm = 0;  // the maximum norm of the mean gradient; 0: no limit
 };
 
 // Makes the strategy of --strategy. The context must outlive it.

@@ -70,11 +70,11 @@ std::string saved_key(int64_t fits) { return fmt::format("saved {}", fits); }
 
 }  // namespace
 
-ParameterServers::ParameterServers(const Context& context, const Trainable& model,
+ParameterServers::ParameterServers(const Context& context, Group group, const Trainable& model,
                                    const OptimizerOptions& optimizer, const ReplicaOptions& replica,
                                    double clip_norm)
     : context_(context),
-      group_(Group::unconnected(context)),
+      group_(std::move(group)),
       name_(name_of(context, optimizer)),
       in_step_(name_ == "ps-sync" && context.config().servers.backup == 0),
       clip_norm_(clip_norm),
@@ -103,7 +103,7 @@ void ParameterServers::make_client() {
                                 static_cast<int>(servers_of(context_.cluster()).size()),
                                 ps::parse_placement(context_.config().servers.placement),
                                 pinned_servers(replica_.parameters(), context_.cluster()));
-  client_ = std::make_unique<ps::Client>(context_, replica_.parameters(), placement, arena_);
+  client_ = std::make_unique<ps::Client>(context_, group_, replica_.parameters(), placement, arena_);
   client_->set_give_up(StopSignals::is_overdue);
   rows_ = std::make_unique<ps::ServerRows>(*client_, [this] {
     if (steps_) steps_->settle();
@@ -124,10 +124,11 @@ void ParameterServers::say_placement() const {
     context_.log().info("{}", line);
   const std::vector<LaneRange> blocks = blocks_of(group_.world, lanes_for(context_.config(), group_.world));
   const std::vector<Task> workers = workers_of(context_.cluster());
-  for (size_t rank = 0; rank < workers.size(); ++rank) {
-    for (int64_t lane = blocks[rank].begin; lane < blocks[rank].end; ++lane)
-      context_.log().info("lane {}: (Lane): /job:{}/replica:0/task:{}", lane, workers[rank].job,
-                          workers[rank].index);
+  for (int rank = 0; rank < group_.world; ++rank) {
+    const LaneRange& block = blocks[static_cast<size_t>(rank)];
+    const Task& worker = workers.at(static_cast<size_t>(group_.rank_in_job(rank)));
+    for (int64_t lane = block.begin; lane < block.end; ++lane)
+      context_.log().info("lane {}: (Lane): /job:{}/replica:0/task:{}", lane, worker.job, worker.index);
   }
 }
 

@@ -20,9 +20,9 @@ namespace tutti {
 // the run, writes the checkpoints, and ends the job.
 class ParameterServers final : public Strategy {
  public:
-  // The context must outlive this.
-  ParameterServers(const Context& context, const Trainable& model, const OptimizerOptions& optimizer,
-                   const ReplicaOptions& replica, double clip_norm);
+  // The workers of the group need no communicator. The context must outlive this.
+  ParameterServers(const Context& context, Group group, const Trainable& model,
+                   const OptimizerOptions& optimizer, const ReplicaOptions& replica, double clip_norm);
   ~ParameterServers() override;
 
   const Group& group() const override { return group_; }
