@@ -24,6 +24,7 @@ struct Options {
   int64_t stop_after = 0;
   bool keep_best = false;
   bool bare = false;
+  bool two_groups = false;
 };
 
 constexpr int64_t kExamples = 3000;
@@ -127,6 +128,9 @@ int main(int argc, char** argv) {
     flags.add("--stop-at", options.stop_after, "the step after which a hook ends the training");
     flags.add("--keep-best", options.keep_best, "save the weights with the best AUC");
     flags.add("--bare", options.bare, "the tables are all that the model learns");
+    flags.add(
+        "--two-groups", options.two_groups,
+        "the even workers train the model, and so do the odd ones; the reports are REPORT.0 and REPORT.1");
     flags.scope(tutti::FlagScope::Local, {"--place", "--weights"});
   };
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
@@ -136,8 +140,13 @@ int main(int argc, char** argv) {
       const torch::Tensor logits = of.forward(batch);
       return {torch::binary_cross_entropy_with_logits(logits, batch["click"]), logits};
     };
-    tutti::Trainer trainer(ctx, net, optimizer_of(options), loss,
-                           {.clip_norm = options.clip_norm, .average = options.average});
+    tutti::RunConfig config = ctx.config();
+    tutti::TrainerOptions how{.clip_norm = options.clip_norm, .average = options.average};
+    if (options.two_groups) {
+      how.group = tutti::all_workers(ctx).split([](int rank) { return rank % 2; });
+      config.output.report += fmt::format(".{}", ctx.rank() % 2);
+    }
+    tutti::Trainer trainer(ctx.with(config), net, optimizer_of(options), loss, how);
     trainer.add_hook(std::make_unique<StopAfter>(options.stop_after));
     if (options.keep_best) trainer.add_hook(tutti::hooks::keep_best({.monitor = "auc"}));
     const auto test = examples(options, 2).take(500);

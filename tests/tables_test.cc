@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/served.h"
+#include "tutti/base/file.h"
 
 namespace tutti::testing {
 namespace {
@@ -35,11 +36,14 @@ Flags on_servers(int servers, int workers, const Flags& more = {}, const Flags& 
   return with(with(with(with(command, {"--"}), program()), with(kFlags, {"--strategy", "ps-sync"})), more);
 }
 
-Result result_of(const Flags& command) {
-  const TestFolder folder;
-  const nlohmann::json report = report_of(command, folder);
+Result result_in(const nlohmann::json& report) {
   return {report.value("weights_sha256", ""), report.value("metrics", nlohmann::json()),
           report.value("tables", nlohmann::json())};
+}
+
+Result result_of(const Flags& command) {
+  const TestFolder folder;
+  return result_in(report_of(command, folder));
 }
 
 // Trained in every way that gives the same bits.
@@ -65,6 +69,22 @@ TEST(Tables, are_clipped_alike_in_any_way) {
   const Flags clipped = {"--clip-norm", "0.05"};
   EXPECT_NE(result_of(on_workers(1, clipped)).hash, result_of(on_workers(1)).hash);
   expect_same_everywhere(clipped);
+}
+
+// Each group has rows of its own, also where both use the same servers.
+TEST(Tables, of_two_groups_do_not_touch_each_other) {
+  const Flags kind = {"--dynamic", "--rows", "1000"};
+  const Result alone = result_of(on_workers(1, kind));
+  const Flags twice = with(kind, {"--two-groups"});
+  for (const Flags& command :
+       {on_workers(4, twice), on_workers(3, twice), on_servers(1, 2, twice), on_servers(3, 4, twice)}) {
+    const TestFolder folder;
+    const ProgramResult run = run_program(with(command, {"--report", folder / "report"}));
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    for (const char* group : {"0", "1"})
+      EXPECT_EQ(result_in(nlohmann::json::parse(read_file(folder / (std::string("report.") + group)))), alone)
+          << group;
+  }
 }
 
 // The metrics are those of the average.

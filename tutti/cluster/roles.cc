@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 
 #include "tutti/base/address.h"
+#include "tutti/base/error.h"
+#include "tutti/base/text.h"
 
 namespace tutti {
 namespace {
@@ -36,6 +38,17 @@ void stand(const ClusterSpec& cluster, const std::vector<Task>& row, const Task&
       membership.local_rank = membership.local_world;
     }
     if (host_of(cluster, row[rank]) == host) ++membership.local_world;
+  }
+}
+
+// A job of a misspelt name would have workers that wait for each other. Numbered names are pools of workers.
+void require_no_misspelt_job(const ClusterSpec& cluster) {
+  const std::vector<std::string> known = {"chief", "master", "worker", "ps", "parameter_server", "evaluator"};
+  for (const std::string& job : cluster.jobs()) {
+    if (std::find(known.begin(), known.end(), job) != known.end()) continue;
+    if (std::any_of(job.begin(), job.end(), [](char c) { return c >= '0' && c <= '9'; })) continue;
+    if (const std::string hint = did_you_mean(job, known); !hint.empty())
+      fail(ErrorKind::InvalidArgument, "the cluster has a job '{}'{}", job, hint);
   }
 }
 
@@ -93,6 +106,7 @@ bool is_on_same_host(const ClusterSpec& cluster, const Task& one, const Task& ot
 }
 
 Identity identity_in(const ClusterSpec& cluster, const Task& task, std::string_view source) {
+  require_no_misspelt_job(cluster);
   if (task.job == kEvaluator) return evaluator(task, source);
   cluster.address(task.job, task.index);  // throws if there is no such task
   Identity identity;

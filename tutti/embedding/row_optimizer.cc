@@ -185,8 +185,12 @@ void update_ftrl(const FtrlOptions& options, const Numbers& on, const Powered& p
       const float now = powered(accumulator[i]);
       linear[i] += g[i] + v[i] * (shrinkage - (now - before) / rate);
       const float beyond = std::abs(linear[i]) - l1;
+      const float quadratic = (now + beta) / rate + l2;
       // A NaN stays one.
-      v[i] = beyond <= 0 ? 0.0F : -std::copysign(beyond, linear[i]) / ((now + beta) / rate + l2);
+      if (beyond <= 0)
+        v[i] = 0;
+      else if (quadratic != 0)
+        v[i] = -std::copysign(beyond, linear[i]) / quadratic;
     }
   });
 }

@@ -98,18 +98,34 @@ Positions positions_of(const ClassColumns& columns, const torch::Tensor& predict
   return all;
 }
 
-class Accuracy final : public Metric, public ReadsColumns {
+// A mean over positions, with options that both metrics have.
+class OverPositions : public Metric, public ReadsColumns {
  public:
-  Accuracy(std::string label, const AccuracyOptions& options)
-      : columns_{.metric = options.name.empty() ? "accuracy" : options.name,
+  template <class Options>
+  OverPositions(const char* usual_name, std::string label, const Options& options)
+      : columns_{.metric = options.name.empty() ? usual_name : options.name,
                  .label = std::move(label),
                  .weights = options.weights,
                  .class_dim = options.class_dim,
-                 .ignore = options.ignore},
-        options_(options) {}
+                 .ignore = options.ignore} {}
 
   const std::string& name() const override { return columns_.metric; }
   std::vector<std::string> columns() const override { return {columns_.label, columns_.weights}; }
+  std::vector<double> counters() const override { return mean_.counters(); }
+  void merge(std::span<const double> counters) override { mean_.merge(counters); }
+  std::optional<double> value() const override { return mean_.value(); }
+  std::string reason() const override { return reason_without_examples(columns_.weights); }
+  void reset() override { mean_ = {}; }
+
+ protected:
+  ClassColumns columns_;
+  RunningMean mean_;
+};
+
+class Accuracy final : public OverPositions {
+ public:
+  Accuracy(std::string label, const AccuracyOptions& options)
+      : OverPositions("accuracy", std::move(label), options), options_(options) {}
 
   void update(const torch::Tensor& prediction, const Batch& batch) override {
     const torch::NoGradGuard no_gradients;
@@ -125,11 +141,6 @@ class Accuracy final : public Metric, public ReadsColumns {
       mean_.add(correct.sum(), all.counted.sum());
   }
 
-  std::vector<double> counters() const override { return mean_.counters(); }
-  void merge(std::span<const double> counters) override { mean_.merge(counters); }
-  std::optional<double> value() const override { return mean_.value(); }
-  std::string reason() const override { return reason_without_examples(columns_.weights); }
-  void reset() override { mean_ = {}; }
   std::unique_ptr<Metric> clone() const override {
     return std::make_unique<Accuracy>(columns_.label, options_);
   }
@@ -139,23 +150,13 @@ class Accuracy final : public Metric, public ReadsColumns {
     return positions.reshape({positions.size(0), -1}).sum(1).to(torch::kDouble);
   }
 
-  ClassColumns columns_;
   AccuracyOptions options_;
-  RunningMean mean_;
 };
 
-class Perplexity final : public Metric, public ReadsColumns {
+class Perplexity final : public OverPositions {
  public:
   Perplexity(std::string label, const PerplexityOptions& options)
-      : columns_{.metric = options.name.empty() ? "perplexity" : options.name,
-                 .label = std::move(label),
-                 .weights = options.weights,
-                 .class_dim = options.class_dim,
-                 .ignore = options.ignore},
-        options_(options) {}
-
-  const std::string& name() const override { return columns_.metric; }
-  std::vector<std::string> columns() const override { return {columns_.label, columns_.weights}; }
+      : OverPositions("perplexity", std::move(label), options), options_(options) {}
 
   void update(const torch::Tensor& prediction, const Batch& batch) override {
     const torch::NoGradGuard no_gradients;
@@ -179,14 +180,10 @@ class Perplexity final : public Metric, public ReadsColumns {
     }
   }
 
-  std::vector<double> counters() const override { return mean_.counters(); }
-  void merge(std::span<const double> counters) override { mean_.merge(counters); }
   std::optional<double> value() const override {
     const auto mean = mean_.value();
     return mean ? std::optional(std::exp(*mean)) : std::nullopt;
   }
-  std::string reason() const override { return reason_without_examples(columns_.weights); }
-  void reset() override { mean_ = {}; }
   std::unique_ptr<Metric> clone() const override {
     return std::make_unique<Perplexity>(columns_.label, options_);
   }
@@ -211,9 +208,7 @@ class Perplexity final : public Metric, public ReadsColumns {
     return losses;
   }
 
-  ClassColumns columns_;
   PerplexityOptions options_;
-  RunningMean mean_;
 };
 
 }  // namespace

@@ -19,9 +19,10 @@ void make_ftrl_step(const FtrlOptions& options, const ElementwiseUpdate& u) {
   const torch::Tensor now = powered(accumulator);
   linear.add_(u.grads).add_(u.values * (u.weight_decay - (now - before) / u.rate));
   const torch::Tensor quadratic = (now + options.beta) / u.rate + 2 * options.l2;
-  // Where the quadratic term is 0, linear is 0, too. A NaN stays one.
+  const torch::Tensor moved = (linear.sign() * options.l1 - linear) / quadratic;
+  // A NaN stays one.
   u.values.copy_(torch::where(linear.abs() <= options.l1, torch::zeros_like(linear),
-                              (linear.sign() * options.l1 - linear) / quadratic));
+                              torch::where(quadratic == 0, u.values, moved)));
 }
 
 }  // namespace tutti

@@ -118,6 +118,21 @@ TEST(Ftrl, makes_weights_exactly_zero_whose_gradients_say_little) {
 }
 
 // As in a warm-up that begins with 0.
+// The shrinkage alone moves the sum z, by which nothing divides before the first gradient.
+TEST(Ftrl, a_weight_without_a_gradient_is_never_infinite) {
+  const torch::Tensor values = torch::tensor({2.0F, -2.0F});
+  const torch::Tensor grads = torch::tensor({0.0F, 0.5F});
+  const FtrlOptions options{.rate = 0.1, .initial_accumulator_value = 0, .l2_shrinkage = 0.1};
+  FtrlWeight expected(options, -2);
+  Optimizer optimizer({{.values = values, .grads = grads}}, options);
+  for (int step = 0; step < 3; ++step) {
+    optimizer.step();
+    expected.step(options, options.rate, 0.5);
+    EXPECT_EQ(values[0].item<float>(), 2);
+    EXPECT_NEAR(values[1].item<float>(), expected.w, 1e-6);
+  }
+}
+
 TEST(Ftrl, a_step_with_a_rate_of_zero_changes_nothing) {
   const torch::Tensor values = torch::ones({3});
   Optimizer optimizer({{.values = values, .grads = torch::ones({3})}}, FtrlOptions{.rate = 0.1, .l1 = 0.1});

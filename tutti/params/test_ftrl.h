@@ -23,7 +23,10 @@ struct FtrlWeight {
     const double l2 = options.l2 + options.beta / (2 * rate);
     const double quadratic = std::pow(n, -options.rate_power) / rate + 2 * l2;
     const double sign = z > 0 ? 1 : -1;
-    w = std::abs(z) > options.l1 ? (sign * options.l1 - z) / quadratic : 0;
+    if (std::abs(z) <= options.l1)
+      w = 0;
+    else if (quadratic != 0)
+      w = (sign * options.l1 - z) / quadratic;
   }
 };
 

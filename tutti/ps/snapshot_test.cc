@@ -31,7 +31,9 @@ class SnapshotOfTwo : public ::testing::Test {
  protected:
   struct Worker {
     explicit Worker(const Context& of)
-        : context(of), parameters(net), client(context, parameters, placement(), nullptr) {
+        : context(of),
+          parameters(net),
+          client(context, Group::unconnected(context), parameters, placement(), nullptr) {
       client.connect();
     }
     Placement placement() const {

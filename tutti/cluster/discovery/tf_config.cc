@@ -46,6 +46,15 @@ ClusterSpec cluster_in(const Json& root) {
   }
 }
 
+// An unknown key may be the misspelt one of what is missing.
+void require_known_keys(const Json& root, const char* fact) {
+  for (const auto& [key, value] : root.items()) {
+    if (kKnownKeys.contains(key)) continue;
+    refuse("{}, but an unknown key \"{}\"{}", fact, key,
+           did_you_mean(key, std::vector<std::string>{"cluster", "task"}));
+  }
+}
+
 int index_in(const Json& task) {
   const auto found = task.find("index");
   if (found == task.end()) refuse("\"task\" has no \"index\": {}", task.dump());
@@ -58,7 +67,10 @@ int index_in(const Json& task) {
 Task task_in(const Json& root) {
   const Json task = object_at(root, "task");
   const auto type = task.find("type");
-  if (type == task.end()) refuse("there is a \"cluster\", but \"task\" has no \"type\": {}", task.dump());
+  if (type == task.end()) {
+    require_known_keys(root, "there is a \"cluster\"");
+    refuse("there is a \"cluster\", but \"task\" has no \"type\": {}", task.dump());
+  }
   if (!type->is_string()) refuse("\"type\" {} is not a job name", type->dump());
   return {.job = type->get<std::string>(), .index = index_in(task)};
 }
@@ -79,11 +91,7 @@ void check_chief(const ClusterSpec& cluster) {
 // Without a cluster there is only one process. A misspelt key or job may be the reason that there is none:
 // then this process would train alone although it is one of several.
 std::optional<Identity> alone(const Json& root) {
-  for (const auto& [key, value] : root.items()) {
-    if (kKnownKeys.contains(key)) continue;
-    refuse("there is no \"cluster\", but an unknown key \"{}\"{}", key,
-           did_you_mean(key, std::vector<std::string>{"cluster", "task"}));
-  }
+  require_known_keys(root, "there is no \"cluster\"");
   if (object_at(root, "task").empty()) return std::nullopt;
   const Task task = task_in(root);
   if (task.job == "evaluator") return identity_in(ClusterSpec(), task, kTfConfig);

@@ -103,8 +103,24 @@ TEST(FromTfConfig, a_task_whose_cluster_is_misspelt_is_not_alone) {
   expect_tf_config_refused(HasSubstr("unknown key \"worker\""), addresses);
   expect_tf_config_refused(HasSubstr("did you mean 'evaluator'?"),
                            R"({"task": {"type": "evalutor", "index": 0}})");
+  expect_tf_config_refused(HasSubstr("unknown key \"tsak\"; did you mean 'task'?"),
+                           R"({"cluster": )" + addresses + R"(, "tsak": )" + task + "}");
   const std::string known = R"({"environment": "cloud", "model_dir": "x", "task": )" + task + "}";
   expect_standing(*found_in(known), 0, 1, 0, 1);
+}
+
+// Its tasks would be workers, which wait for each other.
+TEST(FromTfConfig, a_misspelt_job_is_refused) {
+  const auto with_job = [](const char* job) {
+    return fmt::format(
+        R"({{"cluster": {{"worker": ["a:1"], "{}": ["b:1"]}}, "task": {{"type": "worker", "index": 0}}}})",
+        job);
+  };
+  expect_tf_config_refused(HasSubstr("a job 'sp'; did you mean 'ps'?"), with_job("sp"));
+  expect_tf_config_refused(HasSubstr("did you mean 'chief'?"), with_job("cheif"));
+  expect_tf_config_refused(HasSubstr("did you mean 'worker'?"), with_job("workers"));
+  for (const char* free : {"gpu", "worker2", "trainer"})
+    EXPECT_EQ(found_in(with_job(free))->membership.world, 2);
 }
 
 TEST(FromTfConfig, there_is_one_chief_at_most) {
