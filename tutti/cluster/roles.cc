@@ -41,14 +41,14 @@ void stand(const ClusterSpec& cluster, const std::vector<Task>& row, const Task&
   }
 }
 
-// A job of a misspelt name would have workers that wait for each other. Numbered names are pools of workers.
+// Letters that have changed their places are a mistake, and not a name. The tasks of such a job would be
+// workers that wait.
 void require_no_misspelt_job(const ClusterSpec& cluster) {
   const std::vector<std::string> known = {"chief", "master", "worker", "ps", "parameter_server", "evaluator"};
   for (const std::string& job : cluster.jobs()) {
-    if (std::find(known.begin(), known.end(), job) != known.end()) continue;
-    if (std::any_of(job.begin(), job.end(), [](char c) { return c >= '0' && c <= '9'; })) continue;
-    if (const std::string hint = did_you_mean(job, known); !hint.empty())
-      fail(ErrorKind::InvalidArgument, "the cluster has a job '{}'{}", job, hint);
+    const auto meant = nearest(job, known);
+    if (meant && *meant != job && std::is_permutation(job.begin(), job.end(), meant->begin(), meant->end()))
+      fail(ErrorKind::InvalidArgument, "the cluster has a job '{}'; did you mean '{}'?", job, *meant);
   }
 }
 

@@ -10,7 +10,7 @@
 namespace tutti {
 
 // Job names are free, except that a few determine the role of their tasks, and that identity_in() refuses
-// names that look like one of these misspelt.
+// names that are one of these with letters in other places.
 bool is_server_job(std::string_view job);  // "ps", "parameter_server"
 
 // Returns true if one of the cluster's jobs is a server job.

@@ -118,8 +118,8 @@ TEST(FromTfConfig, a_misspelt_job_is_refused) {
   };
   expect_tf_config_refused(HasSubstr("a job 'sp'; did you mean 'ps'?"), with_job("sp"));
   expect_tf_config_refused(HasSubstr("did you mean 'chief'?"), with_job("cheif"));
-  expect_tf_config_refused(HasSubstr("did you mean 'worker'?"), with_job("workers"));
-  for (const char* free : {"gpu", "worker2", "trainer"})
+  expect_tf_config_refused(HasSubstr("did you mean 'worker'?"), with_job("wokrer"));
+  for (const char* free : {"gpu", "worker2", "worker_", "workers", "stream", "pc"})
     EXPECT_EQ(found_in(with_job(free))->membership.world, 2);
 }
 
