@@ -20,7 +20,7 @@
 
 #include "bench/scale_model.h"
 #include "bench/sides.h"
-#include "tutti/base/chart.h"
+#include "tools/plot/chart.h"
 #include "tutti/base/environment.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"

@@ -3,7 +3,7 @@
 
 #include "tools/arguments.h"
 #include "tools/commands.h"
-#include "tutti/base/trace_join.h"
+#include "tools/trace_join.h"
 
 namespace tutti {
 namespace {

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "tutti/base/chart.h"
+#include "tools/plot/chart.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 

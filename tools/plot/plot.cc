@@ -12,8 +12,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "tools/plot/chart.h"
 #include "tools/plot/plotted_run.h"
-#include "tutti/base/chart.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/base/chart.h"
+#include "tools/plot/chart.h"
 
 namespace tutti::plot {
 

@@ -14,7 +14,7 @@
 #include <torch/version.h>
 
 #include "tutti/base/environment.h"
-#include "tutti/base/xxh64.h"
+#include "tutti/base/xxhash.h"
 
 namespace tutti {
 namespace {

@@ -25,7 +25,7 @@ struct TimelineFileOptions {
 
 // This rank's file of --timeline: FILE.json of rank 0, FILE.rank1.json and so on. It is written at the end,
 // when this object is destroyed, after errors too. The ranks of a communicator write times of one clock, that
-// of its rank 0. `tutti timeline` joins the files (tutti/base/trace_join.h). Owned by the code that trains;
+// of its rank 0. `tutti timeline` joins the files (tools/trace_join.h). Owned by the code that trains;
 // the communicator and the timeline must outlive it.
 class TimelineFile {
  public:

@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "tutti/base/check.h"
+#include "tutti/base/mix_bits.h"
 
 namespace tutti::data {
 
@@ -21,8 +22,7 @@ Permutation::Permutation(int64_t size, uint64_t key) : size_(static_cast<uint64_
   left_mask_ = (uint64_t{1} << (bits - right_bits_)) - 1;
   right_mask_ = (uint64_t{1} << right_bits_) - 1;
   for (size_t round = 0; round < rounds_; ++round) {
-    key += 0x9e3779b97f4a7c15ULL;
-    round_keys_[round] = mix(key);
+    round_keys_[round] = mix_bits(key += kGoldenBits);
   }
 }
 
@@ -30,8 +30,8 @@ uint64_t Permutation::encrypt(uint64_t word) const {
   uint64_t left = word >> right_bits_;
   uint64_t right = word & right_mask_;
   for (size_t round = 0; round < rounds_; round += 2) {
-    right ^= mix(left + round_keys_[round]) & right_mask_;
-    left ^= mix(right + round_keys_[round + 1]) & left_mask_;
+    right ^= mix_bits(left + round_keys_[round]) & right_mask_;
+    left ^= mix_bits(right + round_keys_[round + 1]) & left_mask_;
   }
   return (left << right_bits_) | right;
 }
@@ -41,8 +41,8 @@ uint64_t Permutation::decrypt(uint64_t word) const {
   uint64_t left = word >> right_bits_;
   uint64_t right = word & right_mask_;
   for (size_t round = rounds_; round > 0; round -= 2) {
-    left ^= mix(right + round_keys_[round - 1]) & left_mask_;
-    right ^= mix(left + round_keys_[round - 2]) & right_mask_;
+    left ^= mix_bits(right + round_keys_[round - 1]) & left_mask_;
+    right ^= mix_bits(left + round_keys_[round - 2]) & right_mask_;
   }
   return (left << right_bits_) | right;
 }
@@ -69,7 +69,8 @@ namespace {
 
 // Seeds and epochs are small and close together; mixing twice makes their keys very different.
 uint64_t epoch_key(int64_t seed, int64_t epoch) {
-  return mix(mix(static_cast<uint64_t>(seed) + 0x632be59bd9b4e019ULL) ^ static_cast<uint64_t>(epoch));
+  return mix_bits(mix_bits(static_cast<uint64_t>(seed) + 0x632be59bd9b4e019ULL) ^
+                  static_cast<uint64_t>(epoch));
 }
 
 int64_t examples_per_step(const SamplerOptions& options) {
@@ -151,7 +152,7 @@ void Sampler::examples(int64_t step, int64_t lane, std::vector<int64_t>& out) co
     return;
   }
   uint64_t key = epoch_key(options_.seed, epoch);
-  if (!options_.ranges.empty()) key = mix(key + static_cast<uint64_t>(lane));
+  if (!options_.ranges.empty()) key = mix_bits(key + static_cast<uint64_t>(lane));
   const Permutation permutation(own.size(), key);
   for (int64_t position = at.begin; position < at.end; ++position)
     out.push_back(own.begin + permutation(position));
@@ -202,7 +203,7 @@ class Interleaved {
     const auto all = static_cast<uint64_t>(sums_[end] - sums_[begin]);
     const auto left = static_cast<uint64_t>(sums_[middle] - sums_[begin]);
     const uint64_t phase =
-        mix(mix(static_cast<uint64_t>(seed_) + 0xd6e8feb86659fd93ULL) ^ (begin << 32 | end)) % all;
+        mix_bits(mix_bits(static_cast<uint64_t>(seed_) + 0xd6e8feb86659fd93ULL) ^ (begin << 32 | end)) % all;
     return static_cast<int64_t>((Wide{static_cast<uint64_t>(positions)} * left + phase) / all);
   }
 
@@ -223,7 +224,7 @@ Arrangement skipping(int64_t size, int64_t count) {
 }
 
 Arrangement drawn(int64_t size, int64_t begin, int64_t end, int64_t seed) {
-  const Permutation order(size, mix(static_cast<uint64_t>(seed) + 0x9fb21c651e98df25ULL));
+  const Permutation order(size, mix_bits(static_cast<uint64_t>(seed) + 0x9fb21c651e98df25ULL));
   return {end - begin,
           [order, begin](int64_t example) {
             return PartExample{0, order(begin + example)};

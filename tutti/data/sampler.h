@@ -9,14 +9,6 @@
 
 namespace tutti::data {
 
-// Mixes the bits of a 64-bit word: the finaliser of SplitMix64 (Steele, Lea, Flood 2014), a
-// bijection.
-constexpr uint64_t mix(uint64_t word) {
-  word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  word = (word ^ (word >> 27)) * 0x94d049bb133111ebULL;
-  return word ^ (word >> 31);
-}
-
 // A bijection on [0, size) that is determined by a key and computed on demand, so that shuffling needs no
 // array. Const after construction; building one costs about as much as evaluating it once.
 //

@@ -7,13 +7,10 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/base/mix_bits.h"
 
 namespace tutti::embedding {
 namespace {
-
-using data::mix;
-
-constexpr uint64_t kGoldenBits = 0x9e3779b97f4a7c15ULL;  // 2^64 / the golden section
 
 // Buckets are computed from the upper 53 bits of a key, so that no product has more than 63 bits.
 constexpr int kNarrowed = 10;
@@ -21,7 +18,7 @@ constexpr int kNarrowed = 10;
 constexpr std::array<std::pair<Placement, std::string_view>, 3> kNames = {
     {{Placement::Mod, "mod"}, {Placement::Block, "block"}, {Placement::Hash, "hash"}}};
 
-// The finaliser of SplitMix64, as in data::mix(), on numbers of 63 bits: a bijection of them. The inverse
+// The finaliser of SplitMix64, as in mix_bits(), on numbers of 63 bits: a bijection of them. The inverse
 // undoes its steps in the opposite order.
 constexpr uint64_t kIdMask = (uint64_t{1} << RowLayout::kGrowingBits) - 1;
 constexpr std::array<int, 3> kShifts = {30, 27, 31};
@@ -136,15 +133,16 @@ int64_t RowLayout::count(int owner) const { return rows_ / owners_ + (owner < ro
 // SplitMix64: every number of the row is the mixed value of a counter.
 void make_initial_row(uint64_t seed_of_table, int64_t id, double scale, std::span<float> row) {
   constexpr double kUnit = 0x1p-53;
-  uint64_t counter = mix(seed_of_table + kGoldenBits * static_cast<uint64_t>(id));
+  uint64_t counter = mix_bits(seed_of_table + kGoldenBits * static_cast<uint64_t>(id));
   for (float& value : row)
-    value =
-        static_cast<float>((static_cast<double>(mix(counter += kGoldenBits) >> 11) * kUnit * 2 - 1) * scale);
+    value = static_cast<float>((static_cast<double>(mix_bits(counter += kGoldenBits) >> 11) * kUnit * 2 - 1) *
+                               scale);
 }
 
 uint64_t seed_of_table(int64_t seed, std::string_view table) {
-  uint64_t state = mix(static_cast<uint64_t>(seed) + kGoldenBits);
-  for (const char letter : table) state = mix((state ^ static_cast<unsigned char>(letter)) + kGoldenBits);
+  uint64_t state = mix_bits(static_cast<uint64_t>(seed) + kGoldenBits);
+  for (const char letter : table)
+    state = mix_bits((state ^ static_cast<unsigned char>(letter)) + kGoldenBits);
   return state;
 }
 

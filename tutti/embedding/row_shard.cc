@@ -11,7 +11,8 @@
 
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
-#include "tutti/base/xxh64.h"
+#include "tutti/base/mix_bits.h"
+#include "tutti/base/xxhash.h"
 #include "tutti/params/parameters.h"
 
 namespace tutti::embedding {
@@ -432,9 +433,9 @@ std::pair<uint64_t, uint64_t> RowShard::checksum() const {
     if (row == IdSlots::kNone) continue;
     const uint64_t numbers =
         xxh64({reinterpret_cast<const char*>(at(slot)), static_cast<size_t>(spec_.dim) * sizeof(float)});
-    const uint64_t hash = data::mix(numbers ^ data::mix(static_cast<uint64_t>(id_of(row)) + 1));
+    const uint64_t hash = mix_bits(numbers ^ mix_bits(static_cast<uint64_t>(id_of(row)) + 1));
     sums.first += hash;
-    sums.second += data::mix(hash ^ 0x9e3779b97f4a7c15ULL);
+    sums.second += mix_bits(hash ^ kGoldenBits);
   }
   return sums;
 }

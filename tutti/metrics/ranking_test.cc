@@ -149,26 +149,17 @@ TEST(Auc, ranks_scores_of_different_types_together) {
 }
 
 TEST(Auc, keeps_scores_that_repeat_in_little_memory) {
-  KeyCounts<uint32_t> counts;
-  std::vector<uint32_t> keys(size_t{1} << 20);
-  for (size_t i = 0; i < keys.size(); ++i) keys[i] = static_cast<uint32_t>(i * 2654435761U % 1000);
-  uint64_t of_7 = 0;
-  for (const uint32_t key : keys) of_7 += key == 7 ? 1 : 0;
-  for (int i = 0; i < 40; ++i) {
-    counts.add(keys);
-    counts.compact();
-  }
-  EXPECT_EQ(counts.size(), 40 * keys.size());
+  ScoreCounts counts;
+  const torch::Tensor scores = (torch::arange(int64_t{1} << 20) * 7919).remainder(1000).to(torch::kFloat);
+  const torch::Tensor labels = torch::arange(int64_t{1} << 20).remainder(3).eq(0).to(torch::kLong);
+  for (int i = 0; i < 40; ++i) ASSERT_TRUE(counts.add(scores, labels));
+  EXPECT_EQ(counts.positives() + counts.negatives(), 40U << 20);
   EXPECT_LE(counts.kept(), (size_t{1} << 24) + 1000);
-  auto cursor = counts.begin();
-  for (uint32_t key = 0; key < 1000; ++key) {
-    ASSERT_EQ(cursor.key(), key);
-    const uint64_t count = cursor.take(key);
-    if (key == 7) {
-      EXPECT_EQ(count, 40 * of_7);
-    }
-  }
-  EXPECT_TRUE(cursor.is_at_end());
+  const std::vector<Bin> bins = counts.bins();
+  ASSERT_EQ(bins.size(), 1000U);
+  EXPECT_EQ(bins[7].score, 7);
+  EXPECT_EQ(bins[7].positives, 40 * (scores.eq(7) & labels.eq(1)).sum().item<int64_t>());
+  EXPECT_EQ(bins[7].negatives, 40 * (scores.eq(7) & labels.eq(0)).sum().item<int64_t>());
 }
 
 TEST(Auc, counts_nothing_of_a_batch_with_an_error_in_its_last_chunk) {

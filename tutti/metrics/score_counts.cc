@@ -1,15 +1,11 @@
 #include "tutti/metrics/score_counts.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
-#include <memory>
-#include <type_traits>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "tutti/base/check.h"
-#include "tutti/base/error.h"
 
 namespace tutti::metrics {
 namespace {
@@ -18,16 +14,26 @@ __extension__ using Wide = unsigned __int128;
 
 constexpr size_t kCountersOfBin = 3;
 
-template <class Number>
-bool is_nan(Number number) {
-  if constexpr (std::is_floating_point_v<Number>) return number != number;
-  return false;
+// A number as an unsigned integer of the same size: the integers are ordered as the numbers are.
+uint32_t key_of(float number) {
+  const auto bits = std::bit_cast<uint32_t>(number);
+  return bits ^ (bits >> 31 != 0 ? 0xFFFFFFFFU : 0x80000000U);
+}
+uint64_t key_of(double number) {
+  const auto bits = std::bit_cast<uint64_t>(number);
+  return bits ^ (bits >> 63 != 0 ? ~uint64_t{0} : uint64_t{1} << 63);
+}
+double number_of(uint32_t key) {
+  return std::bit_cast<float>(key ^ (key >> 31 != 0 ? 0x80000000U : 0xFFFFFFFFU));
+}
+double number_of(uint64_t key) {
+  return std::bit_cast<double>(key ^ (key >> 63 != 0 ? uint64_t{1} << 63 : ~uint64_t{0}));
 }
 
 // Sorts keys digit by digit, beginning with the last (LSD radix sort). Digits are as long as the distance of
 // the smallest key from the largest requires, so that most scores take two passes.
 template <class Key>
-void radix_sort(std::vector<Key, LargePages<Key>>& keys) {
+void radix_sort(std::vector<Key>& keys) {
   constexpr int kMostBits = 13;
   constexpr size_t kFew = size_t{1} << kMostBits;
   if (std::is_sorted(keys.begin(), keys.end())) return;
@@ -35,234 +41,168 @@ void radix_sort(std::vector<Key, LargePages<Key>>& keys) {
     std::sort(keys.begin(), keys.end());
     return;
   }
-  Key least = keys.front();
-  Key most = keys.front();
-  for (const Key key : keys) {
-    least = std::min(least, key);
-    most = std::max(most, key);
-  }
-  const int all_bits = std::bit_width(static_cast<Key>(most - least));
+  const auto [smallest, largest] = std::minmax_element(keys.begin(), keys.end());
+  const Key least = *smallest;
+  const int all_bits = std::bit_width(static_cast<Key>(*largest - least));
   const int passes = (all_bits + kMostBits - 1) / kMostBits;
   const int bits = (all_bits + passes - 1) / passes;
-  const size_t digits = size_t{1} << bits;
-  const auto mask = static_cast<Key>(digits - 1);
-  // First the counts of the digits of each pass, then their places.
-  std::vector<size_t> places(static_cast<size_t>(passes) * digits);
-  for (const Key key : keys) {
-    Key rest = key - least;
-    for (size_t* place = places.data(); place != places.data() + places.size(); place += digits) {
-      ++place[rest & mask];
-      rest >>= bits;
-    }
-  }
-  std::vector<Key, LargePages<Key>> other(keys.size());
-  Key* from = keys.data();
-  Key* to = other.data();
-  for (int pass = 0; pass < passes; ++pass) {
-    size_t* const place = places.data() + static_cast<size_t>(pass) * digits;
+  const auto mask = static_cast<Key>((Key{1} << bits) - 1);
+  std::vector<Key> other(keys.size());
+  for (int shift = 0; shift < all_bits; shift += bits) {
+    std::vector<size_t> place(size_t{mask} + 1);
+    for (const Key key : keys) ++place[(key - least) >> shift & mask];
     size_t sum = 0;
-    for (size_t i = 0; i < digits; ++i) sum += std::exchange(place[i], sum);
-    const int shift = pass * bits;
-    for (size_t i = 0; i < keys.size(); ++i) to[place[(from[i] - least) >> shift & mask]++] = from[i];
-    std::swap(from, to);
+    for (size_t& count : place) sum += std::exchange(count, sum);
+    for (const Key key : keys) other[place[(key - least) >> shift & mask]++] = key;
+    keys.swap(other);
   }
-  if (from != keys.data()) std::copy(from, from + keys.size(), keys.data());
+}
+
+// Passes over the keys of this score, from `at` on, and returns how many there are.
+template <class Key>
+uint64_t take(const std::vector<Key>& keys, size_t& at, double score) {
+  const size_t first = at;
+  while (at < keys.size() && number_of(keys[at]) == score) ++at;
+  return at - first;
 }
 
 }  // namespace
 
-template <class Key>
-void KeyCounts<Key>::add(Run run) {
-  if (run.count == 1) {
-    keys_.push_back(run.key);
-  } else if (run.count > 0) {
-    runs_.push_back(run);
-    in_runs_ += run.count;
-  }
-}
-
-template <class Key>
-void KeyCounts<Key>::sort() const {
-  radix_sort(keys_);
-  const auto is_less = [](const Run& a, const Run& b) { return a.key < b.key; };
-  if (!std::is_sorted(runs_.begin(), runs_.end(), is_less)) std::sort(runs_.begin(), runs_.end(), is_less);
-  size_t kept = 0;
-  for (size_t i = 0; i < runs_.size(); ++i) {
-    if (kept > 0 && runs_[kept - 1].key == runs_[i].key)
-      runs_[kept - 1].count += runs_[i].count;
-    else
-      runs_[kept++] = runs_[i];
-  }
-  runs_.resize(kept);
-}
-
-template <class Key>
-typename KeyCounts<Key>::Cursor KeyCounts<Key>::begin() const {
-  sort();
-  return {keys_, runs_};
-}
-
-template <class Key>
-void KeyCounts<Key>::compact() {
-  if (keys_.size() < compact_at_) return;
-  sort();
-  size_t distinct = 0;
-  for (size_t i = 0; i < keys_.size(); ++i) distinct += i == 0 || keys_[i] != keys_[i - 1] ? 1 : 0;
-  // A run takes as much memory as four keys of 32 bits. If there is little to save, waits for twice as many.
-  if (4 * distinct > keys_.size()) {
-    compact_at_ = 2 * keys_.size();
-    return;
-  }
-  std::vector<Run> runs;
-  for (Cursor left(keys_, runs_); !left.is_at_end();) {
-    const Key key = left.key();
-    runs.push_back({key, left.take(key)});
-  }
-  in_runs_ += keys_.size();
-  keys_.clear();
-  runs_ = std::move(runs);
-}
-
-template class KeyCounts<uint32_t>;
-template class KeyCounts<uint64_t>;
-
-template <class Key, class Score, class Label>
-bool ScoreCounts::add_each(Classes<Key>& classes, const Score* score, const Label* label, int64_t size) {
+template <class Score, class Key>
+bool ScoreCounts::add_to(Classes<Key>& classes, const torch::Tensor& scores, const torch::Tensor& labels) {
   constexpr int64_t kChunk = 4096;
-  std::array<Key, kChunk> positives;
-  std::array<Key, kChunk> negatives;
+  const torch::Tensor as_doubles = labels.to(torch::kDouble);
+  const auto* score = static_cast<const Score*>(scores.data_ptr());
+  const auto* label = static_cast<const double*>(as_doubles.data_ptr());
+  const std::array<size_t, 2> before = {classes[0].size(), classes[1].size()};
+  std::array<std::array<Key, kChunk>, 2> keys;
   int64_t bad = 0;
-  for (int64_t begin = 0; begin < size; begin += kChunk) {
-    const int64_t end = std::min(begin + kChunk, size);
-    size_t positive = 0;
-    size_t negative = 0;
+  for (int64_t begin = 0; begin < scores.numel(); begin += kChunk) {
+    const int64_t end = std::min(begin + kChunk, scores.numel());
+    std::array<size_t, 2> count{};
     for (int64_t i = begin; i < end; ++i) {
       const Score one = score[i] + Score{0};  // -0 becomes 0
-      const bool is_positive = label[i] == Label{1};
-      const bool is_negative = label[i] == Label{0};
-      const bool is_missing = is_nan(label[i]);
-      const Key key = key_of(one);
-      positives[positive] = key;
-      negatives[negative] = key;
-      positive += is_positive ? 1 : 0;
-      negative += is_negative ? 1 : 0;
+      const bool is_positive = label[i] == 1;
+      const bool is_negative = label[i] == 0;
+      keys[0][count[0]] = keys[1][count[1]] = key_of(one);
+      count[0] += is_negative ? 1 : 0;
+      count[1] += is_positive ? 1 : 0;
+      const bool is_missing = label[i] != label[i];
       const bool is_bad = (!is_positive && !is_negative) || one != one;
       bad += is_bad && !is_missing ? 1 : 0;
     }
-    classes.positives.add({positives.data(), positive});
-    classes.negatives.add({negatives.data(), negative});
+    for (size_t c = 0; c < 2; ++c)
+      classes[c].insert(classes[c].end(), keys[c].begin(), keys[c].begin() + static_cast<int64_t>(count[c]));
+  }
+  for (size_t c = 0; c < 2; ++c) {
+    if (bad > 0) classes[c].resize(before[c]);
+    totals_[c] += classes[c].size() - before[c];
   }
   return bad == 0;
 }
 
-template <class Score, class Key>
-bool ScoreCounts::add(Classes<Key>& classes, const torch::Tensor& scores, const torch::Tensor& labels) {
-  const uint64_t positives_before = classes.positives.size();
-  const uint64_t negatives_before = classes.negatives.size();
-  const auto add_with = [&](const auto* label) {
-    return add_each(classes, static_cast<const Score*>(scores.data_ptr()), label, scores.numel());
-  };
-  const bool is_other = labels.scalar_type() != torch::kLong && labels.scalar_type() != torch::kFloat;
-  const torch::Tensor as_doubles = is_other ? labels.to(torch::kDouble) : torch::Tensor();
-  bool are_good = false;
-  if (labels.scalar_type() == torch::kLong)
-    are_good = add_with(static_cast<const int64_t*>(labels.data_ptr()));
-  else if (labels.scalar_type() == torch::kFloat)
-    are_good = add_with(static_cast<const float*>(labels.data_ptr()));
-  else
-    are_good = add_with(static_cast<const double*>(as_doubles.data_ptr()));
-  if (are_good) {
-    classes.positives.compact();
-    classes.negatives.compact();
-  } else {
-    classes.positives.shrink(positives_before);
-    classes.negatives.shrink(negatives_before);
-  }
+bool ScoreCounts::add(const torch::Tensor& scores, const torch::Tensor& labels) {
+  const bool are_good = scores.scalar_type() == torch::kFloat ? add_to<float>(narrow_, scores, labels)
+                                                              : add_to<double>(wide_, scores, labels);
+  if (kept() >= compact_at_) compact();
   return are_good;
 }
 
-bool ScoreCounts::add(const torch::Tensor& scores, const torch::Tensor& labels) {
-  return scores.scalar_type() == torch::kFloat ? add<float>(narrow_, scores, labels)
-                                               : add<double>(wide_, scores, labels);
+size_t ScoreCounts::kept() const {
+  return narrow_[0].size() + narrow_[1].size() + wide_[0].size() + wide_[1].size() + bins_.size();
+}
+
+// Puts all scores into bins if many are equal, else waits for twice as many. A bin takes as much memory as
+// six scores of 32 bits.
+void ScoreCounts::compact() {
+  size_t distinct = 0;
+  each_bin([&](double, uint64_t, uint64_t) { ++distinct; });
+  compact_at_ = std::max(kFirstCompaction, 2 * kept());
+  if (6 * distinct > kept()) return;
+  bins_ = bins();
+  narrow_ = {};
+  wide_ = {};
+  compact_at_ = kFirstCompaction + bins_.size();
+}
+
+void ScoreCounts::sort() const {
+  for (auto& keys : narrow_) radix_sort(keys);
+  for (auto& keys : wide_) radix_sort(keys);
+  const auto is_less = [](const Bin& a, const Bin& b) { return a.score < b.score; };
+  if (!std::is_sorted(bins_.begin(), bins_.end(), is_less)) std::sort(bins_.begin(), bins_.end(), is_less);
+}
+
+template <class Visit>
+void ScoreCounts::each_bin(const Visit& visit) const {
+  sort();
+  std::array<size_t, 2> narrow{};
+  std::array<size_t, 2> wide{};
+  size_t bin = 0;
+  for (;;) {
+    std::optional<double> score;
+    const auto consider = [&](double other) { score = score && *score <= other ? *score : other; };
+    for (size_t c = 0; c < 2; ++c) {
+      if (narrow[c] < narrow_[c].size()) consider(number_of(narrow_[c][narrow[c]]));
+      if (wide[c] < wide_[c].size()) consider(number_of(wide_[c][wide[c]]));
+    }
+    if (bin < bins_.size()) consider(bins_[bin].score);
+    if (!score) return;
+    std::array<uint64_t, 2> counts{};
+    for (size_t c = 0; c < 2; ++c)
+      counts[c] = take(narrow_[c], narrow[c], *score) + take(wide_[c], wide[c], *score);
+    for (; bin < bins_.size() && bins_[bin].score == *score; ++bin) {
+      counts[0] += static_cast<uint64_t>(bins_[bin].negatives);
+      counts[1] += static_cast<uint64_t>(bins_[bin].positives);
+    }
+    visit(*score, counts[1], counts[0]);
+  }
 }
 
 std::vector<double> ScoreCounts::counters() const {
   std::vector<double> counters;
-  for (const Bin& bin : bins()) counters.insert(counters.end(), {bin.score, bin.positives, bin.negatives});
+  each_bin([&](double score, uint64_t positives, uint64_t negatives) {
+    counters.insert(counters.end(), {score, static_cast<double>(positives), static_cast<double>(negatives)});
+  });
   return counters;
 }
 
 void ScoreCounts::merge(std::span<const double> counters) {
   TUTTI_CHECK(counters.size() % kCountersOfBin == 0, "{} counters, not a multiple of 3", counters.size());
-  const auto add_bin = [](auto& classes, auto key, double positives, double negatives) {
-    classes.positives.add({key, static_cast<uint64_t>(positives)});
-    classes.negatives.add({key, static_cast<uint64_t>(negatives)});
-  };
   for (size_t i = 0; i < counters.size(); i += kCountersOfBin) {
-    const double score = counters[i];
-    const auto as_float = static_cast<float>(score);
-    if (static_cast<double>(as_float) == score)
-      add_bin(narrow_, key_of(as_float), counters[i + 1], counters[i + 2]);
+    const Bin bin{counters[i], counters[i + 1], counters[i + 2]};
+    totals_[0] += static_cast<uint64_t>(bin.negatives);
+    totals_[1] += static_cast<uint64_t>(bin.positives);
+    const size_t c = bin.positives > 0 ? 1 : 0;
+    const auto as_float = static_cast<float>(bin.score);
+    if (bin.positives + bin.negatives > 1)
+      bins_.push_back(bin);
+    else if (static_cast<double>(as_float) == bin.score)
+      narrow_[c].push_back(key_of(as_float));
     else
-      add_bin(wide_, key_of(score), counters[i + 1], counters[i + 2]);
+      wide_[c].push_back(key_of(bin.score));
   }
-}
-
-void ScoreCounts::unite() const {
-  if (wide_.positives.size() + wide_.negatives.size() == 0) return;
-  const auto move = [](const KeyCounts<uint32_t>& from, KeyCounts<uint64_t>& to) {
-    for (auto left = from.begin(); !left.is_at_end();) {
-      const uint32_t key = left.key();
-      to.add({key_of(number_of(key)), left.take(key)});
-    }
-  };
-  move(narrow_.positives, wide_.positives);
-  move(narrow_.negatives, wide_.negatives);
-  narrow_ = {};
 }
 
 // The sum over the positives of twice the number of negatives with lower scores, plus that of negatives with
 // the same score, divided by 2: Mann and Whitney's statistic.
-template <class Key>
-double ScoreCounts::statistic(const Classes<Key>& classes) {
-  Wide doubled = 0;
-  uint64_t below = 0;
-  auto negatives = classes.negatives.begin();
-  for (auto positives = classes.positives.begin(); !positives.is_at_end();) {
-    const Key key = positives.key();
-    while (!negatives.is_at_end() && negatives.key() < key) below += negatives.take(negatives.key());
-    const uint64_t ties = negatives.take(key);
-    doubled += static_cast<Wide>(positives.take(key)) * (2 * static_cast<Wide>(below) + ties);
-    below += ties;
-  }
-  return static_cast<double>(doubled) / 2;
-}
-
 std::optional<double> ScoreCounts::auc() const {
   if (positives() == 0 || negatives() == 0) return std::nullopt;
-  unite();
-  const double ordered = narrow_.positives.size() > 0 ? statistic(narrow_) : statistic(wide_);
-  return ordered / static_cast<double>(negatives()) / static_cast<double>(positives());
-}
-
-template <class Key>
-std::vector<Bin> ScoreCounts::bins(const Classes<Key>& classes) {
-  std::vector<Bin> bins;
-  auto positives = classes.positives.begin();
-  auto negatives = classes.negatives.begin();
-  while (!positives.is_at_end() || !negatives.is_at_end()) {
-    const Key key = positives.is_at_end()   ? negatives.key()
-                    : negatives.is_at_end() ? positives.key()
-                                            : std::min(positives.key(), negatives.key());
-    const auto of_positives = static_cast<double>(positives.take(key));
-    bins.push_back({number_of(key), of_positives, static_cast<double>(negatives.take(key))});
-  }
-  return bins;
+  Wide doubled = 0;
+  uint64_t below = 0;
+  each_bin([&](double, uint64_t of_class_1, uint64_t of_class_0) {
+    doubled += static_cast<Wide>(of_class_1) * (2 * static_cast<Wide>(below) + of_class_0);
+    below += of_class_0;
+  });
+  return static_cast<double>(doubled) / 2 / static_cast<double>(negatives()) /
+         static_cast<double>(positives());
 }
 
 std::vector<Bin> ScoreCounts::bins() const {
-  unite();
-  return wide_.positives.size() + wide_.negatives.size() > 0 ? bins(wide_) : bins(narrow_);
+  std::vector<Bin> bins;
+  each_bin([&](double score, uint64_t positives, uint64_t negatives) {
+    bins.push_back({score, static_cast<double>(positives), static_cast<double>(negatives)});
+  });
+  return bins;
 }
 
 }  // namespace tutti::metrics

@@ -7,20 +7,9 @@
 
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
+#include "tutti/base/mix_bits.h"
 
 namespace tutti {
-namespace {
-
-// The finaliser of SplitMix64 (Steele, Lea, Flood 2014): every input bit reaches every output bit.
-uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15ULL;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-  return x ^ (x >> 31);
-}
-
-}  // namespace
-
 LaneRange lanes_of(int rank, int world, int64_t lanes) {
   if (rank < 0 || rank >= world || lanes < 1) {
     fail(ErrorKind::InvalidArgument, "rank {} of {} workers with {} lanes is not a valid share", rank, world,
@@ -39,8 +28,9 @@ std::vector<LaneRange> blocks_of(int world, int64_t lanes) {
 }
 
 uint64_t lane_seed(int64_t seed, int64_t step, int64_t lane) {
-  return mix(mix(mix(static_cast<uint64_t>(seed)) + static_cast<uint64_t>(step)) +
-             static_cast<uint64_t>(lane));
+  uint64_t mixed = mix_bits(static_cast<uint64_t>(seed) + kGoldenBits);
+  mixed = mix_bits(mixed + static_cast<uint64_t>(step) + kGoldenBits);
+  return mix_bits(mixed + static_cast<uint64_t>(lane) + kGoldenBits);
 }
 
 TreeSum::TreeSum(Vectors vectors, LaneRange block, int64_t lanes)

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -35,23 +33,5 @@ bool is_missing(std::string_view cell, const TextFormat& format);
 std::string_view trimmed(std::string_view text);
 
 bool is_utf8(std::string_view text);
-
-// Parses the number that begins at `at` if it has the common form: for a float, up to 15 digits and an
-// exponent of up to two; for a whole number, up to 18 digits. Returns its end, or null if std::from_chars
-// must parse it. A float is the nearest one in both cases.
-const char* read_common_number(const char* at, const char* end, float& number);
-const char* read_common_number(const char* at, const char* end, int64_t& number);
-
-// Parses consecutive numbers of that form, each followed by a separator, up to `most` of them. Returns their
-// count; `at` is then after the separator of the last one. A few numbers at the end of the text, and long
-// ones, may be left for read_common_number.
-size_t read_common_numbers(const char*& at, const char* end, char separator, size_t most, float* numbers);
-size_t read_common_numbers(const char*& at, const char* end, char separator, size_t most, int64_t* numbers);
-
-// Like above, but without SIMD instructions. Only tests call them directly.
-size_t read_common_numbers_portable(const char*& at, const char* end, char separator, size_t most,
-                                    float* numbers);
-size_t read_common_numbers_portable(const char*& at, const char* end, char separator, size_t most,
-                                    int64_t* numbers);
 
 }  // namespace tutti::data

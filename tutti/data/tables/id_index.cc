@@ -1,35 +1,15 @@
 #include "tutti/data/tables/id_index.h"
 
 #include <algorithm>
-#include <cstring>
-
-#include "tutti/data/sampler.h"
+#include <array>
 
 namespace tutti::data {
-namespace {
-
-constexpr uint64_t kOdd = 0x9e3779b97f4a7c15;
-
-}  // namespace
-
-// Computes two independent halves, each a chain of SplitMix64's finaliser over words of eight bytes.
-IdIndex::Hash IdIndex::hash_of(std::string_view id) {
-  Hash hash{id.size(), ~id.size()};
-  while (!id.empty()) {
-    uint64_t word = 0;
-    const size_t size = std::min(id.size(), sizeof word);
-    std::memcpy(&word, id.data(), size);
-    hash.high = mix(hash.high ^ word) + kOdd;
-    hash.low = mix(hash.low + (word ^ kOdd) * kOdd);
-    id.remove_prefix(size);
-  }
-  return hash;
-}
 
 void IdIndex::add(std::string_view id) {
-  const Hash hash = hash_of(id);
+  const XxhBits128 hash = xxh128(id);
   entries_.push_back({hash, rows_++});
-  order_ = {mix(order_.high ^ hash.high) + 1, mix(order_.low + hash.low * kOdd)};
+  const std::array<XxhBits128, 2> both = {order_, hash};
+  order_ = xxh128({reinterpret_cast<const char*>(both.data()), sizeof both});
 }
 
 std::optional<IdIndex::Twice> IdIndex::finish() {

@@ -1,11 +1,12 @@
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "tutti/base/xxhash.h"
 
 namespace tutti::data {
 
@@ -50,20 +51,14 @@ class IdIndex {
   friend std::optional<std::pair<IndexRow, IndexRow>> find_shared(const std::vector<const IdIndex*>& indices);
 
  private:
-  struct Hash {
-    uint64_t high;
-    uint64_t low;
-    auto operator<=>(const Hash&) const = default;
-  };
   struct Entry {
-    Hash hash;
+    XxhBits128 hash;
     int64_t row;
   };
-  static Hash hash_of(std::string_view id);
 
   std::vector<Entry> entries_;  // sorted by hash once finished
   int64_t rows_ = 0;
-  Hash order_{};
+  XxhBits128 order_{};  // of all IDs so far
 };
 
 std::optional<std::pair<IdIndex::IndexRow, IdIndex::IndexRow>> find_shared(

@@ -108,22 +108,14 @@ template <class Number>
 bool RowReader::read_numbers(Cursor& cursor, const Run& run, CellBuffer& to) const {
   Number* number = to.row<Number>() + run.first.place;
   Number* const last = number + run.columns;
-  while (number != last) {
+  for (; number != last; ++number) {
     if (cursor.done) return false;
-    number += read_common_numbers(cursor.at, cursor.end, cursor.separator, static_cast<size_t>(last - number),
-                                  number);
-    if (number == last) return true;
-    const char* behind = read_common_number(cursor.at, cursor.end, *number);
-    if (behind == nullptr) {
-      const auto [other, error] = std::from_chars(cursor.at, cursor.end, *number);
-      if (error == std::errc()) behind = other;
-    }
-    if (behind == nullptr || (behind != cursor.end && *behind != cursor.separator)) {
+    auto [behind, error] = std::from_chars(cursor.at, cursor.end, *number);
+    if (error != std::errc() || (behind != cursor.end && *behind != cursor.separator)) {
       behind = cursor.end_of_cell();
       const std::string_view cell(cursor.at, static_cast<size_t>(behind - cursor.at));
       if (!is_missing(cell, format_) || !set_missing(to.kind().cells, *number)) return false;
     }
-    ++number;
     cursor.go_on(behind);
   }
   return true;

@@ -9,7 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
-#include "tutti/base/xxh64.h"
+#include "tutti/base/xxhash.h"
 
 namespace tutti::data {
 namespace {

@@ -1,4 +1,4 @@
-#include "tutti/base/chart.h"
+#include "tools/plot/chart.h"
 
 #include <cmath>
 #include <limits>
@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
-#include "tutti/base/chart_text.h"
+#include "tools/plot/chart_text.h"
 
 namespace tutti::chart {
 namespace {

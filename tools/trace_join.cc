@@ -1,4 +1,4 @@
-#include "tutti/base/trace_join.h"
+#include "tools/trace_join.h"
 
 #include <algorithm>
 #include <array>

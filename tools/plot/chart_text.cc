@@ -1,4 +1,4 @@
-#include "tutti/base/chart_text.h"
+#include "tools/plot/chart_text.h"
 
 #include <algorithm>
 #include <vector>

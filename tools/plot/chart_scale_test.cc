@@ -1,4 +1,4 @@
-#include "tutti/base/chart_scale.h"
+#include "tools/plot/chart_scale.h"
 
 #include <cmath>
 #include <limits>

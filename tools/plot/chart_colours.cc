@@ -1,4 +1,4 @@
-#include "tutti/base/chart_colours.h"
+#include "tools/plot/chart_colours.h"
 
 #include <algorithm>
 #include <array>

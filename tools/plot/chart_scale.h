@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/base/chart.h"
+#include "tools/plot/chart.h"
 
 namespace tutti::chart {
 

@@ -1,4 +1,4 @@
-#include "tutti/base/chart.h"
+#include "tools/plot/chart.h"
 
 #include <algorithm>
 #include <cmath>
@@ -7,9 +7,9 @@
 
 #include <fmt/format.h>
 
-#include "tutti/base/chart_colours.h"
-#include "tutti/base/chart_scale.h"
-#include "tutti/base/chart_text.h"
+#include "tools/plot/chart_colours.h"
+#include "tools/plot/chart_scale.h"
+#include "tools/plot/chart_text.h"
 
 namespace tutti::chart {
 namespace {
