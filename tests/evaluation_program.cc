@@ -110,33 +110,36 @@ class Disturb final : public tutti::Hook {
   const Options options_;
 };
 
-void print(const std::string& who, const std::vector<tutti::hooks::Evaluated>& rows) {
+void print(const std::string& who, const std::vector<tutti::Evaluated>& rows) {
   for (const auto& [step, values] : rows)
     fmt::print("{} step {} {}\n", who, step, nlohmann::json(values).dump());
 }
 
 template <class Training>
 void add_hooks(Training& training, const Options& options, const Task& task,
-               std::vector<tutti::hooks::Evaluated>& rows,
+               std::vector<tutti::Evaluated>& rows,
                const std::function<std::map<std::string, double>()>& measure) {
-  tutti::hooks::EvaluationOptions evaluation{.name = "test",
-                                             .steps = options.batches,
-                                             .batch = 16,
-                                             .every = options.every,
-                                             .at_start = options.at_start,
-                                             .at_end = options.at_end,
-                                             .summary_dir = options.summary_dir,
-                                             .history = &rows};
-  if (options.own_loop) evaluation.model = task.model;
-  if (options.form == "feed") {
-    training.add_hook(tutti::hooks::evaluation(task.test, task.metrics, evaluation));
-    tutti::hooks::EvaluationOptions other = evaluation;
-    other.name = "train";
-    other.history = nullptr;
-    other.summary_dir.clear();
-    training.add_hook(tutti::hooks::evaluation(task.train, task.metrics, other));
-  } else if (options.form == "function") {
-    training.add_hook(tutti::hooks::evaluation(measure, evaluation));
+  tutti::Evaluation evaluation{.name = "test",
+                               .batch = 16,
+                               .steps = options.batches,
+                               .every_steps = options.every,
+                               .at_start = options.at_start,
+                               .at_end = options.at_end,
+                               .summary_dir = options.summary_dir,
+                               .history = &rows};
+  if (options.form == "function") {
+    evaluation.measure = measure;
+    training.add_hook(tutti::hooks::evaluation(evaluation));
+  } else if (options.form == "feed") {
+    evaluation.feed = task.test;
+    evaluation.metrics = task.metrics;
+    if (options.own_loop) evaluation.model = task.model;
+    training.add_hook(tutti::hooks::evaluation(evaluation));
+    evaluation.name = "train";
+    evaluation.feed = task.train;
+    evaluation.history = nullptr;
+    evaluation.summary_dir.clear();
+    training.add_hook(tutti::hooks::evaluation(evaluation));
   }
   if (options.stop_early)
     training.add_hook(tutti::hooks::early_stopping({.monitor = "test_loss", .patience = 1}));
@@ -146,7 +149,7 @@ void add_hooks(Training& training, const Options& options, const Task& task,
 
 void train(tutti::Context& ctx, const Options& options) {
   const Task task = task_of(options);
-  std::vector<tutti::hooks::Evaluated> rows;
+  std::vector<tutti::Evaluated> rows;
   tutti::Trainer trainer(ctx, task.model, torch::optim::AdamOptions(1e-2), {.average = options.average});
   add_hooks(trainer, options, task, rows, [&] {
     return trainer.measure(task.test, task.metrics, {.batch = 16, .steps = options.batches});
@@ -168,7 +171,7 @@ void train(tutti::Context& ctx, const Options& options) {
 void train_in_own_loop(tutti::Context& ctx, const Options& options) {
   const Task task = task_of(options);
   const auto feed = task.train.shuffle();
-  std::vector<tutti::hooks::Evaluated> rows;
+  std::vector<tutti::Evaluated> rows;
   tutti::Parameters params(*task.model.module);
   tutti::DistributedOptimizer opt(ctx, params, torch::optim::AdamOptions(1e-2));
   const tutti::data::Sampler sampler(feed.size(), {.seed = ctx.config().training.seed,

@@ -371,7 +371,7 @@ void train_in_own_loop(tutti::Context& ctx, const Options& options) {
       return loop.measure(tutti::make_trainable(net), test,
                           {tutti::metrics::accuracy("label"), tutti::metrics::mean("loss", loss)});
     };
-    loop.validate_with(measure, {.every_steps = options.validate_every});
+    loop.validate_with({.measure = measure, .every_steps = options.validate_every});
   }
   std::vector<int64_t> examples;
   while (loop.goes_on()) {

@@ -53,9 +53,12 @@ int main(int argc, char** argv) {
                            },
                            {.learning_rate = schedule});
     trainer.add_hook(tutti::hooks::batch_metrics({tutti::metrics::accuracy("label")}));
-    trainer.add_hook(tutti::hooks::evaluation(
-        digits.test(), {tutti::metrics::accuracy("label")},
-        {.name = "test", .every = test_every, .at_start = test_every > 0, .at_end = false}));
+    trainer.add_hook(tutti::hooks::evaluation({.name = "test",
+                                               .feed = digits.test(),
+                                               .metrics = {tutti::metrics::accuracy("label")},
+                                               .every_steps = test_every,
+                                               .at_start = test_every > 0,
+                                               .at_end = false}));
     trainer.fit(digits.train().shuffle());
     const auto test = trainer.evaluate(digits.test(), {tutti::metrics::accuracy("label")});
     if (ctx.is_chief())

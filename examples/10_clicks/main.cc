@@ -80,9 +80,11 @@ int main(int argc, char** argv) {
       return {torch::binary_cross_entropy_with_logits(logits, batch["click"]), logits};
     };
     tutti::Trainer trainer(ctx, net, torch::optim::AdagradOptions(rate), loss);
-    trainer.add_hook(tutti::hooks::evaluation(test, {tutti::metrics::auc("click")},
-                                              {.name = "test", .every = evaluate_every}));  // (3)
-    trainer.fit(is_uneven ? train.shuffle().deal(uneven) : train.shuffle());                // (5)
+    trainer.add_hook(tutti::hooks::evaluation({.name = "test",
+                                               .feed = test,
+                                               .metrics = {tutti::metrics::auc("click")},
+                                               .every_steps = evaluate_every}));  // (3)
+    trainer.fit(is_uneven ? train.shuffle().deal(uneven) : train.shuffle());      // (5)
     if (!export_to.empty()) {
       const std::string path = trainer.export_model(export_to, test);  // (4)
       if (ctx.is_chief() && !path.empty()) fmt::print("exported to {}\n", path);

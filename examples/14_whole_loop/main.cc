@@ -55,7 +55,7 @@ int main(int argc, char** argv) {
     const auto model = tutti::make_trainable(net, loss_of);
     const tutti::metrics::List accuracy = {tutti::metrics::accuracy("label")};
     const auto measure = [&] { return loop.measure(model, digits.test(), accuracy); };
-    loop.validate_with(measure, {.every_steps = 250});  // of the averaged weights
+    loop.validate_with({.measure = measure, .every_steps = 250});  // of the averaged weights
     loop.add_hook(tutti::hooks::keep_best({.monitor = "accuracy"}));
     loop.add_hook(tutti::hooks::batch_metrics({tutti::metrics::accuracy("label")}));
 

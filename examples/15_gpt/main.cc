@@ -88,7 +88,7 @@ int main(int argc, char** argv) {
                             .average = 0.98,
                             .exports = {.free_sizes = {{.name = "length", .of = {{"tokens", 1}}}}}});
     trainer.fit(train.shuffle(),
-                {.validate = {.feed = test, .metrics = metrics, .every_steps = 200, .batch = 64}});
+                {.validate = {.feed = test, .metrics = metrics, .batch = 64, .every_steps = 200}});
     const auto values = trainer.evaluate(test, metrics, {.batch = 64});
     if (ctx.is_chief())
       fmt::print("perplexity {:.4f}, accuracy {:.4f} a character after {} steps\n", values.at("perplexity"),

@@ -1,7 +1,6 @@
 #include "tutti/train/engine.h"
 
 #include <algorithm>
-#include <deque>
 #include <iterator>
 #include <set>
 
@@ -10,7 +9,6 @@
 
 #include "tutti/base/interrupted.h"
 #include "tutti/base/text.h"
-#include "tutti/params/random_scope.h"
 #include "tutti/store/manifest.h"
 #include "tutti/train/hooks.h"
 #include "tutti/train/replica.h"
@@ -59,15 +57,17 @@ void measure_rest(const std::vector<const EvaluationHook*>& evaluations, Trainin
 }  // namespace
 
 Engine::Engine(const Context& context, Team& team, std::vector<SessionPart> parts,
-               const SessionOptions& options)
+               const SessionOptions& options, Replica* replica)
     : context_(context),
       team_(team),
+      replica_(replica),
       session_(context, team.group(), parts, options),
       training_{.context = context,
                 .group = team.group(),
                 .parameters = parts.front().parameters,
                 .optimizer = parts.front().optimizer,
-                .parts = parts},
+                .parts = parts,
+                .module = replica != nullptr ? &replica->module() : nullptr},
       stop_after_(context.config().training.stop_after) {
   training_.report_validation = [this](const std::map<std::string, double>& values) {
     report_validation(values);
@@ -75,10 +75,7 @@ Engine::Engine(const Context& context, Team& team, std::vector<SessionPart> part
   training_.report_evaluation = [this](const std::string& name, const std::map<std::string, double>& values) {
     report_evaluation(name, values);
   };
-  training_.measure = [this](const Training::Measure& body,
-                             const std::vector<std::shared_ptr<torch::nn::Module>>& nets) {
-    return measure(body, nets);
-  };
+  training_.evaluate = [this](const Evaluation& evaluation) { return evaluate(evaluation); };
   training_.folder = session_.folder();
   if (training_.writes()) pass_advice_ = PassAdvice(&context.log());
   add_state(kGenerators, generators_part(context.device(), team.group().rank));
@@ -92,7 +89,14 @@ Engine::Engine(const Context& context, Team& team, std::vector<SessionPart> part
   history_ = add_first_hook(std::make_unique<HistoryHook>());
 }
 
-void Engine::keep_average(const std::vector<double>& decays, embedding::Tables* tables) {
+void Engine::validate(Evaluation evaluation) {
+  if (evaluation.every_steps.value_or(0) == 0 && evaluation.every_epochs == 0) evaluation.every_epochs = 1;
+  validation_->set(std::move(evaluation));
+  validation_->reserve(training_);
+}
+
+void Engine::keep_average(const std::vector<double>& decays) {
+  embedding::Tables* const tables = replica_ != nullptr ? &replica_->tables() : nullptr;
   std::vector<MovingAverage::Net> nets;
   for (size_t i = 0; i < decays.size(); ++i) {
     const SessionPart& part = training_.parts.at(i);
@@ -247,7 +251,8 @@ void Engine::warn_of_other_lengths() const {
   }
 }
 
-void Engine::begin(const Length& length, const StrategyFacts& facts) {
+void Engine::begin(const Length& length) {
+  const StrategyFacts& facts = team_.facts();
   length_ = length;
   training_.first_step = training_.step = training_.last_step = progress_.step;
   training_.end_step = length.end_step;
@@ -257,10 +262,6 @@ void Engine::begin(const Length& length, const StrategyFacts& facts) {
   training_.keeps_parameters_elsewhere = facts.keeps_parameters_elsewhere;
   training_.merge = {};
   if (facts.evaluation_parts > 1) training_.merge = [this](const metrics::List& list) { team_.merge(list); };
-  part_ = {.part = facts.evaluation_part,
-           .parts = facts.evaluation_parts,
-           .lanes_of_run = session_.lanes(),
-           .device = training_.parameters.device()};
   training_.evaluations = static_cast<int>(evaluation_plan().size());
   training_.knows_values = !known_values().empty();
   was_stopped_ = progress_.stopped;
@@ -374,7 +375,7 @@ std::vector<std::string> Engine::evaluation_plan() const {
       tutti::fail(
           ErrorKind::InvalidArgument,
           "two evaluations of this training are called '{}', so the values of one would replace those "
-          "of the other: give one a name (EvaluationOptions::name)",
+          "of the other: give one a name (Evaluation::name)",
           evaluation->label());
     plan.push_back(evaluation->plan());
   }
@@ -406,32 +407,6 @@ void Engine::require_monitored_values() const {
                 "{} monitors '{}', but the evaluations of this training have only {}{}", hook->name(),
                 monitors->monitored(), fmt::join(known, ", "), did_you_mean(monitors->monitored(), known));
   }
-}
-
-std::optional<metrics::List> Engine::count(const Trainable& model, const EvaluationRequest& request) {
-  if (part_.part < 0) return std::nullopt;
-  for (const auto& metric : request.metrics) metric->reset();
-  std::optional<metrics::List> all;
-  training_.with_average([&] {
-    all = count_part(context_, model, request.feed, request.metrics, request.options, part_, pass_advice_);
-  });
-  if (part_.parts > 1) team_.merge(*all);
-  return all;
-}
-
-std::optional<std::map<std::string, double>> Engine::measure(
-    const Training::Measure& measure, const std::vector<std::shared_ptr<torch::nn::Module>>& nets) {
-  if (part_.part < 0) return std::nullopt;
-  std::map<std::string, double> values;
-  {
-    const RandomScope random(part_.device);
-    std::deque<EvaluationScope> modes;
-    if (training_.module != nullptr) modes.emplace_back(*training_.module);
-    for (const auto& net : nets) modes.emplace_back(*net);
-    const torch::NoGradGuard no_grad;
-    training_.with_average([&] { values = measure(); });
-  }
-  return part_.parts > 1 ? values_of_chief(*team_.group().connected(), values) : values;
 }
 
 void Engine::report_validation(const std::map<std::string, double>& values) {
@@ -559,6 +534,15 @@ void Engine::abandon(const std::string& what, const std::exception& error) noexc
     team_.abandon(fmt::format("{} {}: {}", context_.task().short_name(), what, error.what()));
   } catch (const std::exception&) {
     team_.abandon("a worker has failed");  // not even the text could be made
+  }
+}
+
+void Engine::or_abandon(const std::string& what, const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const std::exception& error) {
+    abandon("could not " + what, error);
+    throw;
   }
 }
 

@@ -13,6 +13,7 @@
 
 #include "tutti/base/timeline.h"
 #include "tutti/cluster/context.h"
+#include "tutti/data/sampler.h"
 #include "tutti/store/report.h"
 #include "tutti/train/evaluation.h"
 #include "tutti/train/evaluation_hook.h"
@@ -32,8 +33,9 @@ namespace tutti {
 class Engine {
  public:
   // The context and the team must outlive this, and the objects that the parts refer to. Hooks see the first
-  // part.
-  Engine(const Context& context, Team& team, std::vector<SessionPart> parts, const SessionOptions& options);
+  // part. `replica` is the model of a Trainer; null in a Loop.
+  Engine(const Context& context, Team& team, std::vector<SessionPart> parts, const SessionOptions& options,
+         Replica* replica = nullptr);
 
   // Adds a hook after those of the configuration, but before the one that saves checkpoints, so that a
   // checkpoint includes what hooks have changed.
@@ -45,27 +47,32 @@ class Engine {
   void add_state(const std::string& name, StatePart part);
 
   // Keeps a moving average of the weights, which checkpoints contain as the part "average". `decays` has a
-  // number for each part; 0: its weights are not averaged. `tables` are those of the first part, or null.
-  // Called once, before the start.
-  void keep_average(const std::vector<double>& decays, embedding::Tables* tables = nullptr);
+  // number for each part; 0: its weights are not averaged. Called once, before the start.
+  void keep_average(const std::vector<double>& decays);
   // Sets the learning rates of the parts from here on: a schedule for each; empty: its rate stays as it is.
   void schedule(std::vector<Schedule> of_parts) { schedules_ = std::move(of_parts); }
   // The facts about the schedules that have to be the same on all workers.
   std::vector<std::string> schedule_plan() const;
-  // See EvaluationHook::set_validation().
-  void validate(EvaluationHook::Measure measure, const EvaluationHook::Interval& interval) {
-    validation_->set_validation(std::move(measure), interval);
-  }
+  // Sets the validation of a fit or a Loop (Evaluation).
+  void validate(Evaluation evaluation);
   // The facts about the evaluations that have to be the same on all workers. Throws InvalidArgument if two
   // evaluations have the same name, or if a hook monitors a value that none of them has.
   std::vector<std::string> evaluation_plan() const;
   // In an evaluator: evaluates the checkpoints of this call of fit(), each once, until the fit is complete.
   void follow(int64_t fit);
-  // Counts metrics of a model other than that of the training, or of a loop, which has none of its own, as
-  // Training::count says.
-  std::optional<metrics::List> count(const Trainable& model, const EvaluationRequest& request);
-  // The advice of all evaluations of this training.
-  PassAdvice& pass_advice() { return pass_advice_; }
+  // Evaluates batch by batch, in the order of the feed, in evaluation mode, without gradients, and without
+  // disturbing the program's random numbers. Returns the metrics with the counts of all workers and, as the
+  // last one, the mean loss, if it was counted. Every worker has to call it, unless it evaluates `here`. The
+  // model is that of the Trainer, unless another one is given.
+  metrics::List evaluate(const data::Feed& feed, const metrics::List& list, const EvaluateOptions& options,
+                         const Trainable* other = nullptr);
+  // Makes an evaluation of a training now, and returns its values; nullopt on a worker that takes no part.
+  std::optional<std::map<std::string, double>> evaluate(const Evaluation& evaluation);
+  // Returns the predictions of the Trainer's model, one row for each example.
+  torch::Tensor predict(const data::Feed& feed, const EvaluateOptions& options);
+  // Calls `body` while the parameters have the values that are evaluated: the average, if there is one, or
+  // those of the last step.
+  void with_weights(const EvaluateOptions& options, const std::function<void()>& body);
   const History& history() const { return history_->history(); }
 
   // Begins or resumes the run, or, after another task was lost, begins with the state that the others have.
@@ -76,8 +83,8 @@ class Engine {
     int64_t first_epoch_at = 0;   // the step of the run with which the first epoch began
     bool ends_the_run = true;     // false: further trainings of the run may follow
   };
-  // Begins a training. The workers evaluate together if the facts have several evaluation parts.
-  void begin(const Length& length, const StrategyFacts& facts);
+  // Begins a training.
+  void begin(const Length& length);
   // Begins the steps of the training, again if start() was called meanwhile. From here to the end, signals
   // are recorded if the configuration asks for it.
   void begin_steps();
@@ -107,6 +114,8 @@ class Engine {
   void fail(const std::exception& error) noexcept;
   // Tells the other workers that this one "could not start", say.
   void abandon(const std::string& what, const std::exception& error) noexcept;
+  // Calls `body`. If that throws, tells the other workers that this one could not do `what`.
+  void or_abandon(const std::string& what, const std::function<void()>& body);
 
   // Saves a checkpoint of the steps done. It is written in the background.
   void save();
@@ -143,14 +152,15 @@ class Engine {
   void note_loss();
   void load(const Evaluator::Found& found);
   void take(const Evaluator::Found& found);
-  void evaluate(const Evaluator::Found& found);
+  void evaluate_checkpoint(const Evaluator::Found& found);
+  void for_each_batch(const data::Feed& feed, const EvaluateOptions& options, data::SamplerOptions how,
+                      int part, int parts, Replica* replica, const std::function<void(const Batch&)>& body);
+  void require_rows_here(const EvaluateOptions& options);
   Json values_of_hooks() const;
   void restore_hooks_from(const Json& values);
   std::vector<const EvaluationHook*> evaluations() const;
   std::vector<std::string> known_values() const;
   void require_monitored_values() const;
-  std::optional<std::map<std::string, double>> measure(
-      const Training::Measure& measure, const std::vector<std::shared_ptr<torch::nn::Module>>& nets);
   void note_evaluation(const std::string& name, const std::map<std::string, double>& values);
   void report_validation(const std::map<std::string, double>& values);
   void report_evaluation(const std::string& name, const std::map<std::string, double>& values);
@@ -168,6 +178,7 @@ class Engine {
 
   const Context& context_;
   Team& team_;
+  Replica* const replica_;  // null in a Loop
   Session session_;
   Training training_;
   std::vector<std::unique_ptr<Hook>> hooks_;
@@ -190,7 +201,6 @@ class Engine {
   std::unique_ptr<Evaluator> evaluator_;     // in an evaluator, once it follows the run
   std::string followed_;                     // the run whose hooks have begun
   std::map<std::string, double> evaluated_;  // the values of the checkpoint, as in the report
-  EvaluationPart part_;                      // of this worker in evaluations; -1: it takes none
   PassAdvice pass_advice_;
   int64_t epoch_begun_ = -1;                     // -1: none in these steps
   std::chrono::steady_clock::time_point begin_;  // of the training

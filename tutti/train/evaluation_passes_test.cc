@@ -89,13 +89,16 @@ TEST(EvaluationPasses, of_hooks_and_validations_are_one_for_each_batch) {
     const Context context = test_context(config);
     const auto net = std::make_shared<CountingNet>();
     Trainer trainer(context, net, kAdam, loss);
-    std::vector<hooks::Evaluated> rows;
+    std::vector<Evaluated> rows;
     FitOptions options;
     if (is_validation)
-      options.validate = {.feed = test_feed(70), .metrics = accuracy(), .every_steps = 1, .batch = kBatch};
+      options.validate = {.feed = test_feed(70), .metrics = accuracy(), .batch = kBatch, .every_steps = 1};
     else
-      trainer.add_hook(
-          hooks::evaluation(test_feed(70), accuracy(), {.batch = kBatch, .every = 1, .history = &rows}));
+      trainer.add_hook(hooks::evaluation({.feed = test_feed(70),
+                                          .metrics = accuracy(),
+                                          .batch = kBatch,
+                                          .every_steps = 1,
+                                          .history = &rows}));
     const History history = trainer.fit(test_feed(), options);
     return std::pair(history.rows.back().validation, net->passes);
   };

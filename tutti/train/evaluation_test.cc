@@ -17,8 +17,6 @@
 namespace tutti {
 namespace {
 
-using hooks::Evaluated;
-using hooks::EvaluationOptions;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -72,9 +70,13 @@ TEST(Evaluation, leaves_the_training_as_it_is) {
       const EndedTraining with = train_evaluated(
           config,
           [&](Trainer& trainer) {
-            trainer.add_hook(hooks::evaluation(test_feed(70), label_accuracy(),
-                                               {.name = "test", .every = 3, .at_start = true}));
-            trainer.add_hook(hooks::evaluation(test_feed(), label_accuracy(), {.name = "train", .every = 7}));
+            trainer.add_hook(hooks::evaluation({.name = "test",
+                                                .feed = test_feed(70),
+                                                .metrics = label_accuracy(),
+                                                .every_steps = 3,
+                                                .at_start = true}));
+            trainer.add_hook(hooks::evaluation(
+                {.name = "train", .feed = test_feed(), .metrics = label_accuracy(), .every_steps = 7}));
             const auto net = std::make_shared<TestNet>();
             const auto draws = [&trainer, net] {
               EXPECT_FALSE(torch::GradMode::is_enabled());
@@ -82,8 +84,8 @@ TEST(Evaluation, leaves_the_training_as_it_is) {
               for (const auto& view : trainer.parameters().buffers()) view.tensor.detach().add_(1);
               return Values{{"drawn", torch::rand({1}).item<double>()}};
             };
-            trainer.add_hook(
-                hooks::evaluation(draws, {.name = "function", .every = 2, .history = &rows, .nets = {net}}));
+            trainer.add_hook(hooks::evaluation(
+                {.name = "function", .measure = draws, .nets = {net}, .every_steps = 2, .history = &rows}));
           },
           options);
       EXPECT_EQ(with.hash, without.hash) << lanes << " " << average;
@@ -95,22 +97,25 @@ TEST(Evaluation, leaves_the_training_as_it_is) {
 }
 
 TEST(Evaluation, is_made_at_the_steps_that_its_options_say) {
-  const auto steps = [](EvaluationOptions options, int64_t last = 10) {
+  const auto steps = [](Evaluation evaluation, int64_t last = 10) {
     Rows rows;
-    options.history = &rows;
-    train_evaluated(evaluated_config(last), [&](Trainer& trainer) {
-      trainer.add_hook(hooks::evaluation(test_feed(8), label_accuracy(), options));
-    });
+    evaluation.feed = test_feed(8);
+    evaluation.history = &rows;
+    train_evaluated(evaluated_config(last),
+                    [&](Trainer& trainer) { trainer.add_hook(hooks::evaluation(evaluation)); });
     return evaluated_steps(rows);
   };
-  EXPECT_THAT(steps({.every = 4}), ElementsAre(4, 8, 10));
-  EXPECT_THAT(steps({.every = 5}), ElementsAre(5, 10));
-  EXPECT_THAT(steps({.every = 4, .at_end = false}), ElementsAre(4, 8));
-  EXPECT_THAT(steps({.every = 4, .at_start = true, .at_end = false}), ElementsAre(0, 4, 8));
-  EXPECT_THAT(steps({.every = 1000}), ElementsAre(10));
-  EXPECT_THAT(steps({.every = 0}), ElementsAre(10));
-  EXPECT_THAT(steps({.every = 0, .at_end = false}), ElementsAre());
-  EXPECT_THAT(steps({.every = 1, .at_start = true}, 1), ElementsAre(0, 1));
+  EXPECT_THAT(steps({.every_steps = 4}), ElementsAre(4, 8, 10));
+  EXPECT_THAT(steps({.every_steps = 5}), ElementsAre(5, 10));
+  EXPECT_THAT(steps({.every_steps = 4, .at_end = false}), ElementsAre(4, 8));
+  EXPECT_THAT(steps({.every_steps = 4, .at_start = true, .at_end = false}), ElementsAre(0, 4, 8));
+  EXPECT_THAT(steps({.every_steps = 1000}), ElementsAre(10));
+  EXPECT_THAT(steps({.every_steps = 0}), ElementsAre(10));
+  EXPECT_THAT(steps({.every_steps = 0, .at_end = false}), ElementsAre());
+  EXPECT_THAT(steps({.every_steps = 1, .at_start = true}, 1), ElementsAre(0, 1));
+  // An epoch has 25 steps.
+  EXPECT_THAT(steps({}, 2010), ElementsAre(1000, 2000, 2010));
+  EXPECT_THAT(steps({.every_epochs = 2}, 110), ElementsAre(50, 100, 110));
 }
 
 TEST(Evaluation, has_the_values_that_the_trainer_measures) {
@@ -120,17 +125,19 @@ TEST(Evaluation, has_the_values_that_the_trainer_measures) {
   Rows some;
   Rows by_function;
   const auto measure = [&] { return trainer.measure(test_feed(70), label_accuracy(), {.batch = 16}); };
-  const EvaluationOptions options{.batch = 16, .every = 0};
   const auto add = [&](const char* name, int64_t steps, Rows& rows) {
-    EvaluationOptions own = options;
-    own.name = name;
-    own.steps = steps;
-    own.history = &rows;
-    trainer.add_hook(hooks::evaluation(test_feed(70), label_accuracy(), own));
+    trainer.add_hook(hooks::evaluation({.name = name,
+                                        .feed = test_feed(70),
+                                        .metrics = label_accuracy(),
+                                        .batch = 16,
+                                        .steps = steps,
+                                        .every_steps = 0,
+                                        .history = &rows}));
   };
   add("all", 0, all);
   add("some", 3, some);
-  trainer.add_hook(hooks::evaluation(measure, {.name = "by_function", .every = 0, .history = &by_function}));
+  trainer.add_hook(hooks::evaluation(
+      {.name = "by_function", .measure = measure, .every_steps = 0, .history = &by_function}));
   trainer.fit(test_feed().shuffle());
   EXPECT_EQ(all.back().values, measure());
   EXPECT_EQ(all.back().values.size(), 2U);
@@ -150,7 +157,7 @@ TEST(Evaluation, of_the_last_weights_can_be_asked_for_while_the_average_is_measu
     return Values{{"average", trainer.measure(test_feed(), {}).at("loss")},
                   {"last", trainer.measure(test_feed(), {}, {.last_weights = true}).at("loss")}};
   };
-  trainer.add_hook(hooks::evaluation(measure, {.every = 0, .history = &rows}));
+  trainer.add_hook(hooks::evaluation({.measure = measure, .every_steps = 0, .history = &rows}));
   trainer.fit(test_feed().shuffle());
   EXPECT_EQ(rows.back().values, measure());
   EXPECT_NE(rows.back().values.at("average"), rows.back().values.at("last"));
@@ -164,9 +171,13 @@ TEST(Evaluation, one_of_several_does_not_replace_the_values_of_another) {
   const Context context = test_context(config);
   Trainer trainer(context, test_net(), kAdam, test_loss);
   Rows train;
-  trainer.add_hook(
-      hooks::evaluation(test_feed(), label_accuracy(), {.name = "train", .every = 4, .history = &train}));
-  trainer.add_hook(hooks::evaluation(test_feed(24), label_accuracy(), {.name = "test", .every = 8}));
+  trainer.add_hook(hooks::evaluation({.name = "train",
+                                      .feed = test_feed(),
+                                      .metrics = label_accuracy(),
+                                      .every_steps = 4,
+                                      .history = &train}));
+  trainer.add_hook(hooks::evaluation(
+      {.name = "test", .feed = test_feed(24), .metrics = label_accuracy(), .every_steps = 8}));
   trainer.add_hook(hooks::keep_best({.monitor = "test_loss", .folder = "best-test"}));
   trainer.add_hook(hooks::early_stopping({.monitor = "accuracy", .patience = 10}));
   FitOptions options;
@@ -197,20 +208,22 @@ TEST(Evaluation, without_a_name_is_a_validation) {
     std::vector<std::string>& names_;
   };
   train_evaluated(evaluated_config(3), [&](Trainer& trainer) {
-    trainer.add_hook(hooks::evaluation(test_feed(8), label_accuracy()));
+    trainer.add_hook(hooks::evaluation({.feed = test_feed(8), .metrics = label_accuracy()}));
     trainer.add_hook(std::make_unique<Watch>(names));
   });
   EXPECT_THAT(names, ElementsAre("accuracy", "loss"));
 }
 
 TEST(Evaluation, names_that_cannot_be_told_apart_are_refused) {
-  const auto error = [](const std::string& what, const std::vector<EvaluationOptions>& all,
+  const auto error = [](const std::string& what, const std::vector<Evaluation>& all,
                         const FitOptions& fit = {}) {
     expect_error(ErrorKind::InvalidArgument, HasSubstr(what), [&] {
       const Context context = test_context(evaluated_config(2));
       Trainer trainer(context, test_net(), kAdam, test_loss);
-      for (const EvaluationOptions& options : all)
-        trainer.add_hook(hooks::evaluation(test_feed(8), label_accuracy(), options));
+      for (Evaluation evaluation : all) {
+        evaluation.feed = test_feed(8);
+        trainer.add_hook(hooks::evaluation(evaluation));
+      }
       trainer.fit(test_feed(), fit);
     });
   };
@@ -224,9 +237,13 @@ TEST(Evaluation, names_that_cannot_be_told_apart_are_refused) {
   error(".every_steps and .every_epochs must be 0 or more", {}, validated);
   error("fit() for -1 steps", {}, {.steps = -1});
   error("'a/b' is not a valid name", {{.name = "a/b"}});
-  error(".every must be 0 or more", {{.every = -1}});
-  error(".steps must be 0 or more", {{.steps = -1, .every = 1}});
-  error(".batch must be 1 or more", {{.batch = 0, .every = 1}});
+  error(".every_steps and .every_epochs must be 0 or more", {{.every_steps = -1}});
+  error(".every_steps and .every_epochs must be 0 or more", {{.every_epochs = -1}});
+  error(".steps must be 0 or more", {{.steps = -1, .every_steps = 1}});
+  error(".batch must be 1 or more", {{.batch = 0, .every_steps = 1}});
+  error("set either Evaluation::feed or Evaluation::measure", {{.measure = [] { return Values(); }}});
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("test: there is nothing to evaluate"),
+               [] { hooks::evaluation({.name = "test"}); });
   const TestFolder folder;
   error("a .summary_dir of its own",
         {{.name = "a", .summary_dir = folder / "s"}, {.name = "b", .summary_dir = folder / "t/../s"}});
@@ -237,8 +254,10 @@ TEST(Evaluation, a_value_that_no_evaluation_has_is_refused_with_the_names_of_all
       ErrorKind::InvalidArgument, AllOf(HasSubstr("'acc'"), HasSubstr("test_accuracy, test_loss, train_")),
       [] {
         train_evaluated(evaluated_config(4), [](Trainer& trainer) {
-          trainer.add_hook(hooks::evaluation(test_feed(8), label_accuracy(), {.name = "test", .every = 1}));
-          trainer.add_hook(hooks::evaluation(test_feed(8), label_accuracy(), {.name = "train", .every = 1}));
+          trainer.add_hook(hooks::evaluation(
+              {.name = "test", .feed = test_feed(8), .metrics = label_accuracy(), .every_steps = 1}));
+          trainer.add_hook(hooks::evaluation(
+              {.name = "train", .feed = test_feed(8), .metrics = label_accuracy(), .every_steps = 1}));
           trainer.add_hook(hooks::early_stopping({.monitor = "acc"}));
         });
       });
@@ -251,7 +270,8 @@ std::string error_of_names(metrics::List list, std::unique_ptr<Hook> hook,
   const Context context = test_context(evaluated_config(4));
   Trainer trainer(context, test_net(), kAdam, test_loss);
   if (!evaluation.empty())
-    trainer.add_hook(hooks::evaluation(test_feed(8), label_accuracy(), {.name = evaluation}));
+    trainer.add_hook(
+        hooks::evaluation({.name = evaluation, .feed = test_feed(8), .metrics = label_accuracy()}));
   if (hook) trainer.add_hook(std::move(hook));
   bool has_begun = false;
   trainer.add_hook(std::make_unique<AfterStep>([&](Training&) { has_begun = true; }));
@@ -269,7 +289,8 @@ TEST(Evaluation, names_that_do_not_exist_are_found_before_the_first_step) {
   EXPECT_THAT(error_of_names({metrics::accuracy("label", {.weights = "weight"})}, nullptr),
               HasSubstr("no column 'weight'"));
   EXPECT_THAT(
-      error_of_names({}, hooks::evaluation(test_feed(8), {metrics::accuracy("lable")}, {.name = "t"})),
+      error_of_names({}, hooks::evaluation(
+                             {.name = "t", .feed = test_feed(8), .metrics = {metrics::accuracy("lable")}})),
       columns);
   EXPECT_THAT(
       error_of_names(label_accuracy(), hooks::keep_best({.monitor = "acuracy"})),
@@ -304,7 +325,9 @@ TEST(Evaluation, hooks_that_are_told_no_values_say_so_at_the_end) {
     config.output.log_level = "warning";
     ::testing::internal::CaptureStderr();
     train_evaluated(config, [&](Trainer& trainer) {
-      if (evaluates) trainer.add_hook(hooks::evaluation(test_feed(8), label_accuracy(), {.every = 1}));
+      if (evaluates)
+        trainer.add_hook(
+            hooks::evaluation({.feed = test_feed(8), .metrics = label_accuracy(), .every_steps = 1}));
       trainer.add_hook(hooks::early_stopping({}));
       trainer.add_hook(hooks::keep_best({}));
     });
@@ -319,8 +342,9 @@ TEST(Evaluation, an_error_says_in_which_evaluation_it_was) {
   expect_error(ErrorKind::InvalidArgument, HasSubstr("held_out at step 2: the ratings are missing"), [] {
     train_evaluated(evaluated_config(4), [](Trainer& trainer) {
       trainer.add_hook(hooks::evaluation(
-          []() -> Values { throw Error(ErrorKind::InvalidArgument, "the ratings are missing"); },
-          {.name = "held_out", .every = 2}));
+          {.name = "held_out",
+           .measure = []() -> Values { throw Error(ErrorKind::InvalidArgument, "the ratings are missing"); },
+           .every_steps = 2}));
     });
   });
 }
@@ -330,7 +354,7 @@ TEST(Evaluation, a_name_that_a_function_does_not_return_is_found_with_its_first_
   int64_t steps = 0;
   expect_error(ErrorKind::InvalidArgument, HasSubstr("no value 'eror', which a hook monitors"), [&] {
     train_evaluated(evaluated_config(4), [&](Trainer& trainer) {
-      trainer.add_hook(hooks::evaluation([] { return Values{{"error", 1}}; }, {.every = 2}));
+      trainer.add_hook(hooks::evaluation({.measure = [] { return Values{{"error", 1}}; }, .every_steps = 2}));
       trainer.add_hook(hooks::early_stopping({.monitor = "eror"}));
       trainer.add_hook(std::make_unique<AfterStep>([&](Training& training) { steps = training.step; }));
     });
@@ -363,7 +387,8 @@ std::vector<std::string> errors_of_two(
 // All workers fail, since the chief tells them.
 TEST(Evaluation, a_column_that_does_not_exist_is_told_to_all_workers) {
   const auto errors = errors_of_two("inproc", [](const data::Feed& feed, int) {
-    return hooks::evaluation(feed, {metrics::accuracy("lable")}, {.name = "test", .every = 2});
+    return hooks::evaluation(
+        {.name = "test", .feed = feed, .metrics = {metrics::accuracy("lable")}, .every_steps = 2});
   });
   EXPECT_THAT(errors, testing::Each(HasSubstr("no column 'lable'")));
 }
@@ -375,8 +400,8 @@ TEST(Evaluation, early_stopping_waits_for_the_values_that_it_monitors) {
   const auto others = [] { return Values{{"error", 1.0}}; };
   Rows rows;
   train_evaluated(evaluated_config(12), [&](Trainer& trainer) {
-    trainer.add_hook(hooks::evaluation(grows, {.name = "a", .every = 4, .history = &rows}));
-    trainer.add_hook(hooks::evaluation(others, {.name = "b", .every = 1}));
+    trainer.add_hook(hooks::evaluation({.name = "a", .measure = grows, .every_steps = 4, .history = &rows}));
+    trainer.add_hook(hooks::evaluation({.name = "b", .measure = others, .every_steps = 1}));
     trainer.add_hook(hooks::early_stopping({.monitor = "a_error", .patience = 1}));
   });
   EXPECT_THAT(evaluated_steps(rows), ElementsAre(4, 8, 12));
@@ -401,7 +426,8 @@ TEST(Evaluation, a_metric_may_be_used_for_several_purposes) {
     };
     trainer.add_hook(hooks::batch_metrics({own}, {.every = 1}));
     trainer.add_hook(std::make_unique<Read>(own, batch));
-    trainer.add_hook(hooks::evaluation(test_feed(24), {other}, {.every = 2, .history = &rows}));
+    trainer.add_hook(
+        hooks::evaluation({.feed = test_feed(24), .metrics = {other}, .every_steps = 2, .history = &rows}));
     trainer.fit(test_feed());
     return std::pair(batch, rows);
   };
@@ -414,8 +440,12 @@ TEST(Evaluation, a_resumed_run_has_the_history_of_one_without_interruption) {
     Rows rows;
     const Context context = test_context(config);
     Trainer trainer(context, test_net(), kAdam, test_loss);
-    trainer.add_hook(hooks::evaluation(test_feed(24), label_accuracy(),
-                                       {.name = "test", .every = 2, .at_start = true, .history = &rows}));
+    trainer.add_hook(hooks::evaluation({.name = "test",
+                                        .feed = test_feed(24),
+                                        .metrics = label_accuracy(),
+                                        .every_steps = 2,
+                                        .at_start = true,
+                                        .history = &rows}));
     trainer.add_hook(std::make_unique<AfterStep>([&](Training& training) {
       if (training.step == crash) throw std::runtime_error("crash");
     }));
@@ -460,12 +490,17 @@ TEST(Evaluation, is_made_by_all_workers_together_with_the_values_of_one) {
           const Context context(config, identity);
           const auto rank = static_cast<size_t>(comm.rank());
           Trainer trainer(context, nets[rank], kAdam, test_loss, {.group = comm::testing::borrowed(comm)});
-          trainer.add_hook(hooks::evaluation(
-              test, label_accuracy(),
-              {.name = "test", .steps = 6, .batch = 9, .every = 2, .at_start = true, .history = &all[rank]}));
+          trainer.add_hook(hooks::evaluation({.name = "test",
+                                              .feed = test,
+                                              .metrics = label_accuracy(),
+                                              .batch = 9,
+                                              .steps = 6,
+                                              .every_steps = 2,
+                                              .at_start = true,
+                                              .history = &all[rank]}));
           // The values of the chief count.
           const auto own = [&] { return Values{{"rank", static_cast<double>(comm.rank())}}; };
-          trainer.add_hook(hooks::evaluation(own, {.name = "own", .every = 3}));
+          trainer.add_hook(hooks::evaluation({.name = "own", .measure = own, .every_steps = 3}));
           const History history = trainer.fit(train);
           for (const History::Row& row : history.rows) {
             const auto found = row.validation.find("own_rank");
@@ -489,7 +524,8 @@ TEST(Evaluation, is_made_by_all_workers_together_with_the_values_of_one) {
 
 TEST(Evaluation, workers_that_would_evaluate_at_other_steps_are_told_so) {
   const auto errors = errors_of_two("plain", [](const data::Feed& feed, int rank) {
-    return hooks::evaluation(feed, label_accuracy(), {.name = "test", .every = 2 + rank});
+    return hooks::evaluation(
+        {.name = "test", .feed = feed, .metrics = label_accuracy(), .every_steps = 2 + rank});
   });
   EXPECT_THAT(errors, testing::Each(AllOf(HasSubstr("test every 2 steps"), HasSubstr("test every 3 steps"))));
 }
@@ -519,26 +555,69 @@ TEST(Evaluation, works_in_a_loop_with_a_model_or_a_function) {
   const EndedTraining without = loop_evaluated(evaluated_config(8), [](Loop&, const auto&) {});
   Rows by_model;
   Rows by_function;
+  Rows validation;
   const EndedTraining with = loop_evaluated(evaluated_config(8), [&](Loop& loop,
                                                                      const std::shared_ptr<TestNet>& net) {
     const Trainable model = make_trainable(net, test_loss);
+    loop.validate_with({.feed = test_feed(24),
+                        .metrics = label_accuracy(),
+                        .batch = 5,
+                        .model = model,
+                        .every_steps = 3,
+                        .at_start = true,
+                        .history = &validation});
+    loop.add_hook(hooks::evaluation({.name = "model",
+                                     .feed = test_feed(24),
+                                     .metrics = label_accuracy(),
+                                     .batch = 5,
+                                     .model = model,
+                                     .every_steps = 3,
+                                     .at_start = true,
+                                     .history = &by_model}));
     loop.add_hook(hooks::evaluation(
-        test_feed(24), label_accuracy(),
-        {.name = "model", .batch = 5, .every = 3, .at_start = true, .history = &by_model, .model = model}));
-    loop.add_hook(hooks::evaluation(
-        [&loop, model] { return loop.measure(model, test_feed(24), label_accuracy(), {.batch = 5}); },
-        {.name = "function", .every = 3, .at_start = true, .history = &by_function}));
+        {.name = "function",
+         .measure = [&loop,
+                     model] { return loop.measure(model, test_feed(24), label_accuracy(), {.batch = 5}); },
+         .every_steps = 3,
+         .at_start = true,
+         .history = &by_function}));
   });
   EXPECT_EQ(with.hash, without.hash);
   EXPECT_TRUE(with.buffer.equal(without.buffer));
   EXPECT_EQ(with.drawn, without.drawn);
   EXPECT_THAT(evaluated_steps(by_model), ElementsAre(0, 3, 6, 8));
   EXPECT_EQ(by_model, by_function);
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("EvaluationOptions::model"), [] {
+  EXPECT_EQ(by_model, validation);
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("Evaluation::model"), [] {
     loop_evaluated(evaluated_config(8), [](Loop& loop, const auto&) {
-      loop.add_hook(hooks::evaluation(test_feed(24), label_accuracy(), {.every = 3}));
+      loop.add_hook(
+          hooks::evaluation({.feed = test_feed(24), .metrics = label_accuracy(), .every_steps = 3}));
     });
   });
+}
+
+TEST(Evaluation, in_a_loop_measures_the_average_or_the_last_weights) {
+  Rows rows;
+  Values afterwards;
+  const Context context = test_context(evaluated_config(6));
+  const auto net = test_net();
+  Parameters params(*net);
+  DistributedOptimizer opt(context, params, kAdam);
+  Loop loop(context, params, opt, {.average = 0.9});
+  const auto loss = [&](const EvaluateOptions& options) {
+    return loop.measure(make_trainable(net, test_loss), test_feed(24), {}, options).at("loss");
+  };
+  const auto losses = [&] { return Values{{"as it is", loss({})}, {"last", loss({.last_weights = true})}}; };
+  loop.validate_with({.measure = losses, .history = &rows});
+  while (loop.goes_on()) {
+    opt.zero_grad();
+    opt.backward(test_loss(*net, test_feed(4).read(std::vector<int64_t>{0, 1, 2, 3})).loss, 4);
+    opt.step();
+  }
+  EXPECT_EQ(loss({}), rows.back().values.at("last"));
+  loop.with_average([&] { afterwards = losses(); });
+  EXPECT_EQ(afterwards, rows.back().values);
+  EXPECT_NE(afterwards.at("as it is"), afterwards.at("last"));
 }
 
 // --- TensorBoard
@@ -578,10 +657,15 @@ TEST(Evaluation, is_shown_in_tensorboard_with_its_curves_and_the_events_of_the_p
     const auto curve = [] {
       return metrics::auc("y", {.num_thresholds = 11, .curve = metrics::Curve::PR, .name = "area"});
     };
-    trainer.add_hook(hooks::evaluation(yes_or_no(50), {curve(), metrics::average_precision("y")},
-                                       {.name = "shared", .every = 2}));
-    trainer.add_hook(hooks::evaluation(yes_or_no(50), {curve()},
-                                       {.name = "own", .every = 2, .summary_dir = folder / "own"}));
+    trainer.add_hook(hooks::evaluation({.name = "shared",
+                                        .feed = yes_or_no(50),
+                                        .metrics = {curve(), metrics::average_precision("y")},
+                                        .every_steps = 2}));
+    trainer.add_hook(hooks::evaluation({.name = "own",
+                                        .feed = yes_or_no(50),
+                                        .metrics = {curve()},
+                                        .every_steps = 2,
+                                        .summary_dir = folder / "own"}));
     trainer.add_hook(hooks::summaries({.every = 0, .histograms_every = 4}));
     FitOptions options;
     options.validate = {.feed = yes_or_no(50), .metrics = {curve()}, .every_steps = 4};
@@ -626,8 +710,10 @@ TEST(Evaluation, a_resumed_run_continues_the_file_of_its_own_folder) {
   for (const int64_t crash : {7, 0}) {
     const Context context = test_context(evaluated_config(10, folder / "run"));
     Trainer trainer(context, test_net(), kAdam, test_loss);
-    trainer.add_hook(
-        hooks::evaluation(test_feed(24), label_accuracy(), {.every = 1, .summary_dir = folder / "own"}));
+    trainer.add_hook(hooks::evaluation({.feed = test_feed(24),
+                                        .metrics = label_accuracy(),
+                                        .every_steps = 1,
+                                        .summary_dir = folder / "own"}));
     trainer.add_hook(std::make_unique<AfterStep>([&](Training& training) {
       if (training.step == crash) throw std::runtime_error("crash");
     }));

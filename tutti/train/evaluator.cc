@@ -229,19 +229,19 @@ const std::shared_ptr<store::EventWriter>& Evaluator::events_at(int64_t step) {
   return events_;
 }
 
-void Evaluator::record(const Found& found, const Evaluated& evaluated) {
+void Evaluator::record(const Found& found, const std::map<std::string, double>& values, double seconds,
+                       Json state) {
   const store::Checkpoint& checkpoint = found.checkpoint.checkpoint;
   while (last_step() >= checkpoint.step) evaluations_.erase(evaluations_.size() - 1);
-  Json values = Json::object();
-  for (const auto& [name, value] : evaluated.values)
-    values[name] = std::isfinite(value) ? Json(value) : Json(nullptr);
+  Json finite = Json::object();
+  for (const auto& [name, value] : values) finite[name] = std::isfinite(value) ? Json(value) : Json(nullptr);
   Json each = {{"step", checkpoint.step},
                {"checkpoint", found.checkpoint.where},
                {"weights_sha256", checkpoint.state.value("weights_sha256", "")},
-               {"seconds", evaluated.seconds},
-               {"values", std::move(values)}};
+               {"seconds", seconds},
+               {"values", std::move(finite)}};
   evaluations_.push_back(std::move(each));
-  state_ = evaluated.state;
+  state_ = std::move(state);
   const Json record = {
       {"task", context_.task().short_name()}, {"tutti_version", version()},  {"run", id_},
       {"last_sequence", found.sequence},      {"evaluations", evaluations_}, {"state", state_}};
@@ -272,7 +272,7 @@ void Engine::follow(int64_t fit) {
   while (const auto found = evaluator_->next(fit, signals)) {
     take(*found);
     begin();
-    evaluate(*found);
+    evaluate_checkpoint(*found);
   }
   // The program may evaluate after the fit: then it has the last checkpoint, also if an earlier task
   // evaluated it.
@@ -298,7 +298,6 @@ void Engine::load(const Evaluator::Found& found) {
     else
       training_.average->part().restore({.tensors = average->second});
   }
-  part_ = {.part = 0, .parts = 1, .lanes_of_run = session_.lanes(), .device = training_.parameters.device()};
 }
 
 // Loads a checkpoint to evaluate it.
@@ -310,13 +309,13 @@ void Engine::take(const Evaluator::Found& found) {
   training_.events = session_.events();
 }
 
-void Engine::evaluate(const Evaluator::Found& found) {
+void Engine::evaluate_checkpoint(const Evaluator::Found& found) {
   const auto begin = std::chrono::steady_clock::now();
   evaluated_.clear();
   for_each_hook([&](Hook& hook) { hook.evaluate(training_); });
   training_.events->flush();
   const std::chrono::duration<double> lasted = std::chrono::steady_clock::now() - begin;
-  evaluator_->record(found, {evaluated_, lasted.count(), values_of_hooks()});
+  evaluator_->record(found, evaluated_, lasted.count(), values_of_hooks());
 }
 
 // Returns what the hooks remember, but for tensors, which only a training needs.

@@ -59,13 +59,9 @@ class Evaluator {
   // Returns the event file for an evaluation after this step. It is a new one if an earlier evaluation was of
   // this step or a later one, so that TensorBoard forgets that.
   const std::shared_ptr<store::EventWriter>& events_at(int64_t step);
-  // Records an evaluation, and forgets earlier ones of this step or later ones.
-  struct Evaluated {
-    std::map<std::string, double> values;
-    double seconds = 0;
-    Json state;  // for a task that is started again
-  };
-  void record(const Found& found, const Evaluated& evaluated);
+  // Records the values of an evaluation, and forgets earlier ones of this step or later ones. `state` is for
+  // a task that is started again.
+  void record(const Found& found, const std::map<std::string, double>& values, double seconds, Json state);
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -28,7 +28,6 @@
 namespace tutti {
 namespace {
 
-using hooks::Evaluated;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -71,8 +70,12 @@ Rows run_task(const Context& context, const TaskOptions& options = {}) {
   Rows rows;
   Trainer trainer(context, test_net(context.identity().is_evaluator ? 9 : 1), kAdam, test_loss,
                   {.average = options.average});
-  trainer.add_hook(hooks::evaluation(test_feed(40), {metrics::accuracy("label")},
-                                     {.name = "test", .batch = 7, .every = 3, .history = &rows}));
+  trainer.add_hook(hooks::evaluation({.name = "test",
+                                      .feed = test_feed(40),
+                                      .metrics = {metrics::accuracy("label")},
+                                      .batch = 7,
+                                      .every_steps = 3,
+                                      .history = &rows}));
   options.prepare(trainer);
   for (int64_t fit = 0; fit < options.fits; ++fit) trainer.fit(test_feed().shuffle());
   return rows;
@@ -130,12 +133,12 @@ TEST(EvaluatorTask, that_is_started_again_evaluates_only_what_is_new) {
   const TestFolder folder;
   int64_t evaluations = 0;
   const TaskOptions counting{.prepare = [&](Trainer& trainer) {
-    trainer.add_hook(hooks::evaluation(
-        [&] {
-          ++evaluations;
-          return Values{{"one", 1}};
-        },
-        {.name = "count", .every = 0, .at_end = false}));
+    const auto count = [&] {
+      ++evaluations;
+      return Values{{"one", 1}};
+    };
+    trainer.add_hook(
+        hooks::evaluation({.name = "count", .measure = count, .every_steps = 0, .at_end = false}));
   }};
   const Rows first = run_task(worker_task(task_config(folder / "run", 7)));
   EXPECT_EQ(run_task(evaluator_task(task_config(folder / "run", 7)), counting), first);
@@ -269,8 +272,11 @@ Rows run_tables(const Context& context, const TableNet::Kind& kind) {
                                  {.input = "id"}),
                   torch::optim::AdagradOptions(0.1), {.average = kind.average});
   // Half of the ids are never trained.
-  trainer.add_hook(hooks::evaluation(feed(torch::arange(40)), {metrics::mse("y")},
-                                     {.name = "test", .every = 3, .history = &rows}));
+  trainer.add_hook(hooks::evaluation({.name = "test",
+                                      .feed = feed(torch::arange(40)),
+                                      .metrics = {metrics::mse("y")},
+                                      .every_steps = 3,
+                                      .history = &rows}));
   trainer.add_hook(hooks::keep_best({.monitor = "test_mse"}));
   // A checkpoint may have changed rows only if an earlier one is on the disk.
   trainer.add_hook(std::make_unique<AfterStep>([](Training& training) {
@@ -340,8 +346,11 @@ TEST(EvaluatorTask, follows_a_loop_too) {
     Parameters params(*net);
     DistributedOptimizer opt(context, params, kAdam);
     Loop loop(context, params, opt, {.average = 0.7});
-    loop.add_hook(hooks::evaluation(test_feed(24), {metrics::accuracy("label")},
-                                    {.every = 3, .history = &rows, .model = make_trainable(net, test_loss)}));
+    loop.add_hook(hooks::evaluation({.feed = test_feed(24),
+                                     .metrics = {metrics::accuracy("label")},
+                                     .model = make_trainable(net, test_loss),
+                                     .every_steps = 3,
+                                     .history = &rows}));
     const data::Feed feed = test_feed();
     while (loop.goes_on()) {
       opt.zero_grad();

@@ -171,7 +171,8 @@ std::string Trainer::export_model(const std::string& dir, const data::Feed& exam
   strategy_->settle();
   const RandomScope random(replica().options().device);
   std::string path;
-  with_weights({.last_weights = options.last_weights}, [&] { path = export_now(dir, examples, options); });
+  engine_.with_weights({.last_weights = options.last_weights},
+                       [&] { path = export_now(dir, examples, options); });
   return path;
 }
 
@@ -196,7 +197,7 @@ std::string Trainer::export_now(const std::string& dir, const data::Feed& exampl
   if (!tables.empty() && !strategy_->facts().keeps_parameters_elsewhere) {
     // If the options or examples are wrong, all workers learn it from the chief, and may continue.
     strategy_->from_chief(kExportName, begin);
-    or_abandon("export", [&] {
+    engine_.or_abandon("export", [&] {
       if (!exporter) begin();
       exporter->gather();
       if (tables.can_read_alone()) return;

@@ -117,6 +117,8 @@ class MovingAverage final : public Hook {
   // such rows. May be nested.
   void with_average(const std::function<void()>& body);
   void without_average(const std::function<void()>& body);
+  // Returns true if the parameters have the averaged values.
+  bool is_in_use() const { return swapped_; }
   // Returns the average as tensors with the names of the parameters; empty before the first step.
   std::vector<store::NamedTensor> tensors() const;
   // The average as a part of a run's state.

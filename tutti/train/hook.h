@@ -28,14 +28,6 @@ namespace tutti {
 
 class MovingAverage;
 
-// An evaluation that a hook asks for.
-struct EvaluationRequest {
-  const data::Feed& feed;
-  const metrics::List& metrics;
-  MeasureOptions options = {};
-  const Trainable* model = nullptr;  // null: that of the Trainer
-};
-
 // The state of a running training, of a Trainer or a Loop, as its hooks see it.
 struct Training {
   static constexpr int64_t kEndless = std::numeric_limits<int64_t>::max();
@@ -79,17 +71,10 @@ struct Training {
   // event file and the report. To be called after the same step on all workers that know the values.
   std::function<void(const std::map<std::string, double>&)> report_validation = {};
 
-  // For evaluations (hooks::evaluation):
-  // Counts metrics over a feed, on all workers after the same step if they evaluate together, else on this
-  // one alone. Returns nullopt on a worker that takes no part.
-  std::function<std::optional<metrics::List>(const EvaluationRequest&)> count = {};
-  // Calls a function that measures the nets, on the workers that take part, and returns the values of the
-  // chief on all of them; nullopt on others. Meanwhile the nets have their averaged weights, and they and
-  // these modules are in evaluation mode. Random generators and modes are afterwards as before.
-  using Measure = std::function<std::map<std::string, double>()>;
-  std::function<std::optional<std::map<std::string, double>>(
-      const Measure&, const std::vector<std::shared_ptr<torch::nn::Module>>&)>
-      measure = {};
+  // Evaluates now, on all workers after the same step if they evaluate together, else on this one alone.
+  // Returns nullopt on a worker that takes no part. Random generators, buffers and modes are afterwards as
+  // before.
+  std::function<std::optional<std::map<std::string, double>>(const Evaluation&)> evaluate = {};
   // As report_validation, but of a named evaluation, and without writing to the event file.
   std::function<void(const std::string& name, const std::map<std::string, double>&)> report_evaluation = {};
   // In Hook::after_validation(): the name of the evaluation; "": the validation of fit() or a Loop.

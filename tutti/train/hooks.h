@@ -1,8 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -52,52 +50,8 @@ struct KeepBestOptions {
 // directory.
 std::unique_ptr<Hook> keep_best(const KeepBestOptions& options = {});
 
-// The values of an evaluation.
-struct Evaluated {
-  int64_t step = 0;  // steps done
-  std::map<std::string, double> values = {};
-
-  bool operator==(const Evaluated&) const = default;
-};
-
-struct EvaluationOptions {
-  // The name of the evaluation, which every one of several needs. The values are called "NAME_accuracy" in
-  // the log, the report, the event file and the hooks. "": they are those of a validation, as fit() makes
-  // them: "accuracy" for hooks such as early_stopping, and "validation_accuracy" in the report and the event
-  // file.
-  std::string name = {};
-  int64_t steps = 0;      // the first so many batches of the feed; 0: the whole feed
-  int64_t batch = 500;    // examples in a batch
-  int64_t every = 1000;   // steps of the training from one evaluation to the next; 0: not at intervals
-  bool at_start = false;  // also before the first step of the run
-  bool at_end = true;     // also at the end of a fit or a Loop, unless a signal has ended it
-  // A folder for an event file of this evaluation, in which the tags are the plain names: "accuracy". "": the
-  // event file of the training.
-  std::string summary_dir = {};
-  // Gets a row for each evaluation, with the plain names, on the workers that know the values; must outlive
-  // the trainer or the loop. A resumed run gets back the rows that were made before.
-  std::vector<Evaluated>* history = nullptr;
-  // The model that is evaluated; empty: that of the Trainer. A Loop needs it.
-  std::optional<Trainable> model = {};
-  // For a function of the program: modules that are in evaluation mode meanwhile, besides the Trainer's own.
-  std::vector<std::shared_ptr<torch::nn::Module>> nets = {};
-};
-
-// Evaluates the model during the training, as Trainer::measure() does, always from the beginning of the feed:
-// the metrics, and "loss", the mean of the loss function. All workers evaluate after the same step, each its
-// share of the batches; with parameter servers and in-graph the chief evaluates alone. The values are logged,
-// written to the event file and the report, and passed to all hooks and to the history. Metrics with points
-// of a curve, as auc() with thresholds, are also shown on TensorBoard's page of PR curves.
-//
-// An evaluation does not affect the training: random generators, buffers, the positions in the data and the
-// metrics of others are afterwards as before, so a run with evaluations has the bits of one without.
-std::unique_ptr<Hook> evaluation(data::Feed feed, metrics::List metrics,
-                                 const EvaluationOptions& options = {});
-// The same with a function of the program, which returns values by name. It is called on all workers after
-// the same step, or on the chief alone as above; the values of the chief count. Meanwhile the nets have their
-// averaged weights, if there are any, and no gradients are recorded.
-std::unique_ptr<Hook> evaluation(std::function<std::map<std::string, double>()> measure,
-                                 const EvaluationOptions& options = {});
+// Makes this evaluation during the training. Throws InvalidArgument if it has neither a feed nor a function.
+std::unique_ptr<Hook> evaluation(Evaluation evaluation);
 
 struct SummariesOptions {
   int64_t every = 100;           // steps between scalars

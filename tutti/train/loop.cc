@@ -68,9 +68,13 @@ std::vector<SessionPart> session_parts(const std::vector<LoopPart>& parts) {
 class Loop::Optimisers final : public Team {
  public:
   Optimisers(const Context& context, const std::vector<LoopPart>& parts)
-      : context_(context), parts_(parts), first_(parts.front().optimizer) {}
+      : context_(context),
+        parts_(parts),
+        first_(parts.front().optimizer),
+        facts_{.evaluation_part = first_.group().rank, .evaluation_parts = first_.group().world} {}
 
   const Group& group() const override { return first_.group(); }
+  const StrategyFacts& facts() const override { return facts_; }
 
   Start start(Session& session, const std::vector<std::string>& /*plan*/) override {
     Session::Start start = start_together(context_, first_.communicator(), session);
@@ -113,6 +117,7 @@ class Loop::Optimisers final : public Team {
   const Context& context_;
   const std::vector<LoopPart>& parts_;
   DistributedOptimizer& first_;
+  const StrategyFacts facts_;
 };
 
 Loop::Loop(const Context& context, Parameters& parameters, DistributedOptimizer& optimizer,
@@ -144,13 +149,6 @@ Loop::Loop(const Context& context, const std::vector<LoopPart>& parts, const Loo
   engine_.training().end_step = end_step_;
   engine_.training().in_step = true;
   engine_.training().save_checkpoint = [this] { engine_.save(); };
-  engine_.training().count = [this](const EvaluationRequest& request) {
-    if (request.model == nullptr)
-      fail(ErrorKind::InvalidArgument,
-           "an evaluation of a feed in a Loop, which does not know how its nets predict: set "
-           "EvaluationOptions::model, or give hooks::evaluation() a function that measures them");
-    return engine_.count(*request.model, request);
-  };
 }
 
 Loop::~Loop() {
@@ -210,32 +208,26 @@ bool Loop::advance(const std::optional<bool>& has_data) {
   return going_on;
 }
 
-void Loop::validate_with(Measure measure, const LoopValidateOptions& options) {
+void Loop::validate_with(Evaluation evaluation) {
   if (begun_) fail(ErrorKind::InvalidArgument, "Loop::validate_with() was called after the loop had begun");
-  if (options.every_epochs > 0 && options_.steps_per_epoch == 0)
+  if (evaluation.every_epochs > 0 && options_.steps_per_epoch == 0)
     fail(ErrorKind::InvalidArgument,
          "a validation every {} epochs: the number of steps per epoch is unknown. Use every_steps, or set "
          "LoopOptions::steps_per_epoch",
-         options.every_epochs);
-  engine_.validate(EvaluationHook::calling(std::move(measure), options.nets),
-                   {.steps = options.every_steps, .epochs = options.every_epochs});
+         evaluation.every_epochs);
+  engine_.validate(std::move(evaluation));
 }
 
 std::map<std::string, double> Loop::measure(const Trainable& model, const data::Feed& feed,
-                                            const metrics::List& list, const MeasureOptions& options) {
-  metrics::require_distinct_names(list);
-  for (const auto& metric : list) metric->reset();
+                                            const metrics::List& list, const EvaluateOptions& options) {
+  EvaluateOptions as_they_are = options;
+  const MovingAverage* const average = engine_.training().average;
+  as_they_are.last_weights = options.last_weights || (average != nullptr && !average->is_in_use());
   std::map<std::string, double> values;
   or_abandon([&] {
-    const Group& group = team_->group();
-    const metrics::List all = count_part(context_, model, feed, list, options,
-                                         {.part = group.rank,
-                                          .parts = group.world,
-                                          .lanes_of_run = optimizer_.all_lanes(),
-                                          .device = parts_.front().parameters.device()},
-                                         engine_.pass_advice());
-    team_->merge(all);
-    values = values_of(context_, all, group.is_chief() ? Say::WhyNoValue : Say::Nothing);
+    const metrics::List all = engine_.evaluate(feed, list, as_they_are, &model);
+    const bool says = engine_.training().writes() || options.here;
+    values = values_of(all, says ? &context_.log() : nullptr);
   });
   return values;
 }
@@ -273,8 +265,7 @@ void Loop::begin() {
     context_.log().info("this loop was already stopped after step {}; it will not be continued",
                         engine_.progress().step);
   steps_seen_ = optimizer_.steps_here();  // steps made before do not count for the loop
-  engine_.begin({.end_step = end_step_, .steps_per_epoch = options_.steps_per_epoch},
-                {.evaluation_part = comm.rank(), .evaluation_parts = comm.world()});
+  engine_.begin({.end_step = end_step_, .steps_per_epoch = options_.steps_per_epoch});
   engine_.begin_steps();
   if (stop_reason) engine_.training().stop_reason = stop_reason;
 }

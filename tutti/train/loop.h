@@ -51,16 +51,6 @@ struct LoopPart {
   Schedule learning_rate = {};  // of this net; empty: as LoopOptions::learning_rate says
 };
 
-// The validation of a loop.
-struct LoopValidateOptions {
-  // After every so many steps or epochs (LoopOptions::steps_per_epoch), and at the end of the loop. If both
-  // are 0, after every epoch or, if the loop has no epochs, only at its end.
-  int64_t every_steps = 0;
-  int64_t every_epochs = 0;
-  // The nets that the function calls. They are in evaluation mode meanwhile.
-  std::vector<std::shared_ptr<torch::nn::Module>> nets = {};
-};
-
 // Everything that a Trainer does besides its steps, for custom training loops: checkpoints in --logdir, and
 // resuming from them as --resume says; event files, progress, profile, report and hooks; and an orderly end
 // with a checkpoint after SIGTERM, SIGINT or SIGHUP.
@@ -97,22 +87,18 @@ class Loop {
   // program's own counters. Objects that it refers to must outlive this.
   void state(const std::string& name, StatePart part) { engine_.add_state(name, std::move(part)); }
 
-  // Returns values of the nets by name, such as {{"loss", 0.2}, {"accuracy", 0.9}}.
-  using Measure = std::function<std::map<std::string, double>()>;
-  // Validates the nets: calls `measure` at these intervals, on all workers after the same step, while the
-  // nets have their averaged weights and without recording gradients. The values of the chief count for all.
-  // As in a Trainer they are logged, written to the event file and the report, and passed to all hooks, such
-  // as early_stopping and keep_best, and to history().
-  //
-  // A validation does not affect the training: random generators, buffers, and the modes of `nets` are
-  // afterwards as they were before. Every worker has to call this before the loop begins.
-  void validate_with(Measure measure, const LoopValidateOptions& options = {});
+  // Validates the nets: usually by a function that returns values by name, such as {{"loss", 0.2},
+  // {"accuracy", 0.9}}, and may call measure(). As in a Trainer the values are logged, written to the event
+  // file and the report, and passed to all hooks, such as early_stopping and keep_best, and to history().
+  // Every worker has to call this before the loop begins.
+  void validate_with(Evaluation evaluation);
   // Computes metrics over the whole feed, in evaluation mode, and returns their values by name, with the mean
-  // of the model's loss function, if it has one, as "loss". Each worker computes its share of the batches, so
-  // every worker has to call it; all get the same values. For validate_with(); can also be called between two
-  // steps, or after the last one.
+  // of the model's loss function, if it has one, as "loss". Every worker has to call it, unless it measures
+  // `here`; all get the same values. The model is measured as it is: with its averaged weights only in a
+  // function of an evaluation, or in with_average(). Can be called there, between two steps, or after the
+  // last one.
   std::map<std::string, double> measure(const Trainable& model, const data::Feed& feed,
-                                        const metrics::List& list, const MeasureOptions& options = {});
+                                        const metrics::List& list, const EvaluateOptions& options = {});
   // Calls `body` while the nets have their averaged weights, if they have any.
   void with_average(const std::function<void()>& body);
   // Writes further values of the program into this loop's event file.

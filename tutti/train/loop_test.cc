@@ -669,16 +669,15 @@ TEST(Loop, of_several_nets_averages_those_that_ask_for_it_and_keeps_the_best_of_
   torch::Tensor last_g;  // the weights, and not their average
   torch::Tensor best_g;
   torch::Tensor best_d;
-  loop.validate_with(
-      [&] {
-        if (loop.step() == 4) {
-          EXPECT_FALSE(g->weight.equal(last_g)) << "the average is measured";
-          best_g = g->weight.detach().clone();
-          best_d = d->weight.detach().clone();
-        }
-        return Values{{"error", loop.step() == 4 ? 0 : 1}};
-      },
-      {.every_steps = 2});
+  const auto values = [&] {
+    if (loop.step() == 4) {
+      EXPECT_FALSE(g->weight.equal(last_g)) << "the average is measured";
+      best_g = g->weight.detach().clone();
+      best_d = d->weight.detach().clone();
+    }
+    return Values{{"error", loop.step() == 4 ? 0 : 1}};
+  };
+  loop.validate_with({.measure = values, .every_steps = 2});
   loop.add_hook(hooks::keep_best({.monitor = "error"}));
   loop.add_hook(hooks::early_stopping({.monitor = "error", .patience = 10, .restore_best = true}));
   const auto step = [](torch::nn::Linear& net, DistributedOptimizer& opt) {
@@ -717,7 +716,7 @@ TEST(Loop, a_validation_leaves_the_training_as_it_is) {
         on.net->norm->running_mean.add_(1);
         return Values{{"drawn", torch::rand({1}).item<double>()}};
       };
-      if (is_validated) on.loop.validate_with(measure, {.every_steps = 3, .nets = {on.net}});
+      if (is_validated) on.loop.validate_with({.measure = measure, .nets = {on.net}, .every_steps = 3});
       on.run();
       EXPECT_EQ(validations, is_validated ? 7 : 0) << "six, and one at the end";
       EXPECT_TRUE(on.net->is_training());
@@ -737,10 +736,11 @@ TEST(Loop, the_values_of_the_chief_count_for_all) {
   std::vector<std::vector<History::Row>> rows(2);
   with_ranks("plain", 2, [&](comm::Communicator& comm) {
     OnRank on(comm, config, {.steps_per_epoch = 4});
-    on.loop.validate_with([&] {
+    const auto values = [&] {
       const auto step = static_cast<double>(on.loop.step());
       return Values{{"loss", comm.rank() == 0 ? step : -step}};
-    });
+    };
+    on.loop.validate_with({.measure = values});
     on.loop.add_hook(hooks::early_stopping());
     on.run();
     EXPECT_EQ(on.loop.step(), 9) << "the step after the one in which it was decided";
@@ -770,11 +770,17 @@ TEST(Loop, measures_a_feed_in_shares) {
     with_ranks("plain", world, [&](comm::Communicator& comm) {
       OnRank on(comm, flags_for("", 2));
       on.run();
-      const Values values =
-          on.loop.measure(make_trainable(on.net), feed,
-                          {metrics::accuracy("label"), metrics::mean("loss", entropy)}, {.batch = 7});
+      const auto measure = [&](bool here) {
+        return on.loop.measure(make_trainable(on.net), feed,
+                               {metrics::accuracy("label"), metrics::mean("loss", entropy)},
+                               {.batch = 7, .here = here});
+      };
+      const Values values = measure(false);
       if (world > 1) {
         EXPECT_EQ(values, alone) << world;
+        if (comm.rank() == 0) {
+          EXPECT_EQ(measure(true), alone) << "by itself";
+        }
         return;
       }
       alone = values;
@@ -799,9 +805,10 @@ TEST(Loop, a_resumed_run_remembers_the_best_value_and_continues_the_history) {
     Result result;
     with_ranks("inproc", 1, [&](comm::Communicator& comm) {
       OnFeed on(comm, flags_for(logdir, 100, "3"), {.steps_per_epoch = 8, .average = 0.9});
-      on.loop.validate_with(
-          [&] { return on.loop.measure(make_trainable(on.net), test, {metrics::accuracy("label")}); },
-          {.every_steps = 5});
+      const auto values = [&] {
+        return on.loop.measure(make_trainable(on.net), test, {metrics::accuracy("label")});
+      };
+      on.loop.validate_with({.measure = values, .every_steps = 5});
       on.loop.add_hook(hooks::early_stopping(
           {.monitor = "accuracy", .patience = 1, .min_delta = 2}));  // no gain is enough
       try {
@@ -827,12 +834,11 @@ TEST(Loop, a_resumed_run_remembers_values_that_are_not_finite) {
     std::string rows;
     with_ranks("inproc", 1, [&](comm::Communicator& comm) {
       OnFeed on(comm, flags_for(logdir, 12, "3"), {.steps_per_epoch = 8});
-      on.loop.validate_with(
-          [&] {
-            const bool is_first = on.loop.step() < 3;
-            return Values{{"loss", is_first ? std::numeric_limits<double>::infinity() : 1}, {"kl", NAN}};
-          },
-          {.every_steps = 2});
+      const auto values = [&] {
+        const bool is_first = on.loop.step() < 3;
+        return Values{{"loss", is_first ? std::numeric_limits<double>::infinity() : 1}, {"kl", NAN}};
+      };
+      on.loop.validate_with({.measure = values, .every_steps = 2});
       on.loop.add_hook(hooks::keep_best());
       on.loop.add_hook(hooks::early_stopping({.patience = 1}));
       try {
@@ -880,7 +886,8 @@ TEST(Loop, knows_the_loss_of_lanes_that_were_added) {
 TEST(Loop, workers_that_do_not_validate_alike_are_told_before_the_first_step) {
   const auto errors = errors_of_ranks("plain", 2, kTimeout, [&](comm::Communicator& comm) {
     OnRank on(comm, flags_for("", 3));
-    if (comm.rank() == 0) on.loop.validate_with([] { return Values{{"loss", 1}}; }, {.every_steps = 2});
+    if (comm.rank() == 0)
+      on.loop.validate_with({.measure = [] { return Values{{"loss", 1}}; }, .every_steps = 2});
     on.run();
   });
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("never evaluated"), HasSubstr("every 2 steps"))));
@@ -889,12 +896,11 @@ TEST(Loop, workers_that_do_not_validate_alike_are_told_before_the_first_step) {
 TEST(Loop, a_validation_that_fails_on_one_worker_is_told_to_the_others) {
   const auto errors = errors_of_ranks("plain", 2, std::chrono::seconds(60), [&](comm::Communicator& comm) {
     OnRank on(comm, flags_for("", 3));
-    on.loop.validate_with(
-        [&]() -> Values {
-          if (comm.rank() == 1) throw std::runtime_error("no such file");
-          return {{"loss", 1}};
-        },
-        {.every_steps = 2});
+    const auto values = [&]() -> Values {
+      if (comm.rank() == 1) throw std::runtime_error("no such file");
+      return {{"loss", 1}};
+    };
+    on.loop.validate_with({.measure = values, .every_steps = 2});
     on.run();
   });
   EXPECT_THAT(errors, ElementsAre(HasSubstr("no such file"), "no such file"));
@@ -905,9 +911,10 @@ TEST(Loop, refuses_a_validation_that_never_comes_or_comes_too_late) {
   with_ranks("inproc", 1, [&](comm::Communicator& comm) {
     OnRank on(comm, flags_for("", 3));
     expect_error(ErrorKind::InvalidArgument, HasSubstr("steps_per_epoch"),
-                 [&] { on.loop.validate_with(measure, {.every_epochs = 2}); });
+                 [&] { on.loop.validate_with({.measure = measure, .every_epochs = 2}); });
     EXPECT_TRUE(on.loop.goes_on());
-    expect_error(ErrorKind::InvalidArgument, HasSubstr("had begun"), [&] { on.loop.validate_with(measure); });
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("had begun"),
+                 [&] { on.loop.validate_with({.measure = measure}); });
     on.run();
     expect_error(ErrorKind::InvalidArgument, HasSubstr("decay"),
                  [&] { OnRank(comm, flags_for("", 3), {.average = 1.5}); });

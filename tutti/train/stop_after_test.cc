@@ -98,7 +98,8 @@ TEST(StopAfter, a_run_that_is_resumed_when_it_is_complete_has_the_values_of_its_
   const auto train = [](const RunConfig& config) {
     const Context context = test_context(config);
     Trainer trainer(context, test_net(), kAdam, test_loss);
-    trainer.add_hook(hooks::evaluation(test_feed(16), {metrics::accuracy("label")}, {.name = "other"}));
+    trainer.add_hook(
+        hooks::evaluation({.name = "other", .feed = test_feed(16), .metrics = {metrics::accuracy("label")}}));
     const size_t rows = trainer.fit(test_feed().shuffle(), with_validation()).rows.size();
     EXPECT_TRUE(trainer.report().complete);
     return std::pair(trainer.report().metrics, rows);
@@ -226,11 +227,10 @@ std::pair<int64_t, std::string> loop_of(comm::Communicator& comm, const RunConfi
   DistributedOptimizer opt(context, params, torch::optim::AdamOptions(0.1),
                            {.group = comm::testing::borrowed(comm)});
   Loop loop(context, params, opt, {.average = 0.9});
-  loop.validate_with(
-      [&] {
-        return std::map<std::string, double>{{"sum", net->weight.sum().item<double>()}};
-      },
-      {.every_steps = 4});
+  const auto values = [&] {
+    return std::map<std::string, double>{{"sum", net->weight.sum().item<double>()}};
+  };
+  loop.validate_with({.measure = values, .every_steps = 4});
   while (loop.goes_on()) {
     for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
       opt.zero_grad();

@@ -54,45 +54,7 @@ struct StepRange {
   int64_t end = 0;  // one past the last
 };
 
-// The workers of a training, seen from one of them: how they begin with a common state, save it, and what
-// they exchange besides the steps. Every worker has to make the same calls, unless stated otherwise. Not
-// thread-safe.
-class Team {
- public:
-  virtual ~Team() = default;
-  virtual const Group& group() const = 0;
-  // Returns true if no other task takes part in the steps.
-  virtual bool is_alone() const { return group().world == 1; }
-
-  struct Start {
-    Progress progress;
-    int64_t lost_steps = 0;  // steps that were made, but have to be made again
-    Snapshots more = {};     // of the checkpoint; see StatePart::restore
-  };
-  // Brings all workers to the same start: to the checkpoint that the chief's session finds, or to the current
-  // state of a running training. `plan` has to be the same on all workers.
-  virtual Start start(Session& session, const std::vector<std::string>& plan) = 0;
-  // Tells a task that takes the place of a lost one later where the run stands: in which fit, and whether a
-  // hook has asked to end it.
-  virtual void set_progress(const Progress& /*progress*/) {}
-  // Saves a checkpoint (Session::save()) that includes `more`, which the chief's checkpoint has from itself
-  // or, as for random generators, from all workers.
-  virtual void save(Session& session, const Progress& progress, const Snapshots& more) = 0;
-  // Waits until the chief has written all checkpoints. Throws, on all connected workers, if it could not.
-  virtual void finish_saving(Session& session) { session.finish_saving(); }
-  // Merges the counts of all workers, on each of them, in one exchange.
-  virtual void merge(const metrics::List& list) = 0;
-  // Sets the values of the report that concern the steps.
-  virtual void fill(store::Report& report) const = 0;
-  // Writes the file of --timeline if the run ends here but the process may continue.
-  virtual void write_timeline() = 0;
-  // In an evaluator: takes the rows of sharded embeddings of a checkpoint (Session::load()).
-  virtual void take_rows(const Session::Start& /*start*/) {}
-  // Tells the other workers, if they are connected, that this one cannot continue, and why. Does not throw.
-  virtual void abandon(const std::string& /*why*/) noexcept {}
-};
-
-// The facts about a strategy that do not change after its start.
+// The facts about a way of training that do not change after its start.
 struct StrategyFacts {
   std::string name = {};  // "allreduce"
   LaneRange lanes = {};   // those of this worker
@@ -110,13 +72,55 @@ struct StrategyFacts {
   int evaluation_parts = 1;
 };
 
+// The workers of a training, seen from one of them: how they begin with a common state, save it, and what
+// they exchange besides the steps. Every worker has to make the same calls, unless stated otherwise. Not
+// thread-safe.
+class Team {
+ public:
+  virtual ~Team() = default;
+  virtual const Group& group() const = 0;
+  // Returns true if no other task takes part in the steps.
+  virtual bool is_alone() const { return group().world == 1; }
+  // Valid after start().
+  virtual const StrategyFacts& facts() const = 0;
+
+  struct Start {
+    Progress progress;
+    int64_t lost_steps = 0;  // steps that were made, but have to be made again
+    Snapshots more = {};     // of the checkpoint; see StatePart::restore
+  };
+  // Brings all workers to the same start: to the checkpoint that the chief's session finds, or to the current
+  // state of a running training. `plan` has to be the same on all workers.
+  virtual Start start(Session& session, const std::vector<std::string>& plan) = 0;
+  // Tells a task that takes the place of a lost one later where the run stands: in which fit, and whether a
+  // hook has asked to end it.
+  virtual void set_progress(const Progress& /*progress*/) {}
+  // Saves a checkpoint (Session::save()) that includes `more`, which the chief's checkpoint has from itself
+  // or, as for random generators, from all workers.
+  virtual void save(Session& session, const Progress& progress, const Snapshots& more) = 0;
+  // Waits until the chief has written all checkpoints. Throws, on all connected workers, if it could not.
+  virtual void finish_saving(Session& session) { session.finish_saving(); }
+  // Waits until all pending requests to other tasks have finished, without applying their results. Afterwards
+  // the connections may be used by other callers. Throws the error of a failed request, as
+  // Strategy::finish_fit() will.
+  virtual void settle() {}
+  // Merges the counts of all workers, on each of them, in one exchange.
+  virtual void merge(const metrics::List& list) = 0;
+  // Sets the values of the report that concern the steps.
+  virtual void fill(store::Report& report) const = 0;
+  // Writes the file of --timeline if the run ends here but the process may continue.
+  virtual void write_timeline() = 0;
+  // In an evaluator: takes the rows of sharded embeddings of a checkpoint (Session::load()).
+  virtual void take_rows(const Session::Start& /*start*/) {}
+  // Tells the other workers, if they are connected, that this one cannot continue, and why. Does not throw.
+  virtual void abandon(const std::string& /*why*/) noexcept {}
+};
+
 // A way of training: how a step is made from the gradients of the lanes, alone, by all-reduce, by parameter
 // servers, or by a master. There is one class for each, which owns the replica of the model.
 class Strategy : public Team {
  public:
   virtual Replica& replica() = 0;
-  // Valid after start().
-  virtual const StrategyFacts& facts() const = 0;
 
   // Compares the facts of a fit, one per line, if every worker has its own data. Calls `make` only if it is
   // needed, since it has to read data. Throws InvalidArgument that says what differs.
@@ -129,9 +133,6 @@ class Strategy : public Team {
   // parameters. A step that fails has not changed them. The wishes of this worker are sent to all others.
   virtual StepResult step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
                           const LaneObserver& observe) = 0;
-  // Waits until all pending requests to other tasks have finished, without applying their results. Afterwards
-  // the connections may be used by other callers. Throws the error of a failed request, as finish_fit() will.
-  virtual void settle() {}
   // Returns the rows of sharded embeddings (Training::rows).
   virtual Snapshot rows() { return {}; }
   // Calls `make` on the chief, while the other workers wait, and returns its result on all of them. If it

@@ -65,7 +65,7 @@ Trainer::Trainer(const Context& context, Trainable model, const OptimizerOptions
       strategy_(make_strategy(context_, model, optimizer,
                               {.group = options.group, .clip_norm = options.clip_norm})),
       engine_(context_, *strategy_, {{"", replica().parameters(), replica().optimizer()}},
-              {.name = options.name}),
+              {.name = options.name}, &replica()),
       device_clock_(context.device()) {
   if (!strategy_->group().communicator && !replica().parameters().communicator_users().empty())
     fail(
@@ -73,18 +73,13 @@ Trainer::Trainer(const Context& context, Trainable model, const OptimizerOptions
         "SyncBatchNorm is not supported with parameter servers or passive workers, since the workers are not "
         "connected to each other: use BatchNorm, or --strategy allreduce");
   require_tables_to_leave_out(options.exports.leave_out, embedding::tables_in(replica().module()));
-  engine_.keep_average({options.average}, &replica().tables());
+  engine_.keep_average({options.average});
   replica().tables().keep_average(options.average);
   engine_.schedule({options.learning_rate});
   if (!replica().tables().empty()) engine_.training().rows = [this] { return strategy_->rows(); };
   if (strategy_->group().is_chief()) warn_of_sparse_tables(context_, replica().parameters());
   engine_.session().describe(facts());
-  Training& training = engine_.training();
-  training.save_checkpoint = [this] { save(); };
-  training.module = &replica().module();
-  training.count = [this](const EvaluationRequest& request) {
-    return request.model == nullptr ? count_for_hook(request) : engine_.count(*request.model, request);
-  };
+  engine_.training().save_checkpoint = [this] { save(); };
 }
 
 History Trainer::fit(const data::Feed& feed, const FitOptions& options) {
@@ -101,9 +96,9 @@ History Trainer::fit(const data::Feed& feed, const FitOptions& options) {
 History Trainer::fit_once(const data::Feed& feed, const FitOptions& options) {
   const RunConfig::Training& config = context_.config().training;
   engine_.require_nothing_stopped();
-  or_abandon("start", [&] { engine_.session().lock(); });
+  engine_.or_abandon("start", [&] { engine_.session().lock(); });
   start_once();
-  set_validation(options.validate);
+  engine_.validate(options.validate);
   if (context_.identity().is_evaluator) {
     engine_.follow(next_fit_++);
     return engine_.history();
@@ -121,7 +116,7 @@ History Trainer::fit_once(const data::Feed& feed, const FitOptions& options) {
   else
     follow_feed(this_feed);
   if (this_fit < progress.fit) return {};  // finished before the run was resumed
-  or_abandon("continue", [&] { describe_data(feed); });
+  engine_.or_abandon("continue", [&] { describe_data(feed); });
   const data::Sampler sampler(feed.size(), {.order = feed.order(),
                                             .seed = config.seed,
                                             .lanes = lanes,
@@ -139,9 +134,8 @@ History Trainer::fit_once(const data::Feed& feed, const FitOptions& options) {
     engine_.begin({.end_step = progress.stopped ? progress.step : progress.fit_begin + steps,
                    .steps_per_epoch = per_epoch,
                    .first_epoch_at = feed_begin(),
-                   .ends_the_run =
-                       progress.fit == 0 && options.steps == config.steps && options.epochs == config.epochs},
-                  strategy_->facts());
+                   .ends_the_run = progress.fit == 0 && options.steps == config.steps &&
+                                   options.epochs == config.epochs});
     require_data_in_every_lane(sampler);
     run(feed, sampler);
     return engine_.history();
@@ -152,13 +146,6 @@ History Trainer::fit_once(const data::Feed& feed, const FitOptions& options) {
     engine_.abandon(fmt::format("gave up at step {}", engine_.training().step), error);
     throw;
   }
-}
-
-void Trainer::set_validation(const ValidateOptions& options) {
-  EvaluationHook::Measure measure;
-  if (options.feed)
-    measure = EvaluationHook::counting(*options.feed, options.metrics, {.batch = options.batch});
-  engine_.validate(std::move(measure), {.steps = options.every_steps, .epochs = options.every_epochs});
 }
 
 void Trainer::run(const data::Feed& feed, const data::Sampler& sampler) {
@@ -240,7 +227,7 @@ void Trainer::require_parameters_as_they_were(const char* since) {
 }
 
 void Trainer::start_once() {
-  if (!started_) or_abandon("start", [&] { start(); });
+  if (!started_) engine_.or_abandon("start", [&] { start(); });
 }
 
 void Trainer::start() {
@@ -361,16 +348,6 @@ void Trainer::begin_again(const Progress& before) {
   progress.stopped = before.stopped;
   progress.stop_reason = before.stop_reason;
   strategy_->set_progress(progress);
-}
-
-// If this worker cannot continue, tells the others so that they do not wait for it.
-void Trainer::or_abandon(const std::string& what, const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const std::exception& error) {
-    engine_.abandon("could not " + what, error);
-    throw;
-  }
 }
 
 }  // namespace tutti

@@ -46,39 +46,13 @@ struct TrainerOptions {
   ExportOptions exports = {};
 };
 
-// The validation of the model during a fit.
-struct ValidateOptions {
-  std::optional<data::Feed> feed = {};  // empty: the model is not validated
-  metrics::List metrics = {};           // besides "loss", the mean of the loss function
-  // After every so many steps or passes over the training feed, and at the end of the fit. If both are 0,
-  // after every pass.
-  int64_t every_steps = 0;
-  int64_t every_epochs = 0;
-  int64_t batch = 500;
-};
-
 struct FitOptions {
   int64_t steps = 0;   // the length of this fit; 0: as --steps and --epochs say
   int64_t epochs = 0;  // the length of this fit in epochs of this feed; 0: as above
   // If true, begins with the first step of the feed's first epoch instead of where the last fit on this feed
   // ended.
   bool from_start = false;
-  ValidateOptions validate = {};
-};
-
-struct EvaluateOptions {
-  int64_t batch = 500;
-  int64_t steps = 0;  // only the first so many batches of the feed; 0: all (MeasureOptions)
-  // If true, this worker evaluates the whole feed by itself, and the others do not call the method. Possible
-  // after the first fit(), or if there is only one worker.
-  bool here = false;
-  // If true, uses the weights of the last step even if the trainer has their moving average
-  // (TrainerOptions::average).
-  bool last_weights = false;
-  // If true, the values include "loss", the mean of the loss function. If that returns its predictions, the
-  // metrics use them, and else it takes a forward pass of its own. Set it to false to do without, or if the
-  // feed has no labels.
-  bool loss = true;
+  Evaluation validate = {};  // without a feed or a function the model is not validated
 };
 
 // Trains one model as the context's configuration says: strategy, lanes, precision, number of steps,
@@ -175,7 +149,6 @@ class Trainer {
   Replica& replica() { return strategy_->replica(); }
   // trainer.cc: fits.
   History fit_once(const data::Feed& feed, const FitOptions& options);
-  void set_validation(const ValidateOptions& options);
   void run(const data::Feed& feed, const data::Sampler& sampler);
   void run_steps(const data::Feed& feed, const data::Sampler& sampler);
   void one_step(data::BatchQueue& queue);
@@ -194,17 +167,12 @@ class Trainer {
   int64_t feed_begin() const;
   void start_again(const Error& error);
   void begin_again(const Progress& before);
-  void or_abandon(const std::string& what, const std::function<void()>& body);
   // evaluation.cc: evaluates and predicts.
-  std::optional<metrics::List> count_for_hook(const EvaluationRequest& request);
-  metrics::List count(const data::Feed& feed, const metrics::List& list, const EvaluateOptions& options);
-  void with_weights(const EvaluateOptions& options, const std::function<void()>& body);
+  metrics::List count(const data::Feed& feed, const metrics::List& list, EvaluateOptions options);
   // export.cc: exports.
   TrainedModel trained_model();
   std::string export_now(const std::string& dir, const data::Feed& examples, const ExportOptions& options);
   [[noreturn]] void export_instead_of(const data::Feed& feed, const FitOptions& options);
-  void for_each_batch(const data::Feed& feed, const EvaluationBatches& batches, int part, int parts,
-                      const std::function<void(const Batch&)>& body);
 
   const Context context_;
   const TrainerOptions options_;
