@@ -33,7 +33,7 @@ const std::vector<Size> kTcpSizes = {
 std::function<void()> streaming(int64_t elements) {
   const torch::Tensor a = torch::ones({elements / 2});
   const torch::Tensor b = torch::ones({elements / 2});
-  return [a, b, program = tutti::comm::tree_program(2)] {
+  return [a, b, program = tutti::comm::one_by_rank(2).program] {
     const std::vector<std::byte*> parts = {static_cast<std::byte*>(a.data_ptr()),
                                            static_cast<std::byte*>(b.data_ptr())};
     const std::vector<const std::byte*> inputs(parts.begin(), parts.end());

@@ -40,17 +40,15 @@ Collectives::Collectives(std::unique_ptr<Transport> transport, std::chrono::mill
     : transport_(std::move(transport)),
       on_device_(std::move(on_device)),
       on_failure_(std::move(on_failure)),
-      in_place_(transport_->abilities().in_place),
-      own_all_reduce_(transport_->abilities().own_all_reduce),
-      by_host_(transport_->abilities().by_host),
-      on_the_way_(transport_->abilities().adds_on_the_way),
+      one_by_rank_(one_by_rank(transport_->world())),
       rank_(transport_->rank()),
       world_(transport_->world()),
       timeout_(timeout),
       timeline_(timeline) {
-  if (by_host_ == nullptr) return;
-  inside_ = std::make_unique<Collectives>(by_host_->inside(), timeout, timeline, nullptr, on_failure_);
-  hosts_.emplace(Hosts{by_host_->layout(), *inside_});
+  TwoLevels* const levels = transport_->two_levels();
+  if (levels == nullptr) return;
+  inside_ = std::make_unique<Collectives>(levels->inside(), timeout, timeline, nullptr, on_failure_);
+  hosts_.emplace(Hosts{levels->layout(), *inside_});
 }
 
 // If destroyed by an exception, this rank ends prematurely.
@@ -68,8 +66,9 @@ torch::Device Collectives::place_of(const torch::Tensor& tensor) const {
   return on_device(tensor) ? tensor.device() : torch::Device(torch::kCPU);
 }
 
-bool Collectives::adds_by_host(const torch::Tensor& tensor) const {
-  return by_host_ != nullptr && !on_device(tensor);
+Carrier& Collectives::carrier_of(const torch::Tensor& tensor) const {
+  if (on_device(tensor)) return *on_device_;
+  return *transport_;
 }
 
 void Collectives::throw_if_broken() {
@@ -139,18 +138,26 @@ Work Collectives::perform(const char* name, const Options& options, Body body) {
   return {};
 }
 
-Work Collectives::combine(const torch::Tensor& output, const Combination& combination,
-                          const Options& options) {
-  const char* const name = combination.scatter ? "reduce_scatter" : "all_reduce";
-  require_writable(name, output);
-  require_reducible(combination.reduction.type, combination.reduction.op);
-  return perform(name, options, [this, output, combination](const Operation& operation) {
-    const torch::Device place = place_of(output);
-    Combination flattened = combination;
-    for (torch::Tensor& input : flattened.inputs) input = flat(input, place);
-    const torch::Tensor room = flat_room(output, place);
-    combine_flat(room, flattened, operation);
-    put_back(output, room);
+// Tensors of a device whose ranks cannot reach one another are copied to host memory and back.
+Work Collectives::combine(std::span<const SlicedSum> sums, const Options& options) {
+  if (sums.empty()) return {};
+  for (const SlicedSum& sum : sums) {
+    require_writable("combine", sum.outputs[0]);
+    require_reducible(sum.reduction.type, sum.reduction.op);
+  }
+  const char* const name = sums.front().scatters() ? "reduce_scatter" : "all_reduce";
+  return perform(name, options, [this, sums](const Operation& operation) {
+    const torch::Tensor& first = sums.front().outputs[0];
+    const torch::Device place = place_of(first);
+    Carrier& carrier = carrier_of(first);
+    if (first.device() == place) return carrier.combine(sums, operation);
+    std::vector<SlicedSum> copies(sums.begin(), sums.end());
+    for (SlicedSum& copy : copies) {
+      for (torch::Tensor& input : copy.inputs) input = input.defined() ? plain(input, place) : input;
+      for (torch::Tensor& output : copy.outputs) output = flat_room(output, place);
+    }
+    carrier.combine(copies, operation);
+    for (size_t i = 0; i < sums.size(); ++i) put_back(sums[i].outputs[0], copies[i].outputs[0]);
   });
 }
 
@@ -158,26 +165,14 @@ Work Collectives::all_reduce(const torch::Tensor& tensor, ReduceOp op, const Opt
   require_writable("all_reduce", tensor);
   require_reducible(tensor.scalar_type(), op);
   if (world_ == 1) return {};
-  const bool there = on_device(tensor);
-  OwnAllReduce* const own = there ? on_device_.get() : own_all_reduce_;
-  const bool by_itself =
-      options.any_order && op == ReduceOp::Sum && own != nullptr && own->adds(tensor.scalar_type());
-  return perform("all_reduce", options, [=, this](const Operation& operation) {
-    const bool in_memory = in_place_ != nullptr && !there;
-    if (tensor.numel() == 0) return meet(of(operation, {tensor.scalar_type(), op, 0}));
-    if (by_itself) {
-      const torch::Tensor values = flat(tensor, place_of(tensor));
-      own->add_all(values, operation);
-      put_back(tensor, values);
-      return;
-    }
+  return perform("all_reduce", options, [this, tensor, op](const Operation& operation) {
+    const Reduction reduction{tensor.scalar_type(), op, tensor.numel()};
+    if (tensor.numel() == 0) return transport_->sync(of(operation, reduction));
     // Does not make a view: for a few kilobytes that would cost as much as everything else.
-    if (in_memory && tensor.is_cpu() && is_plain(tensor)) {
-      reduce_in_memory(tensor, op, operation);
-      return;
-    }
-    const torch::Tensor values = flat(tensor, place_of(tensor));
-    in_memory ? reduce_in_memory(values, op, operation) : reduce_over_network(values, op, operation);
+    const torch::Tensor values = plain(tensor, place_of(tensor));
+    SlicedSum sum{reduction, &one_by_rank_, Tensors(static_cast<size_t>(world_)), {values}};
+    sum.inputs[static_cast<size_t>(rank_)] = values;
+    carrier_of(tensor).combine({&sum, 1}, operation);
     put_back(tensor, values);
   });
 }
@@ -189,10 +184,13 @@ Work Collectives::reduce_scatter(const torch::Tensor& output, const torch::Tenso
   require_reducible(input.scalar_type(), op);
   require_fit("reduce_scatter", input, output, world_);
   return perform("reduce_scatter", options, [this, output, input, op](const Operation& operation) {
-    if (input.numel() == 0) return meet(of(operation, {input.scalar_type(), op, 0}));
+    const Reduction reduction{input.scalar_type(), op, input.numel()};
+    if (input.numel() == 0) return transport_->sync(of(operation, reduction));
     const torch::Tensor room = flat_room(output, place_of(input));
-    const torch::Tensor values = flat(input, place_of(input));
-    scatter_over_network(room, values, op, operation);
+    SlicedSum sum{reduction, &one_by_rank_, Tensors(static_cast<size_t>(world_)), {room}};
+    sum.inputs[static_cast<size_t>(rank_)] = plain(input, place_of(input));
+    for (int r = 0; r < world_; ++r) sum.slices.push_back({r * output.numel(), (r + 1) * output.numel()});
+    carrier_of(input).combine({&sum, 1}, operation);
     put_back(output, room);
   });
 }
@@ -203,10 +201,10 @@ Work Collectives::all_gather(const torch::Tensor& output, const torch::Tensor& i
   require_writable("all_gather", output);
   require_fit("all_gather", output, input, world_);
   return perform("all_gather", options, [this, output, input](const Operation& operation) {
-    if (input.numel() == 0) return meet(of(operation, moved(input, 0)));
+    if (input.numel() == 0) return transport_->sync(of(operation, moved(input, 0)));
     const torch::Tensor room = flat_room(output, place_of(input));
-    give_to_all(flat(input, place_of(input)), parts_of(room, world_),
-                of(operation, moved(input, output.numel())));
+    carrier_of(input).all_gather(parts_of(room, world_), flat(input, place_of(input)),
+                                 of(operation, moved(input, output.numel())));
     put_back(output, room);
   });
 }
@@ -224,7 +222,7 @@ Work Collectives::all_gather_uneven(const Tensors& outputs, const torch::Tensor&
       rooms.push_back(flat_room(output, place_of(input)));
       count += output.numel();
     }
-    give_to_all(flat(input, place_of(input)), rooms, of(operation, moved(input, count)));
+    carrier_of(input).all_gather(rooms, flat(input, place_of(input)), of(operation, moved(input, count)));
     for (size_t r = 0; r < rooms.size(); ++r) put_back(outputs[r], rooms[r]);
   });
 }
@@ -238,10 +236,11 @@ Work Collectives::all_to_all(const torch::Tensor& output, const torch::Tensor& i
     fail(ErrorKind::InvalidArgument, "all_to_all: {} elements cannot be divided into {} equal parts",
          input.numel(), world_);
   return perform("all_to_all", options, [this, output, input](const Operation& operation) {
-    if (input.numel() == 0) return meet(of(operation, moved(input, 0)));
+    if (input.numel() == 0) return transport_->sync(of(operation, moved(input, 0)));
     const torch::Tensor room = flat_room(output, place_of(input));
     const torch::Tensor values = apart(flat(input, place_of(input)), {room});
-    exchange(parts_of(values, world_), parts_of(room, world_), of(operation, moved(input, input.numel())));
+    carrier_of(input).exchange_tensors(parts_of(values, world_), parts_of(room, world_),
+                                       of(operation, moved(input, input.numel())));
     put_back(output, room);
   });
 }
@@ -259,7 +258,7 @@ Work Collectives::all_to_all_uneven(const Tensors& outputs, const Tensors& input
     for (const torch::Tensor& output : outputs) rooms.push_back(flat_room(output, place_of(inputs[me])));
     for (const torch::Tensor& input : inputs)
       values.push_back(apart(flat(input, place_of(inputs[me])), rooms));
-    exchange(values, rooms, of(operation, moved(inputs[me], -1)));
+    carrier_of(inputs[me]).exchange_tensors(values, rooms, of(operation, moved(inputs[me], -1)));
     for (size_t r = 0; r < rooms.size(); ++r) put_back(outputs[r], rooms[r]);
   });
 }
@@ -269,10 +268,10 @@ Work Collectives::broadcast(const torch::Tensor& tensor, int root, const Options
   require_writable("broadcast", tensor);
   if (world_ == 1) return {};
   return perform("broadcast", options, [this, tensor, root](const Operation& operation) {
-    if (tensor.numel() == 0) return meet(of(operation, moved(tensor, 0), root));
+    if (tensor.numel() == 0) return transport_->sync(of(operation, moved(tensor, 0), root));
     const torch::Device place = place_of(tensor);
     const torch::Tensor values = rank_ == root ? flat(tensor, place) : flat_room(tensor, place);
-    send_everywhere(values, root, of(operation, moved(tensor, tensor.numel()), root));
+    carrier_of(tensor).broadcast(values, root, of(operation, moved(tensor, tensor.numel()), root));
     if (rank_ != root) put_back(tensor, values);
   });
 }
@@ -286,14 +285,14 @@ Work Collectives::gather(const torch::Tensor& output, const torch::Tensor& input
     require_fit("gather", output, input, world_);
   }
   return perform("gather", options, [this, output, input, root](const Operation& operation) {
-    if (input.numel() == 0) return meet(of(operation, moved(input, 0), root));
+    if (input.numel() == 0) return transport_->sync(of(operation, moved(input, 0), root));
     const torch::Tensor values = flat(input, place_of(input));
     Tensors sends(static_cast<size_t>(world_), values.narrow(0, 0, 0));
     Tensors recvs = sends;
     sends[static_cast<size_t>(root)] = values;
     const torch::Tensor room = rank_ == root ? flat_room(output, place_of(input)) : torch::Tensor();
     if (rank_ == root) recvs = parts_of(room, world_);
-    exchange(sends, recvs, of(operation, moved(input, input.numel()), root));
+    carrier_of(input).exchange_tensors(sends, recvs, of(operation, moved(input, input.numel()), root));
     if (rank_ == root) put_back(output, room);
   });
 }
@@ -307,13 +306,13 @@ Work Collectives::scatter(const torch::Tensor& output, const torch::Tensor& inpu
     require_fit("scatter", input, output, world_);
   }
   return perform("scatter", options, [this, output, input, root](const Operation& operation) {
-    if (output.numel() == 0) return meet(of(operation, moved(output, 0), root));
+    if (output.numel() == 0) return transport_->sync(of(operation, moved(output, 0), root));
     const torch::Tensor room = flat_room(output, place_of(output));
     Tensors recvs(static_cast<size_t>(world_), room.narrow(0, 0, 0));
     Tensors sends = recvs;
     recvs[static_cast<size_t>(root)] = room;
     if (rank_ == root) sends = parts_of(flat(input, place_of(output)), world_);
-    exchange(sends, recvs, of(operation, moved(output, output.numel()), root));
+    carrier_of(output).exchange_tensors(sends, recvs, of(operation, moved(output, output.numel()), root));
     put_back(output, room);
   });
 }
@@ -350,26 +349,10 @@ Work Collectives::recv(const torch::Tensor& tensor, int from, const Options& opt
 
 Work Collectives::barrier(const Options& options) {
   if (world_ == 1) return {};
-  return perform("barrier", options, [this](const Operation& operation) { meet(operation); });
+  return perform("barrier", options, [this](const Operation& operation) { transport_->sync(operation); });
 }
 
-// Waits for all ranks. Operations that move nothing do this as well, so that a rank that calls another one,
-// or with another size, is found.
-void Collectives::meet(const Operation& operation) {
-  if (world_ == 1) return;
-  if (in_place_ != nullptr) {
-    in_place_->sync(operation);
-    return;
-  }
-  if (by_host_ != nullptr) {
-    by_host_->sync(operation);
-    return;
-  }
-  const torch::Tensor here = torch::zeros({world_}, torch::kUInt8);
-  exchange(parts_of(here, world_), parts_of(torch::empty_like(here), world_), operation);
-}
-
-SharedVectors* Collectives::shared() { return in_place_ != nullptr ? this : nullptr; }
+SharedVectors* Collectives::shared() { return transport_->shared_blocks() != nullptr ? this : nullptr; }
 
 torch::Tensor Collectives::allocate(int64_t elements, torch::ScalarType type) {
   constexpr int64_t kMost = int64_t{1} << 56;  // more than any machine has
@@ -378,7 +361,7 @@ torch::Tensor Collectives::allocate(int64_t elements, torch::ScalarType type) {
   SharedBlock block;
   // Allocates at least one byte, so that no backend has to support empty blocks.
   const size_t size = std::max<size_t>(1, static_cast<size_t>(elements) * c10::elementSize(type));
-  perform("allocate", {}, [&](const Operation& operation) { block = in_place_->allocate(size, operation); });
+  perform("allocate", {}, [&](const Operation& operation) { block = blocks().allocate(size, operation); });
   return torch::from_blob(
       block.parts[static_cast<size_t>(rank_)], {elements}, [memory = block.memory](void*) {},
       torch::TensorOptions().dtype(type));
@@ -386,8 +369,7 @@ torch::Tensor Collectives::allocate(int64_t elements, torch::ScalarType type) {
 
 Collectives::Tensors Collectives::everyones(const torch::Tensor& mine) {
   if (mine.numel() == 0) return Tensors(static_cast<size_t>(world_), mine);  // it has no address
-  const SharedBlock block =
-      in_place_->everyones(static_cast<const std::byte*>(mine.data_ptr()), mine.nbytes());
+  const SharedBlock block = blocks().everyones(static_cast<const std::byte*>(mine.data_ptr()), mine.nbytes());
   if (block.parts.empty())
     fail(ErrorKind::InvalidArgument, "a tensor of {} elements is not (part of) a shared vector",
          mine.numel());
@@ -401,7 +383,7 @@ Collectives::Tensors Collectives::everyones(const torch::Tensor& mine) {
 }
 
 void Collectives::sync(const Options& options) {
-  perform("sync", options, [this](const Operation& operation) { in_place_->sync(operation); });
+  perform("sync", options, [this](const Operation& operation) { transport_->sync(operation); });
 }
 
 void Collectives::abandon(const std::string& why) noexcept { give_up(Error(ErrorKind::PeerLost, why)); }

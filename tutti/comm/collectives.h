@@ -6,12 +6,12 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tutti/base/error.h"
-#include "tutti/comm/combination.h"
 #include "tutti/comm/communicator.h"
 #include "tutti/comm/executor.h"
 #include "tutti/comm/hosts.h"
@@ -19,9 +19,7 @@
 
 namespace tutti::comm {
 
-// Implements all operations over any transport. Every rank receives one slice of a sum from all others, adds
-// it along the tree, and sends the result to all, which moves no more bytes than a ring. Sums are computed
-// here, unless the transport adds on the way.
+// Implements all operations over any transport: checks what is passed, and gives the carrier plain tensors.
 class Collectives final : public Communicator, private SharedVectors {
  public:
   // The timeline, if any, must outlive this object. `on_device`, if any, must have the same ranks as the
@@ -43,7 +41,7 @@ class Collectives final : public Communicator, private SharedVectors {
   Work all_reduce(const torch::Tensor& tensor, ReduceOp op, const Options& options) override;
   Work reduce_scatter(const torch::Tensor& output, const torch::Tensor& input, ReduceOp op,
                       const Options& options) override;
-  Work combine(const torch::Tensor& output, const Combination& combination, const Options& options) override;
+  Work combine(std::span<const SlicedSum> sums, const Options& options) override;
   Work all_gather(const torch::Tensor& output, const torch::Tensor& input, const Options& options) override;
   Work all_gather_uneven(const std::vector<torch::Tensor>& outputs, const torch::Tensor& input,
                          const Options& options) override;
@@ -76,37 +74,22 @@ class Collectives final : public Communicator, private SharedVectors {
   void guarded(const char* name, const Options& options, const Body& body);
   Work between_two(const char* name, const torch::Tensor& tensor, int peer, bool sending,
                    const Options& options);
-  void meet(const Operation& operation);
   void throw_if_broken();
   Work run_on(Executor& executor, std::function<void()> operation);
   void give_up(const Error& error) noexcept;
   torch::Device place_of(const torch::Tensor& tensor) const;
-  bool adds_by_host(const torch::Tensor& tensor) const;
-  void exchange(const Tensors& inputs, const Tensors& outputs, const Operation& operation);
-  void give_to_all(const torch::Tensor& input, const Tensors& outputs, const Operation& operation);
-  void reduce_in_memory(const torch::Tensor& tensor, ReduceOp op, const Operation& operation);
-  void reduce(const Tensors& inputs, const torch::Tensor& output, const Combination& combination,
-              const Operation& operation);
-  void combine_flat(const torch::Tensor& output, const Combination& combination, const Operation& operation);
-  void combine_by_exchange(const torch::Tensor& own, const Combination& combination,
-                           const Operation& operation);
-  void reduce_over_network(const torch::Tensor& flat, ReduceOp op, const Operation& operation);
-  void scatter_over_network(const torch::Tensor& output, const torch::Tensor& input, ReduceOp op,
-                            const Operation& operation);
-  void send_everywhere(const torch::Tensor& flat, int root, const Operation& operation);
+  Carrier& carrier_of(const torch::Tensor& tensor) const;
+  SharedBlocks& blocks() { return *transport_->shared_blocks(); }
 
   const std::unique_ptr<Transport> transport_;
   const std::unique_ptr<OnDevice> on_device_;
   const std::function<void()> on_failure_;
-  InPlace* const in_place_;  // this and the next are what the transport can do, or null
-  OwnAllReduce* const own_all_reduce_;
-  ByHost* const by_host_;
-  AddsOnTheWay* const on_the_way_;
+  const Sources one_by_rank_;
   const int rank_;
   const int world_;
   const std::chrono::milliseconds timeout_;
   Timeline* const timeline_;
-  std::unique_ptr<Communicator> inside_;  // set if by_host_ is
+  std::unique_ptr<Communicator> inside_;  // set if the transport has two levels
   std::optional<Hosts> hosts_;
   int splits_ = 0;
   bool behind_ = false;  // some operation may still be in queue_

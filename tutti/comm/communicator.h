@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,8 +14,8 @@
 
 namespace tutti::comm {
 
-struct Combination;  // combination.h
-struct Hosts;        // hosts.h
+struct Hosts;      // hosts.h
+struct SlicedSum;  // sliced_sum.h
 
 // For booleans, Sum means "any" and Product means "all". Average supports only floating-point types.
 enum class ReduceOp { Sum, Average, Min, Max, Product };
@@ -27,7 +28,7 @@ enum class Run {
 struct Options {
   std::chrono::milliseconds timeout{0};  // 0: the communicator's
   Run run = Run::Here;
-  bool any_order = false;  // all_reduce may add in the fastest order, so that the bits may differ
+  bool any_order = false;  // sums may be added in the fastest order, so that the bits may differ
   // For error messages: what is moved, and in which step. The text must outlive the operation.
   const char* what = "";
   int64_t step = -1;
@@ -77,10 +78,9 @@ class Communicator {
   // Splits `input` into one part per rank, along its first dimension; `output` is the sum of part rank().
   virtual Work reduce_scatter(const torch::Tensor& output, const torch::Tensor& input, ReduceOp op,
                               const Options& options = {}) = 0;
-  // Like all_reduce or reduce_scatter, but of any number of inputs per rank, in a given order. `output` may
-  // be one of the inputs.
-  virtual Work combine(const torch::Tensor& output, const Combination& combination,
-                       const Options& options = {}) = 0;
+  // Computes sums of any number of inputs per rank, in a given order, one after the other. They must exist
+  // until the operation has ended.
+  virtual Work combine(std::span<const SlicedSum> sums, const Options& options = {}) = 0;
   // Concatenates along the first dimension, in rank order; the uneven form has one output per rank.
   virtual Work all_gather(const torch::Tensor& output, const torch::Tensor& input,
                           const Options& options = {}) = 0;

@@ -10,7 +10,7 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
-#include "tutti/comm/combination.h"
+#include "tutti/comm/sliced_sum.h"
 
 namespace tutti::comm {
 namespace {
@@ -76,33 +76,28 @@ void check_reduction(Communicator& comm, torch::ScalarType type, ReduceOp op, in
 
 // Rank r has r % 3 inputs, and every third leaf of the tree has none.
 void check_combination(Communicator& comm, torch::ScalarType type, int64_t size, bool scatter) {
-  Combination sum{.reduction = {.type = type, .op = ReduceOp::Sum, .count = size, .round_each = true},
-                  .program = {},
-                  .holders = {},
-                  .slices = {},
-                  .inputs = {},
-                  .scatter = scatter};
-  std::vector<Node> leaves;
+  std::vector<Source> leaves;
+  Tensors inputs;
   torch::Tensor expected = torch::zeros({size}, torch::kDouble);
   for (int r = 0; r < comm.world(); ++r) {
     for (int i = 0; i < 1 + r % 3; ++i) {
       const auto leaf = static_cast<int64_t>(leaves.size());
-      const bool present = leaf % 3 != 1 || leaf == 1;
-      leaves.push_back({{0, leaf}, present});
-      sum.holders.push_back(present ? r : -1);
-      if (!present) continue;
+      leaves.push_back({{0, leaf}, r, leaf % 3 != 1 || leaf == 1});
       const torch::Tensor input = values(static_cast<int>(leaf), size, type);
-      expected += input.to(torch::kDouble);
-      if (r == comm.rank()) sum.inputs.push_back(input);
+      if (leaves.back().present) expected += input.to(torch::kDouble);
+      inputs.push_back(r == comm.rank() ? input : torch::Tensor());
     }
-    sum.slices.push_back(slice_of(size, r, comm.world()));
   }
-  sum.program = program_of(leaves, static_cast<int64_t>(leaves.size()));
-  const Slice own = sum.slices[static_cast<size_t>(comm.rank())];
+  const auto sources = sources_of(leaves, static_cast<int64_t>(leaves.size()));
+  SlicedSum sum{{.type = type, .op = ReduceOp::Sum, .count = size, .round_each = true}, &sources, inputs, {}};
+  if (scatter) sum.slices = even_slices(size, comm.world());
+  const Slice own = slice_of(size, comm.rank(), comm.world());
   // The output may be one of the inputs.
-  const torch::Tensor whole = sum.inputs.empty() ? torch::empty({size}, type) : sum.inputs.back();
+  torch::Tensor whole = torch::empty({size}, type);
+  for (const torch::Tensor& input : inputs) whole = input.defined() ? input : whole;
   const torch::Tensor output = scatter ? whole.narrow(0, own.begin, own.size()) : whole;
-  comm.combine(output, sum).wait();
+  sum.outputs = {output};
+  comm.combine({&sum, 1}).wait();
   if (type == torch::kBool) expected = expected.clamp_max(1);
   if (scatter) expected = expected.narrow(0, own.begin, own.size());
   expect_equal(output, expected.to(type),

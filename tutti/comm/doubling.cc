@@ -5,10 +5,14 @@
 #include <optional>
 #include <vector>
 
+#include "tutti/comm/flat.h"
 #include "tutti/comm/widen.h"
 
 namespace tutti::comm {
 namespace {
+
+// Up to this size, sending whole vectors to a few ranks takes less time than slices to all ranks.
+constexpr size_t kMostBytes = size_t{16} << 10;
 
 // The ranks below one node of the tree.
 struct Branch {
@@ -46,9 +50,15 @@ std::optional<Round> round_of(int rank, int level, int world) {
 
 }  // namespace
 
-void reduce_by_doubling(Transport& transport, std::byte* data, const Reduction& reduction,
-                        const Operation& operation) {
+bool is_for_doubling(const SlicedSum& sum, int world) {
+  const bool rounded_once = !sum.reduction.round_each && sum.reduction.divisor == 0;
+  return rounded_once && sum.is_all_reduce(world) && sum.outputs[0].nbytes() <= kMostBytes;
+}
+
+void reduce_by_doubling(Transport& transport, const SlicedSum& wanted, const Operation& operation) {
   const int world = transport.world();
+  const Reduction& reduction = wanted.reduction;
+  const auto input = bytes_of(wanted.inputs[static_cast<size_t>(transport.rank())]);
   const bool average = reduction.op == ReduceOp::Average;
   // Half precision is rounded only at the end.
   Reduction step{sum_type(reduction.type), average ? ReduceOp::Sum : reduction.op, reduction.count};
@@ -56,7 +66,7 @@ void reduce_by_doubling(Transport& transport, std::byte* data, const Reduction& 
   const auto sum = std::make_unique_for_overwrite<std::byte[]>(size);
   const auto theirs = std::make_unique_for_overwrite<std::byte[]>(size);
   const Program both = {0, 1, kCombine};
-  widen(data, sum.get(), reduction.type, reduction.count);
+  convert(input.data(), reduction.type, sum.get(), step.type, reduction.count);
   for (int level = 0; 1 << level < world; ++level) {
     std::vector<ConstBytes> sends(static_cast<size_t>(world));
     std::vector<Bytes> recvs(sends.size());
@@ -74,7 +84,7 @@ void reduce_by_doubling(Transport& transport, std::byte* data, const Reduction& 
                                                      : std::vector<const std::byte*>{theirs.get(), output};
     reduce(inputs, {&output, 1}, step, both);
   }
-  narrow(sum.get(), data, reduction.type, reduction.count);
+  convert(sum.get(), step.type, bytes_of(wanted.outputs[0]).data(), reduction.type, reduction.count);
 }
 
 }  // namespace tutti::comm

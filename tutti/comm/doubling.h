@@ -1,16 +1,14 @@
 #pragma once
 
-#include <cstddef>
-
-#include "tutti/comm/reduce.h"
 #include "tutti/comm/transport.h"
 
 namespace tutti::comm {
 
-// All-reduce of a few elements, in place, by recursive doubling: in each of log2(world) rounds, the ranks
+// Computes an all-reduce of a few elements by recursive doubling: in each of log2(world) rounds, the ranks
 // below the two children of a node of the tree exchange the values of these children, so that every rank
 // computes the same sums in the same order. Takes fewer messages than slices would, but moves more bytes.
-void reduce_by_doubling(Transport& transport, std::byte* data, const Reduction& reduction,
-                        const Operation& operation);
+void reduce_by_doubling(Transport& transport, const SlicedSum& sum, const Operation& operation);
+// Returns true if this is the fastest way, and supports the reduction.
+bool is_for_doubling(const SlicedSum& sum, int world);
 
 }  // namespace tutti::comm

@@ -4,7 +4,7 @@
 
 #include <torch/types.h>
 
-#include "tutti/comm/combination.h"
+#include "tutti/comm/reduce.h"
 #include "tutti/comm/transport.h"
 
 // Tensors as the memory that transports move.
@@ -21,8 +21,12 @@ inline bool is_plain(const torch::Tensor& tensor) {
 }
 
 // Returns the tensor as plain memory on device `place`: itself if it already is, else a copy.
+inline torch::Tensor plain(const torch::Tensor& tensor, torch::Device place) {
+  if (tensor.device() == place && is_plain(tensor)) return tensor;
+  return tensor.to(place).resolve_conj().resolve_neg().contiguous();
+}
 inline torch::Tensor flat(const torch::Tensor& tensor, torch::Device place) {
-  return tensor.to(place).resolve_conj().resolve_neg().contiguous().view(-1);
+  return plain(tensor, place).view(-1);
 }
 
 // Like flat(), but does not copy the values: a buffer to receive into.
@@ -42,12 +46,6 @@ inline std::vector<torch::Tensor> parts_of(const torch::Tensor& tensor, int part
   const int64_t each = tensor.numel() / parts;
   for (int r = 0; r < parts; ++r) views.push_back(tensor.narrow(0, r * each, each));
   return views;
-}
-
-inline std::vector<Slice> even_slices(int64_t count, int world) {
-  std::vector<Slice> slices;
-  for (int r = 0; r < world; ++r) slices.push_back(slice_of(count, r, world));
-  return slices;
 }
 
 inline std::vector<torch::Tensor> slices_of(const torch::Tensor& tensor, const std::vector<Slice>& slices) {

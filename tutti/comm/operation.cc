@@ -27,7 +27,13 @@ Operation operation_of(const char* name, const Options& options, std::chrono::mi
                        Timeline* timeline) {
   const auto timeout = options.timeout.count() > 0 ? options.timeout : usual;
   const char* const what = options.what == nullptr ? "" : options.what;
-  return {name, what, options.step, deadline_after(timeout), timeout, timeline};
+  return {.name = name,
+          .what = what,
+          .step = options.step,
+          .deadline = deadline_after(timeout),
+          .timeout = timeout,
+          .timeline = timeline,
+          .any_order = options.any_order};
 }
 
 // FNV-1a hash.

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include <c10/util/BFloat16.h>
@@ -187,6 +188,12 @@ Slice slice_of(int64_t count, int rank, int world) {
   return {std::min(begin, count), std::min(end, count)};
 }
 
+std::vector<Slice> even_slices(int64_t count, int world) {
+  std::vector<Slice> slices;
+  for (int rank = 0; rank < world; ++rank) slices.push_back(slice_of(count, rank, world));
+  return slices;
+}
+
 void require_reducible(c10::ScalarType type, ReduceOp op) {
   if (op < ReduceOp::Sum || op > ReduceOp::Product)
     fail(ErrorKind::InvalidArgument, "{} is not a ReduceOp", static_cast<int>(op));
@@ -212,11 +219,11 @@ void require_reducible(c10::ScalarType type, ReduceOp op) {
   }
 }
 
-std::vector<Root> roots_of(std::span<const Node> nodes, int64_t leaves) {
+std::vector<Root> roots_of(std::span<const Source> sources, int64_t leaves) {
   std::vector<Root> waiting;
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    Root root{nodes[i].place, {}};
-    if (nodes[i].present) root.program.push_back(static_cast<int>(i));
+  for (size_t i = 0; i < sources.size(); ++i) {
+    Root root{sources[i].place, {}};
+    if (sources[i].present) root.program.push_back(static_cast<int>(i));
     for (;;) {
       const Move move = next_move(root.place, waiting.empty() ? nullptr : &waiting.back().place, leaves);
       if (move == Move::Stay) break;
@@ -235,10 +242,19 @@ std::vector<Root> roots_of(std::span<const Node> nodes, int64_t leaves) {
   return waiting;
 }
 
-Program program_of(std::span<const Node> nodes, int64_t leaves) {
-  const std::vector<Root> roots = roots_of(nodes, leaves);
-  TUTTI_CHECK(roots.size() == 1, "{} nodes do not make the tree over {} leaves", nodes.size(), leaves);
-  return roots[0].program;
+Sources sources_of(std::vector<Source> all, int64_t leaves) {
+  const std::vector<Root> roots = roots_of(all, leaves);
+  TUTTI_CHECK(roots.size() == 1, "{} sources do not make the tree over {} leaves", all.size(), leaves);
+  bool one_by_rank = static_cast<int64_t>(all.size()) == leaves;
+  for (size_t i = 0; i < all.size(); ++i)
+    one_by_rank = one_by_rank && all[i].present && all[i].rank == static_cast<int>(i);
+  return {std::move(all), leaves, roots[0].program, one_by_rank};
+}
+
+Sources one_by_rank(int world) {
+  std::vector<Source> all;
+  for (int rank = 0; rank < world; ++rank) all.push_back({{0, rank}, rank});
+  return sources_of(std::move(all), world);
 }
 
 void reduce(std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
@@ -269,12 +285,6 @@ void reduce(std::span<const std::byte* const> inputs, std::span<std::byte* const
     default:
       require_reducible(reduction.type, reduction.op);
   }
-}
-
-Program tree_program(size_t inputs) {
-  std::vector<Node> nodes;
-  for (size_t i = 0; i < inputs; ++i) nodes.push_back({{0, static_cast<int64_t>(i)}, true});
-  return program_of(nodes, static_cast<int64_t>(inputs));
 }
 
 }  // namespace tutti::comm

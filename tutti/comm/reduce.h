@@ -34,6 +34,8 @@ struct Slice {
   int64_t size() const { return end - begin; }
 };
 Slice slice_of(int64_t count, int rank, int world);
+// Returns the slices of all ranks.
+std::vector<Slice> even_slices(int64_t count, int world);
 
 // Throws InvalidArgument if the reduction is not supported, such as the average of integers.
 void require_reducible(c10::ScalarType type, ReduceOp op);
@@ -43,25 +45,33 @@ void require_reducible(c10::ScalarType type, ReduceOp op);
 using Program = std::vector<int>;
 inline constexpr int kCombine = -1;
 
-// A node of the tree; `present` is false if it has no value.
-struct Node {
+// A value that a rank holds: that of a node of the tree. `present` is false if there is none.
+struct Source {
   TreeNode place;
-  bool present;
+  int rank;
+  bool present = true;
 };
 
-// Joins nodes, given in the order of their leaves and without gaps, along the tree as far as possible. Node i
-// is input i. Returns the resulting nodes; `program` computes each, and is empty if none below is present.
+// Joins sources, given in the order of their leaves and without gaps, along the tree as far as possible.
+// Source i is input i. Returns the resulting nodes; `program` computes each, and is empty if no source below
+// is present.
 struct Root {
   TreeNode place;
   Program program;
 };
-std::vector<Root> roots_of(std::span<const Node> nodes, int64_t leaves);
+std::vector<Root> roots_of(std::span<const Source> sources, int64_t leaves);
 
-// Like roots_of(), for nodes that cover all leaves and therefore have one root.
-Program program_of(std::span<const Node> nodes, int64_t leaves);
-
-// Returns the program that combines this number of inputs along the tree over their indices.
-Program tree_program(size_t inputs);
+// The sources of a sum, in the order of their leaves and of their ranks, and how they are added. Together
+// they cover all leaves of the tree. Sums take one input for each source.
+struct Sources {
+  std::vector<Source> all;
+  int64_t leaves;
+  Program program;   // empty if no source is present
+  bool one_by_rank;  // rank i has leaf i, and nothing else
+};
+Sources sources_of(std::vector<Source> all, int64_t leaves);
+// Returns the sources of a sum over one value of each rank.
+Sources one_by_rank(int world);
 
 // Combines `inputs` element by element, and writes the result to each of `outputs`, which may be among the
 // inputs. Half precision is added in float32 and rounded once (but see Reduction::round_each). Uses plain

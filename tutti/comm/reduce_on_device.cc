@@ -6,6 +6,7 @@
 #include <torch/utils.h>
 
 #include "tutti/base/check.h"
+#include "tutti/comm/flat.h"
 #include "tutti/comm/widen.h"
 
 namespace tutti::comm {
@@ -60,6 +61,19 @@ torch::Tensor reduce_on_device(std::span<const torch::Tensor> inputs, const Redu
     divide(result, reduction.divisor);
   }
   return result.to(reduction.type);
+}
+
+void reduce_tensors(std::span<const torch::Tensor> inputs, const torch::Tensor& output,
+                    const Reduction& reduction, const Program& program) {
+  if (!output.is_cpu()) {
+    output.copy_(reduce_on_device(inputs, reduction, program));
+    return;
+  }
+  std::vector<const std::byte*> from;
+  for (const torch::Tensor& input : inputs)
+    from.push_back(input.defined() ? bytes_of(input).data() : nullptr);
+  std::byte* const to = bytes_of(output).data();
+  reduce(from, {&to, 1}, reduction, program);
 }
 
 // Divides by a tensor on the device: given a number of the host, CUDA would multiply by its reciprocal. The

@@ -13,6 +13,10 @@ namespace tutti::comm {
 torch::Tensor reduce_on_device(std::span<const torch::Tensor> inputs, const Reduction& reduction,
                                const Program& program);
 
+// Writes the result of either of them, which depends on the device, to `output`.
+void reduce_tensors(std::span<const torch::Tensor> inputs, const torch::Tensor& output,
+                    const Reduction& reduction, const Program& program);
+
 // Divides in place, with the same bits on every device.
 void divide(const torch::Tensor& values, double divisor);
 

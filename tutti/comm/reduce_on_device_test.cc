@@ -44,13 +44,16 @@ TEST(ReduceOnDevice, gives_the_bits_of_reduce) {
     for (const size_t count : {1, 2, 3, 5, 8}) {
       const auto inputs = inputs_of(type, count);
       for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product})
-        expect_same_bits(inputs, {type, op, kCount}, tree_program(count));
+        expect_same_bits(inputs, {type, op, kCount}, one_by_rank(static_cast<int>(count)).program);
       if (!c10::isFloatingType(type)) continue;
-      expect_same_bits(inputs, {type, ReduceOp::Average, kCount}, tree_program(count));
-      expect_same_bits(inputs, {type, ReduceOp::Average, kCount, 0, 7}, tree_program(count));
-      expect_same_bits(inputs, {type, ReduceOp::Sum, kCount, 37}, tree_program(count));
+      expect_same_bits(inputs, {type, ReduceOp::Average, kCount},
+                       one_by_rank(static_cast<int>(count)).program);
+      expect_same_bits(inputs, {type, ReduceOp::Average, kCount, 0, 7},
+                       one_by_rank(static_cast<int>(count)).program);
+      expect_same_bits(inputs, {type, ReduceOp::Sum, kCount, 37},
+                       one_by_rank(static_cast<int>(count)).program);
       expect_same_bits(inputs, {type, ReduceOp::Sum, kCount, 37, 0, /*round_each=*/true},
-                       tree_program(count));
+                       one_by_rank(static_cast<int>(count)).program);
     }
   }
 }
@@ -70,9 +73,9 @@ TEST(ReduceOnDevice, half_precision_that_is_rounded_each_time_can_be_added_in_pa
     const auto inputs = inputs_of(type, 4);
     const Reduction reduction{.type = type, .op = ReduceOp::Sum, .count = kCount, .round_each = true};
     const torch::Tensor expected = (inputs[0] + inputs[1]) + (inputs[2] + inputs[3]);
-    EXPECT_TRUE(torch::equal(reduced(inputs, reduction, tree_program(4)), expected));
+    EXPECT_TRUE(torch::equal(reduced(inputs, reduction, one_by_rank(4).program), expected));
     const Reduction once{.type = type, .op = ReduceOp::Sum, .count = kCount};
-    EXPECT_FALSE(torch::equal(reduced(inputs, once, tree_program(4)), expected));
+    EXPECT_FALSE(torch::equal(reduced(inputs, once, one_by_rank(4).program), expected));
   }
 }
 
@@ -83,8 +86,8 @@ TEST(ReduceOnDevice, half_precision_is_divided_by_what_it_cannot_hold) {
   divide(divided, 257);
   const torch::Tensor expected = (inputs[0].to(torch::kFloat) / 257.0).to(torch::kBFloat16);
   EXPECT_TRUE(torch::equal(divided, expected));
-  EXPECT_TRUE(torch::equal(divided,
-                           reduced(inputs, {torch::kBFloat16, ReduceOp::Sum, kCount, 257}, tree_program(1))));
+  EXPECT_TRUE(torch::equal(
+      divided, reduced(inputs, {torch::kBFloat16, ReduceOp::Sum, kCount, 257}, one_by_rank(1).program)));
 }
 
 TEST(ReduceOnDevice, divides_in_place) {

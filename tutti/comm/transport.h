@@ -13,6 +13,7 @@
 #include "tutti/comm/communicator.h"
 #include "tutti/comm/hosts.h"
 #include "tutti/comm/reduce.h"
+#include "tutti/comm/sliced_sum.h"
 
 namespace tutti::comm {
 
@@ -26,8 +27,9 @@ struct Operation {
   Timeline* timeline = nullptr;  // records the operation
   // All that is combined or moved, on which all ranks must agree; its count is -1 if that may differ.
   std::optional<Reduction> whole = {};
-  int root = -1;  // of a broadcast, gather or scatter
-  int peer = -1;  // of a send or recv: the other rank
+  int root = -1;           // of a broadcast, gather or scatter
+  int peer = -1;           // of a send or recv: the other rank
+  bool any_order = false;  // a sum may be added in any order
 };
 
 // Returns an operation that begins now. Its timeout is that of `options`, or `usual` if they have none.
@@ -83,65 +85,43 @@ std::string_view why_not_there(const Operation& operation);
 using Bytes = std::span<std::byte>;
 using ConstBytes = std::span<const std::byte>;
 
-class AddsOnTheWay;
-class ByHost;
 class FailureBoard;
-class InPlace;
-class OwnAllReduce;
 
-// A transport states here what it can do besides moving bytes. Whatever is null, Collectives does by
-// exchanges.
-struct Abilities {
-  InPlace* in_place = nullptr;  // all ranks share memory
-  ByHost* by_host = nullptr;    // the ranks of a host do
-  AddsOnTheWay* adds_on_the_way = nullptr;
-  OwnAllReduce* own_all_reduce = nullptr;
-  FailureBoard* board = nullptr;  // through which the ranks fail together; null in a world of one
-};
-
-// The part that each backend implements: it moves bytes between ranks. Arithmetic, types, layouts and order
-// are the same for all backends (collectives.h). Throws the same errors as Communicator, without the name of
-// the operation. One thread at a time calls exchange(). Meanwhile other threads, one for each peer and
-// direction, may call send() and recv().
-class Transport {
+// Moves flat tensors among the ranks of a group and adds them: a Transport through the memory of hosts, an
+// OnDevice directly from device to device. Arithmetic, types and order are the same everywhere. Throws the
+// same errors as Communicator, without the name of the operation. One thread at a time may call it.
+//
+// Whatever is not pure virtual is made of exchanges here. Others do it with fewer bytes, messages or copies.
+class Carrier {
  public:
-  virtual ~Transport() = default;
+  virtual ~Carrier() = default;
   virtual std::string name() const = 0;
   virtual int rank() const = 0;
   virtual int world() const = 0;
-  virtual Abilities abilities() { return {}; }
 
-  // Sends sends[r] to rank r and receives recvs[r] from it, for all ranks at once. A message must be as long
-  // as the receiver expects; it may be empty. This rank's own pair is ignored.
-  virtual void exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
-                        const Operation& operation) = 0;
-  virtual void send(ConstBytes bytes, int to, const Operation& operation) = 0;
-  virtual void recv(Bytes bytes, int from, const Operation& operation) = 0;
+  // Sends sends[r] to rank r and receives recvs[r] from it, for all ranks at once. Copies this rank's own.
+  virtual void exchange_tensors(std::span<const torch::Tensor> sends, std::span<const torch::Tensor> recvs,
+                                const Operation& operation) = 0;
+  // Computes the sums, one after the other. Afterwards this rank has its results, and may overwrite its
+  // inputs.
+  virtual void combine(std::span<const SlicedSum> sums, const Operation& operation);
+  // `outputs` is indexed by rank; this rank contributes `input`.
+  virtual void all_gather(std::span<const torch::Tensor> outputs, const torch::Tensor& input,
+                          const Operation& operation);
+  virtual void broadcast(const torch::Tensor& values, int root, const Operation& operation);
 
   // Makes every rank throw this text from now on, unless the group has already failed.
   virtual void abandon(const std::string& text) = 0;
 
-  // Returns the group of these ranks, in this order. They must include this rank. `name` must be unique.
-  virtual std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) = 0;
-};
-
-// A combination of inputs of all ranks, of which every rank computes one slice.
-struct SlicedSum {
-  Reduction reduction;  // of all elements
-  const Program& program;
-  std::span<const int> holders;  // by input of the program: the rank that has it, ascending; -1: unused
-  std::span<const std::byte* const> inputs;  // those of this rank, in order
-  std::span<const Slice> slices;             // by rank
-  std::byte* own;                            // receives the result of this rank's slice
-  // If not null, receives the results of all slices, and contains `own`. It may be one of the inputs.
-  std::byte* whole;
-};
-
-// A transport has this if it can combine pieces of the inputs while others are still on their way.
-class AddsOnTheWay {
- public:
-  virtual ~AddsOnTheWay() = default;
-  virtual void add(const SlicedSum& sum, const Operation& operation) = 0;
+ protected:
+  // Adds the values of all ranks in place, with an all-reduce of the library that moves them. Returns false
+  // if it has none for this type.
+  virtual bool add_in_any_order(const torch::Tensor& /*flat*/, const Operation& /*operation*/) {
+    return false;
+  }
+  // Returns false if Operation::any_order is false, or there is no fitting all-reduce.
+  bool combine_in_any_order(const SlicedSum& sum, const Operation& operation);
+  void combine_by_exchange(const SlicedSum& sum, const Operation& operation);
 };
 
 // One part of memory per rank, all of the same size, which all ranks can access.
@@ -152,58 +132,64 @@ struct SharedBlock {
 };
 
 // A transport has this if all its ranks share memory.
-class InPlace {
+class SharedBlocks {
  public:
-  virtual ~InPlace() = default;
+  virtual ~SharedBlocks() = default;
   // Returns memory filled with zeros. Every rank must call this with the same size.
   virtual SharedBlock allocate(size_t size, const Operation& operation) = 0;
   // Returns the bytes of all ranks that correspond to these, or no parts if they are not from allocate().
   virtual SharedBlock everyones(const std::byte* mine, size_t size) const = 0;
-  virtual void sync(const Operation& operation) = 0;
-  virtual void all_reduce(std::byte* data, const Reduction& reduction, const Operation& operation) = 0;
 };
 
-// A transport has this if only the ranks of a host share memory. It sends data that all ranks of a host need
-// to the host once. Sums have the same bits as without it.
-class ByHost {
+class Transport;
+
+// A transport has this if only the ranks of a host share memory.
+class TwoLevels {
  public:
-  virtual ~ByHost() = default;
+  virtual ~TwoLevels() = default;
   virtual const RankLayout& layout() const = 0;
-  // Returns another group of this host's ranks, which is InPlace. It fails together with the whole group.
+  // Returns another group of this host's ranks, which has SharedBlocks. It fails together with the whole
+  // group.
   virtual std::unique_ptr<Transport> inside() = 0;
-
-  virtual void all_reduce(std::byte* data, const Reduction& reduction, const Operation& operation) = 0;
-  // The reduction's count is that of the output; the input has as many elements for each rank.
-  virtual void reduce_scatter(std::byte* output, const std::byte* input, const Reduction& reduction,
-                              const Operation& operation) = 0;
-  // `outputs` is indexed by rank; this rank contributes `input`.
-  virtual void all_gather(std::span<const Bytes> outputs, ConstBytes input, const Operation& operation) = 0;
-  virtual void broadcast(Bytes bytes, int root, const Operation& operation) = 0;
-  virtual void sync(const Operation& operation) = 0;
 };
 
-// A transport has this if its library has an all-reduce of its own, which adds in the order it finds fastest.
-class OwnAllReduce {
+// The part that each backend implements: it moves bytes between ranks. Other threads than the one that calls
+// the Carrier may call send() and recv() meanwhile, one for each peer and direction.
+class Transport : public Carrier {
  public:
-  virtual ~OwnAllReduce() = default;
-  // Returns true if it supports this type.
-  virtual bool adds(torch::ScalarType type) const = 0;
-  virtual void add_all(const torch::Tensor& flat, const Operation& operation) = 0;
+  // Sends sends[r] to rank r and receives recvs[r] from it, for all ranks at once. A message must be as long
+  // as the receiver expects; it may be empty. This rank's own pair is ignored.
+  virtual void exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
+                        const Operation& operation) = 0;
+  virtual void send(ConstBytes bytes, int to, const Operation& operation) = 0;
+  virtual void recv(Bytes bytes, int from, const Operation& operation) = 0;
+  // Waits for all ranks.
+  virtual void sync(const Operation& operation);
+
+  // Returns the group of these ranks, in this order. They must include this rank. `name` must be unique.
+  virtual std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) = 0;
+
+  // Return nullptr if the transport does not have it.
+  virtual SharedBlocks* shared_blocks() { return nullptr; }
+  virtual TwoLevels* two_levels() { return nullptr; }
+  virtual FailureBoard* board() { return nullptr; }  // through which the ranks fail together
+
+  void exchange_tensors(std::span<const torch::Tensor> sends, std::span<const torch::Tensor> recvs,
+                        const Operation& operation) final;
+  void combine(std::span<const SlicedSum> sums, const Operation& operation) override;
 };
+
+// Records what an exchange over a network spends its time on, as long as the result exists.
+SpanScope span_of_exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
+                           const Operation& operation);
 
 // Used next to a transport with the same ranks if their devices can reach one another: moves the tensors on
-// these devices, and no others, without passing them through host memory. Only one thread at a time may
-// call it.
-class OnDevice : public OwnAllReduce {
+// these devices, and no others, without passing them through host memory. Runs after all work already
+// enqueued on the device; work enqueued afterwards sees the received values.
+class OnDevice : public Carrier {
  public:
-  virtual std::string name() const = 0;
   // Returns true if the tensor is on the device whose tensors it moves.
   virtual bool takes(const torch::Tensor& tensor) const = 0;
-  // Like Transport::exchange(), for contiguous tensors. Runs after all work already enqueued on the device;
-  // work enqueued afterwards sees the received values.
-  virtual void exchange(std::span<const torch::Tensor> sends, std::span<const torch::Tensor> recvs,
-                        const Operation& operation) = 0;
-  virtual void abandon(const std::string& text) = 0;
 };
 
 }  // namespace tutti::comm

@@ -9,13 +9,9 @@ namespace tutti::comm {
 namespace {
 
 template <class From, class To>
-void convert(const std::byte* from, std::byte* to, int64_t count) {
+void convert_each(const std::byte* from, std::byte* to, int64_t count) {
   for (int64_t i = 0; i < count; ++i)
     reinterpret_cast<To*>(to)[i] = static_cast<To>(reinterpret_cast<const From*>(from)[i]);
-}
-
-void copy(const std::byte* from, std::byte* to, c10::ScalarType type, int64_t count) {
-  if (count > 0) std::memcpy(to, from, static_cast<size_t>(count) * c10::elementSize(type));
 }
 
 }  // namespace
@@ -25,23 +21,19 @@ c10::ScalarType sum_type(c10::ScalarType type) {
   return half ? c10::ScalarType::Float : type;
 }
 
-void widen(const std::byte* from, std::byte* to, c10::ScalarType type, int64_t count) {
-  if (type == c10::ScalarType::Half) {
-    convert<c10::Half, float>(from, to, count);
-  } else if (type == c10::ScalarType::BFloat16) {
-    convert<c10::BFloat16, float>(from, to, count);
+void convert(const std::byte* from, c10::ScalarType type_from, std::byte* to, c10::ScalarType type_to,
+             int64_t count) {
+  if (type_from == type_to) {
+    if (count > 0 && from != to)
+      std::memcpy(to, from, static_cast<size_t>(count) * c10::elementSize(type_to));
+  } else if (type_from == c10::ScalarType::Half) {
+    convert_each<c10::Half, float>(from, to, count);
+  } else if (type_from == c10::ScalarType::BFloat16) {
+    convert_each<c10::BFloat16, float>(from, to, count);
+  } else if (type_to == c10::ScalarType::Half) {
+    convert_each<float, c10::Half>(from, to, count);
   } else {
-    copy(from, to, type, count);
-  }
-}
-
-void narrow(const std::byte* from, std::byte* to, c10::ScalarType type, int64_t count) {
-  if (type == c10::ScalarType::Half) {
-    convert<float, c10::Half>(from, to, count);
-  } else if (type == c10::ScalarType::BFloat16) {
-    convert<float, c10::BFloat16>(from, to, count);
-  } else {
-    copy(from, to, type, count);
+    convert_each<float, c10::BFloat16>(from, to, count);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include <torch/utils.h>
 
@@ -48,15 +49,17 @@ void Wishes::add(const Wishes& other) {
 }
 
 ControlWord::ControlWord(std::span<const LaneRange> blocks, int64_t leaves, int64_t numbers)
-    : leaves_(leaves), numbers_(numbers) {
+    : numbers_(numbers) {
+  std::vector<comm::Source> order;
   for (size_t rank = 0; rank < blocks.size(); ++rank) {
     const auto subtrees = subtrees_of(blocks[rank], leaves);
     for (size_t i = 0; i < subtrees.size(); ++i) {
-      nodes_.push_back({subtrees[i].place, true});
+      order.push_back({subtrees[i].place, static_cast<int>(rank)});
       sources_.push_back({static_cast<int>(rank), i});
     }
     most_subtrees_ = std::max(most_subtrees_, subtrees.size());
   }
+  order_ = comm::sources_of(std::move(order), leaves);
 }
 
 int64_t ControlWord::size() const { return place_of(most_subtrees_); }
@@ -117,18 +120,19 @@ ReduceOutcome ControlWord::read(const std::vector<torch::Tensor>& words) {
   }
   require_one_rate(words);
   outcome.first_with_data = -1;
+  std::vector<comm::Source> order = std::move(order_.all);
   for (size_t s = 0; s < sources_.size();) {
     const int rank = sources_[s].rank;
     bool with_data = false;
     for (; s < sources_.size() && sources_[s].rank == rank; ++s) {
-      nodes_[s].present = has_data(words[static_cast<size_t>(rank)], sources_[s].subtree);
-      with_data = with_data || nodes_[s].present;
+      order[s].present = has_data(words[static_cast<size_t>(rank)], sources_[s].subtree);
+      with_data = with_data || order[s].present;
     }
     if (with_data && outcome.first_with_data < 0) outcome.first_with_data = rank;
     outcome.data_everywhere = outcome.data_everywhere && with_data;
   }
   outcome.any_data = outcome.first_with_data >= 0;
-  program_ = comm::program_of(nodes_, leaves_);
+  order_ = comm::sources_of(std::move(order), order_.leaves);
   return outcome;
 }
 
@@ -140,7 +144,7 @@ torch::Tensor ControlWord::sum_numbers(const std::vector<torch::Tensor>& words) 
   }
   const torch::Tensor sum = torch::empty({numbers_}, torch::kDouble);
   auto* output = static_cast<std::byte*>(sum.data_ptr());
-  comm::reduce(inputs, {&output, 1}, {torch::kDouble, comm::ReduceOp::Sum, numbers_}, program_);
+  comm::reduce(inputs, {&output, 1}, {torch::kDouble, comm::ReduceOp::Sum, numbers_}, order_.program);
   return sum;
 }
 

@@ -59,12 +59,8 @@ class ControlWord {
   size_t most_subtrees() const { return most_subtrees_; }
   // The sources of all workers, in the order of their leaves.
   std::span<const Source> sources() const { return sources_; }
-  // Valid after read(): whether this source has data, and the order in which the sums are added.
-  bool present(size_t source) const { return nodes_[source].present; }
-  const comm::Program& program() const { return program_; }
-  // The sources as nodes of the tree.
-  std::span<const comm::Node> nodes() const { return nodes_; }
-  int64_t leaves() const { return leaves_; }
+  // The same in the order in which they are added. After read(), those without data are not present.
+  const comm::Sources& order() const { return order_; }
 
   // Writes this worker's word. In each subtree, the last vector holds the numbers of that sum.
   // `learning_rate` is the one that this worker uses, or kNoRate.
@@ -86,12 +82,10 @@ class ControlWord {
  private:
   int64_t place_of(size_t subtree) const;
 
-  const int64_t leaves_;
   const int64_t numbers_;
-  std::vector<comm::Node> nodes_;  // parallel to sources_
   std::vector<Source> sources_;
+  comm::Sources order_;  // parallel to sources_
   size_t most_subtrees_ = 0;
-  comm::Program program_;
 };
 
 }  // namespace tutti

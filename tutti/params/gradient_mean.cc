@@ -11,7 +11,6 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
-#include "tutti/comm/hosts.h"
 
 namespace tutti {
 
@@ -53,14 +52,6 @@ class BackwardWatch {
 };
 
 namespace {
-
-// Returns the memory that the workers of this host share; nullptr if they share none, or if the vectors are
-// on a device other than the CPU.
-comm::SharedVectors* shared_by(comm::Communicator& comm, torch::Device device) {
-  if (comm.world() == 1 || !device.is_cpu()) return nullptr;
-  if (comm::SharedVectors* shared = comm.shared()) return shared;
-  return comm.hosts() != nullptr ? comm.hosts()->inside.shared() : nullptr;
-}
 
 bool is_in(comm::SharedVectors& shared, const torch::Tensor& vector) {
   try {

@@ -67,7 +67,7 @@ class GradientMean final : public LaneSum {
   // if gradients are scattered. All workers have to be at the same step.
   Result finish();
 
-  // Access to the residuals of rounding (see Summation). May be called only between two steps.
+  // Access to the residuals of rounding (see Reducer). May be called only between two steps.
   std::optional<Residuals> residuals() const { return reducer_.residuals(); }
   void set_residuals(const Residuals& residuals) { reducer_.set_residuals(residuals); }
 

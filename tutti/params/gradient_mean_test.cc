@@ -146,7 +146,7 @@ TEST_P(GradientMeanOver, leaves_out_lanes_without_data) {
 
 TEST_P(GradientMeanOver, clips_to_the_same_bits_whether_gradients_are_scattered_or_not) {
   same_bits_as_alone({.clip_norm = 1e-3}, {2, 3});
-  same_bits_as_alone({.reducer = {{.scatter = true}}, .clip_norm = 1e-3}, {2, 3, 4});
+  same_bits_as_alone({.reducer = {.scatter = true}, .clip_norm = 1e-3}, {2, 3, 4});
 }
 
 // Half precision is rounded at every addition, on whichever worker it is made.
@@ -158,7 +158,7 @@ TEST_P(GradientMeanOver, scatters_the_optimisers_state) {
   const int64_t whole = train_alone({}).state_elements;
   for (const int world : {2, 4}) {
     with_ranks(GetParam(), world, [&](comm::Communicator& comm) {
-      const Trained trained = train(comm, {.reducer = {{.scatter = true}}});
+      const Trained trained = train(comm, {.reducer = {.scatter = true}});
       EXPECT_NEAR(static_cast<double>(trained.state_elements * world), static_cast<double>(whole),
                   0.02 * static_cast<double>(whole));
     });
@@ -170,7 +170,7 @@ TEST_P(GradientMeanOver, adds_in_any_order_to_nearly_the_same) {
   for (const int world : {2, 3, 5}) {
     with_ranks(GetParam(), world, [&](comm::Communicator& comm) {
       const Trained trained =
-          train(comm, {.reducer = {{}, true}, .optimizer = torch::optim::SGDOptions(0.1)});
+          train(comm, {.reducer = {.fast = true}, .optimizer = torch::optim::SGDOptions(0.1)});
       EXPECT_TRUE(torch::allclose(trained.values, alone.values, 1e-3, 1e-4)) << world;
     });
   }
@@ -181,7 +181,7 @@ TEST_P(GradientMeanOver, all_workers_have_the_same_after_rounding) {
     std::vector<Trained> trained(3);
     with_ranks(GetParam(), 3, [&](comm::Communicator& comm) {
       trained[static_cast<size_t>(comm.rank())] =
-          train(comm, {.reducer = {{.wire = wire}}, .optimizer = torch::optim::SGDOptions(0.1)});
+          train(comm, {.reducer = {.wire = {.type = wire}}, .optimizer = torch::optim::SGDOptions(0.1)});
     });
     EXPECT_TRUE(torch::equal(trained[0].values, trained[1].values));
     EXPECT_TRUE(torch::equal(trained[0].values, trained[2].values));
@@ -216,7 +216,7 @@ TEST_P(GradientMeanOver, finds_a_second_backward_pass) {
 // contiguous, so nothing is added within a host.
 TEST(GradientMean, has_the_same_bits_on_several_hosts) {
   for (const Job& job : {Job{}, Job{.clip_norm = 1e-3, .without_data = 0x2},
-                         Job{.reducer = {{.scatter = true}}}, Job{.type = torch::kBFloat16}}) {
+                         Job{.reducer = {.scatter = true}}, Job{.type = torch::kBFloat16}}) {
     const Trained alone = train_alone(job);
     for (const std::string hosts : {"aabb", "abbb", "aab", "aaabbc", "abab"}) {
       with_ranks(hosts, static_cast<int>(hosts.size()), [&](comm::Communicator& comm) {

@@ -33,15 +33,30 @@ uint64_t lane_seed(int64_t seed, int64_t step, int64_t lane) {
   return mix_bits(mixed + static_cast<uint64_t>(lane) + kGoldenBits);
 }
 
-TreeSum::TreeSum(Vectors vectors, LaneRange block, int64_t lanes)
-    : vectors_(std::move(vectors)), block_(block), lanes_(lanes), next_lane_(block.begin) {
+TreeSum::TreeSum(Vectors vectors, LaneRange block, int64_t lanes, std::vector<Vectors> waiting_room)
+    : vectors_(std::move(vectors)),
+      block_(block),
+      lanes_(lanes),
+      next_lane_(block.begin),
+      waiting_room_(std::move(waiting_room)) {
   TUTTI_CHECK(0 <= block.begin && block.begin <= block.end && block.end <= lanes, "lanes {} to {} of {}",
               block.begin, block.end, lanes);
+}
+
+bool TreeSum::are_vectors(const Vectors& values) const {
+  return !vectors_.empty() && values[0].is_same(vectors_[0]);
+}
+
+void TreeSum::copy_to(const Vectors& to, const Vectors& from) const {
+  for (size_t i = 0; i < vectors_.size(); ++i) {
+    if (!to[i].is_same(from[i])) to[i].copy_(from[i]);
+  }
 }
 
 void TreeSum::push(Subtree node) {
   TUTTI_CHECK(next_lane_ < block_.end, "lane {} of a block that ends at {}", next_lane_, block_.end);
   const torch::NoGradGuard no_grad;
+  const bool is_last = ++next_lane_ == block_.end;
   for (;;) {
     const auto move = next_move(node.place, waiting_.empty() ? nullptr : &waiting_.back().place, lanes_);
     if (move == comm::Move::Stay) break;
@@ -49,18 +64,24 @@ void TreeSum::push(Subtree node) {
       Subtree left = std::move(waiting_.back());
       waiting_.pop_back();
       if (left.values && node.values) {
-        // Addition commutes to the bit, so the left sum may be added into the right one.
+        // Addition commutes to the bit, so either may be added to the other: the result is where it stays.
+        if (!is_last || !are_vectors(*node.values)) std::swap(left.values, node.values);
         for (size_t i = 0; i < vectors_.size(); ++i) (*node.values)[i].add_((*left.values)[i]);
-        spare_.push_back(std::move(*left.values));
       } else if (left.values) {
         node.values = std::move(left.values);
       }
     }
     node.place = parent_of(node.place);
   }
-  ++next_lane_;
-  const bool in_vectors = node.values && !vectors_.empty() && (*node.values)[0].is_same(vectors_[0]);
-  if (in_vectors && next_lane_ < block_.end) node.values = copy_of_vectors();
+  const size_t index = waiting_.size();
+  if (node.values && !(is_last && are_vectors(*node.values))) {
+    while (waiting_room_.size() <= index) {
+      waiting_room_.emplace_back();
+      for (const torch::Tensor& vector : vectors_) waiting_room_.back().push_back(torch::empty_like(vector));
+    }
+    copy_to(waiting_room_[index], *node.values);
+    node.values = waiting_room_[index];
+  }
   waiting_.push_back(std::move(node));
 }
 
@@ -69,29 +90,14 @@ void TreeSum::reset() {
   waiting_.clear();
 }
 
-TreeSum::Vectors TreeSum::copy_of_vectors() {
-  Vectors copy;
-  if (!spare_.empty()) {
-    copy = std::move(spare_.back());
-    spare_.pop_back();
-    for (size_t i = 0; i < vectors_.size(); ++i) copy[i].copy_(vectors_[i]);
-  } else {
-    for (const torch::Tensor& vector : vectors_) copy.push_back(vector.clone());
-  }
-  return copy;
-}
-
 std::vector<TreeSum::Subtree> TreeSum::finish() {
   TUTTI_CHECK(next_lane_ == block_.end, "lane {} of a block that ends at {}", next_lane_, block_.end);
+  const torch::NoGradGuard no_grad;
   next_lane_ = block_.begin;
   std::vector<Subtree> sums = std::exchange(waiting_, {});
   if (sums.empty() || !sums.back().values) return sums;
-  Vectors& last = *sums.back().values;
-  if (!vectors_.empty() && !last[0].is_same(vectors_[0])) {
-    const torch::NoGradGuard no_grad;
-    for (size_t i = 0; i < vectors_.size(); ++i) vectors_[i].copy_(last[i]);
-    spare_.push_back(std::exchange(last, vectors_));
-  }
+  copy_to(vectors_, *sums.back().values);
+  sums.back().values = vectors_;
   return sums;
 }
 

@@ -6,7 +6,7 @@
 
 #include <torch/types.h>
 
-#include "tutti/comm/tree.h"
+#include "tutti/comm/reduce.h"
 
 namespace tutti {
 
@@ -37,8 +37,7 @@ uint64_t lane_seed(int64_t seed, int64_t step, int64_t lane);
 //
 // The vectors of a lane are whatever is to be summed: gradients, buffers, loss and example count. All lanes
 // write into the same vectors, and every sum has their type, so half precision is rounded at every addition.
-// add() copies values that have to wait to other memory, and the last sum is left in the vectors. Not
-// thread-safe.
+// Sums that have to wait are in other memory, and the last sum is left in the vectors. Not thread-safe.
 class TreeSum {
  public:
   using Vectors = std::vector<torch::Tensor>;
@@ -49,8 +48,9 @@ class TreeSum {
     std::optional<Vectors> values;
   };
 
-  // `block` are the lanes that will be added, of `lanes` in all.
-  TreeSum(Vectors vectors, LaneRange block, int64_t lanes);
+  // `block` are the lanes that will be added, of `lanes` in all. Sum i waits in waiting_room[i], or in memory
+  // of this object if there are fewer.
+  TreeSum(Vectors vectors, LaneRange block, int64_t lanes, std::vector<Vectors> waiting_room = {});
 
   // Adds the next lane, whose values are in the vectors. Afterwards their content is undefined.
   void add() { push({{0, next_lane_}, vectors_}); }
@@ -61,19 +61,31 @@ class TreeSum {
   void reset();
 
   // Returns the sums of the block, in lane order; if the block is all lanes, there is one, the root. The
-  // values of the last sum are the vectors themselves. Afterwards the lanes of the next step may be added.
+  // values of the last sum are the vectors themselves, those of sum i otherwise where it has waited.
+  // Afterwards the lanes of the next step may be added, which overwrites the values.
   std::vector<Subtree> finish();
 
  private:
   void push(Subtree node);
-  Vectors copy_of_vectors();
+  bool are_vectors(const Vectors& values) const;
+  void copy_to(const Vectors& to, const Vectors& from) const;
 
   const Vectors vectors_;
   const LaneRange block_;
   const int64_t lanes_;
   int64_t next_lane_;
   std::vector<Subtree> waiting_;
-  std::vector<Vectors> spare_;  // memory of merged sums, to be reused
+  std::vector<Vectors> waiting_room_;  // [index in waiting_]
 };
+
+// Returns the reduction that adds `count` elements in the way TreeSum adds them.
+inline comm::Reduction sum_of(torch::ScalarType type, int64_t count, double divisor = 0) {
+  return {.type = type,
+          .op = comm::ReduceOp::Sum,
+          .count = count,
+          .divisor = divisor,
+          .parts = 0,
+          .round_each = true};
+}
 
 }  // namespace tutti

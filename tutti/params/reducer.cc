@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -9,6 +10,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/type_name.h"
+#include "tutti/comm/hosts.h"
 #include "tutti/comm/reduce_on_device.h"
 
 namespace tutti {
@@ -20,18 +22,10 @@ ControlWord word_for(int world, int64_t lanes, int64_t numbers, bool fast) {
   return {blocks_of(world, leaves), leaves, numbers};
 }
 
-std::unique_ptr<Summation> make_summation(comm::Communicator& comm, const Buckets& buckets,
-                                          const ControlWord& word, const ReducerOptions& options) {
-  if (comm.world() == 1) return nullptr;
-  if (options.fast) return sum_by_all_reduce(comm, buckets);
+comm::SharedVectors* memory_for(comm::Communicator& comm, const Buckets& buckets) {
   // If there are no vectors, only the numbers are added.
-  const bool on_cpu = buckets.vectors.empty() ||
-                      (buckets.vectors.front().is_cpu() && !comm.on_device(buckets.vectors.front()));
-  if (on_cpu && comm.shared() != nullptr) return sum_in_memory(comm, buckets, word, options);
-  // Values are rounded on the worker that computed them, so they cannot be added on the way (by hosts).
-  const bool rounded = options.wire != torch::ScalarType::Undefined;
-  if (on_cpu && !rounded && comm.hosts() != nullptr) return sum_by_hosts(comm, buckets, word, options);
-  return sum_by_exchange(comm, buckets, word, options);
+  if (buckets.vectors.empty() || comm.on_device(buckets.vectors.front())) return nullptr;
+  return shared_by(comm, buckets.vectors.front().device());
 }
 
 }  // namespace
@@ -39,9 +33,9 @@ std::unique_ptr<Summation> make_summation(comm::Communicator& comm, const Bucket
 ReducerOptions reducer_options(const RunConfig& config) {
   ReducerOptions options;
   options.fast = config.reduction.order == "fast";
-  if (config.reduction.wire_precision == "bf16") options.wire = torch::kBFloat16;
-  if (config.reduction.wire_precision == "fp16") options.wire = torch::kHalf;
-  options.error_feedback = config.reduction.error_feedback;
+  if (config.reduction.wire_precision == "bf16") options.wire.type = torch::kBFloat16;
+  if (config.reduction.wire_precision == "fp16") options.wire.type = torch::kHalf;
+  options.wire.error_feedback = config.reduction.error_feedback;
   options.scatter = config.reduction.optimizer_state == "sharded";
   options.nan_guard = config.training.nan_guard;
   return options;
@@ -49,10 +43,16 @@ ReducerOptions reducer_options(const RunConfig& config) {
 
 std::string to_string(const ReducerOptions& options) {
   std::string text = options.fast ? "reduce fast" : "reduce tree";
-  if (options.wire != torch::ScalarType::Undefined)
-    text += fmt::format(", {} on the wire{}", type_name(options.wire),
-                        options.error_feedback ? " with error feedback" : "");
+  if (options.wire.type != torch::ScalarType::Undefined)
+    text += fmt::format(", {} on the wire{}", type_name(options.wire.type),
+                        options.wire.error_feedback ? " with error feedback" : "");
   return options.scatter ? text + ", scattered" : text;
+}
+
+comm::SharedVectors* shared_by(comm::Communicator& comm, torch::Device device) {
+  if (comm.world() == 1 || !device.is_cpu()) return nullptr;
+  if (comm::SharedVectors* shared = comm.shared()) return shared;
+  return comm.hosts() != nullptr ? comm.hosts()->inside.shared() : nullptr;
 }
 
 Reducer::Reducer(comm::Communicator& comm, Buckets buckets, torch::Tensor numbers, int64_t lanes,
@@ -61,13 +61,15 @@ Reducer::Reducer(comm::Communicator& comm, Buckets buckets, torch::Tensor number
       buckets_(std::move(buckets)),
       numbers_(std::move(numbers)),
       divisor_(std::move(divisor)),
+      options_(options),
       block_(lanes_of(comm.rank(), comm.world(), lanes)),
-      numbers_sum_(make_sum({numbers_}, lanes, options.fast)),
+      numbers_sum_(make_sum({numbers_}, lanes)),
       word_(word_for(comm.world(), lanes, numbers_.numel(), options.fast)),
-      summation_(make_summation(comm, buckets_, word_, options)),
+      memory_(memory_for(comm, buckets_)),
       order_(buckets_.all.size()) {
-  for (const Bucket& bucket : buckets_.all)
-    progress_.push_back({make_sum({buckets_.stretch(bucket)}, lanes, options.fast)});
+  prepare_sums(lanes);
+  if (overlaps() && !options.fast && options.wire.type != torch::ScalarType::Undefined)
+    rounded_.emplace(comm, buckets_, word_.most_subtrees(), options.wire);
   std::iota(order_.rbegin(), order_.rend(), 0);
   std::stable_partition(order_.begin(), order_.end(), [&](size_t i) { return buckets_.all[i].gradients; });
   agreed_ = !overlaps();
@@ -76,10 +78,78 @@ Reducer::Reducer(comm::Communicator& comm, Buckets buckets, torch::Tensor number
 Reducer::~Reducer() = default;
 
 // With --reduce fast, the lanes of a worker form a tree of their own.
-TreeSum Reducer::make_sum(TreeSum::Vectors vectors, int64_t lanes, bool fast) const {
-  const bool by_itself = fast && block_.size() > 0;
+TreeSum Reducer::make_sum(Tensors vectors, int64_t lanes, std::vector<Tensors> waiting_room) const {
+  const bool by_itself = options_.fast && block_.size() > 0;
   const LaneRange block = by_itself ? LaneRange{0, block_.size()} : block_;
-  return {std::move(vectors), block, by_itself ? block_.size() : lanes};
+  return {std::move(vectors), block, by_itself ? block_.size() : lanes, std::move(waiting_room)};
+}
+
+// Prepares the sums of all buckets: finds out where each worker of this host has its subtrees. The last is in
+// the vectors themselves, and those before it in memory for values that wait for others.
+void Reducer::prepare_sums(int64_t lanes) {
+  const auto everyones = [&](const torch::Tensor& mine) {
+    return memory_ != nullptr ? memory_->everyones(mine) : Tensors{mine};
+  };
+  std::vector<std::vector<Tensors>> places;  // [vector][subtree][rank of the host]; at last, the vectors
+  for (const torch::Tensor& vector : buckets_.vectors) {
+    places.emplace_back();
+    for (size_t i = 0; i + 1 < word_.most_subtrees(); ++i) {
+      places.back().push_back(everyones(memory_ != nullptr
+                                            ? memory_->allocate(vector.numel(), vector.scalar_type())
+                                            : torch::empty_like(vector)));
+    }
+    places.back().push_back(everyones(vector));
+  }
+  const int here = memory_ == nullptr ? 0 : overlaps() ? comm_.hosts()->inside.rank() : comm_.rank();
+  for (const Bucket& bucket : buckets_.all) {
+    std::vector<Tensors> stretches = places[bucket.vector];
+    for (Tensors& of_ranks : stretches) {
+      for (torch::Tensor& tensor : of_ranks) tensor = stretch_of(tensor, bucket.slice());
+    }
+    sums_.push_back(sum_over(bucket, stretches, here));
+    std::vector<Tensors> waiting_room;
+    for (size_t i = 0; i + 1 < stretches.size(); ++i)
+      waiting_room.push_back({stretches[i][static_cast<size_t>(here)]});
+    progress_.push_back({make_sum({buckets_.stretch(bucket)}, lanes, std::move(waiting_room))});
+  }
+}
+
+// `stretches` is indexed by subtree and by the rank among those of this host; `here` is the one of this
+// worker.
+comm::SlicedSum Reducer::sum_over(const Bucket& bucket, const std::vector<Tensors>& stretches,
+                                  int here) const {
+  const Tensors& vectors = stretches.back();
+  const torch::Tensor& own = vectors[static_cast<size_t>(here)];
+  const auto sources = word_.sources();
+  comm::SlicedSum sum{.reduction = sum_of(own.scalar_type(), own.numel()),
+                      .sources = &word_.order(),
+                      .inputs = Tensors(sources.size()),
+                      .outputs = {own},
+                      .slices = {},
+                      .shared = memory_ != nullptr};
+  for (size_t s = 0; s < sources.size(); ++s) {
+    const int rank = sources[s].rank - (comm_.rank() - here);
+    if (rank < 0 || rank >= static_cast<int>(vectors.size())) continue;
+    const bool is_last = s + 1 == sources.size() || sources[s + 1].rank != sources[s].rank;
+    sum.inputs[s] = (is_last ? vectors : stretches[sources[s].subtree])[static_cast<size_t>(rank)];
+  }
+  if (options_.scatter && bucket.gradients) {
+    for (int rank = 0; rank < comm_.world(); ++rank) {
+      const comm::Slice part = part_of(bucket, rank, comm_.world());
+      sum.slices.push_back({part.begin - bucket.begin, part.end - bucket.begin});
+    }
+    sum.outputs = {stretch_of(own, sum.slices[static_cast<size_t>(comm_.rank())])};
+    return sum;
+  }
+  for (size_t r = 0; r < vectors.size(); ++r) {
+    if (static_cast<int>(r) != here) sum.outputs.push_back(vectors[r]);
+  }
+  return sum;
+}
+
+std::string Reducer::name() const {
+  if (options_.fast) return comm_.world() > 1 ? "fast" : "tree";
+  return rounded_ ? fmt::format("tree, {} on the wire", type_name(options_.wire.type)) : "tree";
 }
 
 void Reducer::begin(int64_t step, const Wishes& wishes, double learning_rate) {
@@ -94,7 +164,7 @@ void Reducer::begin(int64_t step, const Wishes& wishes, double learning_rate) {
   numbers_sum_.reset();
   for (Progress& bucket : progress_) {
     bucket.sum.reset();
-    bucket.subtrees.reset();
+    bucket.complete = false;
   }
 }
 
@@ -108,7 +178,7 @@ void Reducer::give_up() {
 void Reducer::add() {
   if (!opened_) numbers_sum_.add();
   for (size_t i = progress_.size(); i-- > 0;) {
-    if (!progress_[i].subtrees) add_bucket(i);
+    if (!progress_[i].complete) add_bucket(i);
   }
   ++lanes_done_;
   if (opened_) start_ready();
@@ -123,7 +193,8 @@ void Reducer::skip() {
 void Reducer::add_bucket(size_t bucket) {
   progress_[bucket].sum.add();
   if (!opened_) return;
-  progress_[bucket].subtrees = progress_[bucket].sum.finish();
+  progress_[bucket].sum.finish();
+  progress_[bucket].complete = true;
   seen_.push_back(bucket);
 }
 
@@ -136,7 +207,7 @@ bool Reducer::open() {
 }
 
 void Reducer::ready(size_t bucket) {
-  if (!opened_ || progress_[bucket].subtrees) return;
+  if (!opened_ || progress_[bucket].complete) return;
   add_bucket(bucket);
   start_ready();
 }
@@ -160,7 +231,9 @@ void Reducer::start_words() {
   const torch::Tensor own = torch::zeros({word_.size()}, torch::kDouble);
   word_.write(own, step_, wishes_, learning_rate_, numbers_sum_.finish());
   start([this, own] {
-    const std::vector<torch::Tensor> words = summation_->words(own, step_);
+    const torch::Tensor all = torch::empty({comm_.world() * word_.size()}, torch::kDouble);
+    comm_.all_gather(all, own, {.what = "the control word", .step = step_});
+    const Tensors words = all.view({comm_.world(), word_.size()}).unbind(0);
     outcome_ = word_.read(words);
     if (outcome_.any_data) totals_ = word_.sum_numbers(words);
   });
@@ -168,15 +241,24 @@ void Reducer::start_words() {
 
 // Starts the buckets that are next in the order and complete: all workers send them in the same order.
 void Reducer::start_ready() {
-  for (; next_ < order_.size() && progress_[order_[next_]].subtrees; ++next_) {
+  for (; next_ < order_.size() && progress_[order_[next_]].complete; ++next_) {
     const size_t bucket = order_[next_];
-    start([this, bucket] {
-      if (!outcome_.any_data) return;
-      const SpanScope span(comm_.timeline(), Activity::Reduce, "sum of a bucket", step_);
-      const double divisor = divisor_ ? divisor_(buckets_.all[bucket], totals_) : 0;
-      summation_->add(bucket, *progress_[bucket].subtrees, divisor, step_);
-    });
+    start([this, bucket] { sum(bucket, bucket + 1); });
   }
+}
+
+// Sums some buckets over the workers.
+void Reducer::sum(size_t begin, size_t end) {
+  if (!outcome_.any_data) return;
+  const SpanScope span(comm_.timeline(), Activity::Reduce, "sum of buckets", step_);
+  for (size_t i = begin; i < end; ++i)
+    sums_[i].reduction.divisor = divisor_ ? divisor_(buckets_.all[i], totals_) : 0;
+  if (rounded_ && rounded_->has(begin)) return rounded_->add(begin, sums_[begin], step_);
+  // Other workers of this host are about to read the buckets. If all workers share memory, they have met when
+  // they exchanged their words.
+  if (memory_ != nullptr && overlaps()) memory_->sync({.what = "gradients", .step = step_});
+  comm_.combine(std::span(sums_).subspan(begin, end - begin),
+                {.any_order = options_.fast, .what = "gradients", .step = step_});
 }
 
 ReduceOutcome Reducer::finish() {
@@ -185,17 +267,16 @@ ReduceOutcome Reducer::finish() {
     fail(ErrorKind::InvalidArgument, "step {} was finished after {} of the {} lanes of this worker", step_,
          lanes_done_, block_.size());
   }
-  if (summation_ == nullptr) return finish_alone();
+  if (comm_.world() == 1) return finish_alone();
   if (!opened_) {
-    for (size_t i = 0; i < progress_.size(); ++i) {
-      progress_[i].subtrees = progress_[i].sum.finish();
-      summation_->show(i, *progress_[i].subtrees);
+    for (Progress& bucket : progress_) {
+      bucket.sum.finish();
+      bucket.complete = true;
     }
     start_words();
-    start_ready();
+    overlaps() ? start_ready() : sum(0, sums_.size());
   }
   wait_for_jobs();
-  summation_->end(step_);
   if (outcome_.any_data) numbers_.copy_(totals_);
   if (!agreed_) agree_on_order();
   opened_ = false;
@@ -231,8 +312,35 @@ void Reducer::agree_on_order() {
   std::copy_n(buckets, order_.size(), order_.begin());
 }
 
-void Reducer::spread(const std::vector<torch::Tensor>& vectors) {
-  if (summation_ != nullptr) summation_->spread(vectors, step_);
+std::optional<Residuals> Reducer::residuals() const {
+  if (!rounded_ || !options_.wire.error_feedback) return std::nullopt;
+  return rounded_->residuals();
+}
+
+void Reducer::set_residuals(const Residuals& residuals) {
+  if (rounded_) rounded_->set_residuals(residuals);
+}
+
+void Reducer::spread(const Tensors& vectors) {
+  if (comm_.world() == 1) return;
+  const auto me = static_cast<size_t>(comm_.rank());
+  const comm::Options options{.what = "the parameters", .step = step_};
+  for (const Bucket& bucket : buckets_.all) {
+    if (!bucket.gradients) continue;
+    const torch::Tensor& vector = vectors[bucket.vector];
+    Tensors parts;
+    for (int rank = 0; rank < comm_.world(); ++rank)
+      parts.push_back(stretch_of(vector, part_of(bucket, rank, comm_.world())));
+    if (overlaps()) {
+      comm_.all_gather_uneven(parts, parts[me], options);
+      continue;
+    }
+    const Tensors everyones = memory_->everyones(parts[me]);
+    for (size_t r = 0; r < everyones.size(); ++r) {
+      if (r != me) everyones[r].copy_(parts[me]);
+    }
+  }
+  if (!overlaps()) memory_->sync(options);
 }
 
 }  // namespace tutti

@@ -15,12 +15,15 @@
 #include "tutti/comm/executor.h"
 #include "tutti/params/buckets.h"
 #include "tutti/params/control_word.h"
-#include "tutti/params/summation/summation.h"
+#include "tutti/params/lanes.h"
+#include "tutti/params/rounding.h"
 
 namespace tutti {
 
-struct ReducerOptions : SummationOptions {
-  bool fast = false;  // add in any order that the communicator chooses
+struct ReducerOptions {
+  bool fast = false;     // add in any order that the communicator chooses
+  bool scatter = false;  // give each worker only its own part of the sum of gradients
+  RoundingOptions wire = {};  // ignored if it is fast, or if all workers share memory
   // For GradientMean: refuse to send gradients that are not finite.
   bool nan_guard = false;
 };
@@ -30,9 +33,13 @@ ReducerOptions reducer_options(const RunConfig& config);
 // "reduce tree", "reduce tree, bfloat16 on the wire, scattered".
 std::string to_string(const ReducerOptions& options);
 
-// Sums the results of all lanes of a step over all workers: TreeSum adds the lanes of this worker, and
-// Summation the upper part of the same tree across workers. So the sums have the same bits for any
-// distribution of the lanes to workers and any transport.
+// Returns the memory that the workers of this host share; nullptr if they share none, or if the vectors are
+// on a device other than the CPU.
+comm::SharedVectors* shared_by(comm::Communicator& comm, torch::Device device);
+
+// Sums the results of all lanes of a step over all workers: TreeSum adds the lanes of this worker, and the
+// communicator the upper part of the same tree across workers. So the sums have the same bits for any
+// distribution of the lanes to workers and any transport. If workers share memory, the vectors must be in it.
 //
 // Besides the buckets there are a few float64 numbers, such as the loss and the count of examples, which
 // every worker adds for itself.
@@ -57,10 +64,11 @@ class Reducer {
 
   LaneRange block() const { return block_; }
   const Buckets& buckets() const { return buckets_; }
-  // "tree" or "fast".
-  std::string name() const { return summation_ ? summation_->name() : "tree"; }
-  // Returns true if calling open() can overlap communication with computation.
-  bool overlaps() const { return summation_ && summation_->overlaps(); }
+  // "tree", "tree, bfloat16 on the wire" or "fast".
+  std::string name() const;
+  // Returns true if calling open() can overlap communication with computation. If all workers share memory,
+  // one sync point before and one after all sums take less time.
+  bool overlaps() const { return comm_.world() > 1 && (memory_ == nullptr || comm_.shared() == nullptr); }
 
   // Begins a step and forgets a step that was broken off. `learning_rate` is the one with which this worker
   // will use the sums; it is compared with that of the other workers, unless it is kNoRate.
@@ -82,11 +90,11 @@ class Reducer {
   // worker are missing, or if learning rates differ.
   ReduceOutcome finish();
 
-  // Access to the residuals of rounding (see Summation). May be called only between two steps that succeeded.
-  std::optional<Residuals> residuals() const { return summation_ ? summation_->residuals() : std::nullopt; }
-  void set_residuals(const Residuals& residuals) {
-    if (summation_) summation_->set_residuals(residuals);
-  }
+  // Access to the residuals of rounding; nullopt without rounding or error feedback. May be called only
+  // between two steps that succeeded.
+  std::optional<Residuals> residuals() const;
+  // Sets the residuals of this worker, saved with the same rank and number of workers.
+  void set_residuals(const Residuals& residuals);
 
   // Distributes every worker's part of the buckets to all. The vectors are as long as those of the buckets.
   void spread(const std::vector<torch::Tensor>& vectors);
@@ -95,14 +103,19 @@ class Reducer {
   // One bucket in one step.
   struct Progress {
     TreeSum sum;
-    std::optional<Subtrees> subtrees = {};  // after the last lane has been added
+    bool complete = false;  // the last lane has been added
   };
 
-  TreeSum make_sum(TreeSum::Vectors vectors, int64_t lanes, bool fast) const;
+  using Tensors = std::vector<torch::Tensor>;
+
+  TreeSum make_sum(Tensors vectors, int64_t lanes, std::vector<Tensors> waiting_room = {}) const;
+  void prepare_sums(int64_t lanes);
+  comm::SlicedSum sum_over(const Bucket& bucket, const std::vector<Tensors>& stretches, int here) const;
   void add_bucket(size_t bucket);
   void start(std::function<void()> job);
   void start_words();
   void start_ready();
+  void sum(size_t begin, size_t end);
   void give_up();
   void wait_for_jobs();
   ReduceOutcome finish_alone();
@@ -112,11 +125,14 @@ class Reducer {
   const Buckets buckets_;
   const torch::Tensor numbers_;
   const Divisor divisor_;
+  const ReducerOptions options_;
   const LaneRange block_;
   TreeSum numbers_sum_;
   std::vector<Progress> progress_;  // [bucket]
   ControlWord word_;
-  std::unique_ptr<Summation> summation_;  // null in a world of one
+  comm::SharedVectors* const memory_;   // that of the workers of this host; null if there is none
+  std::vector<comm::SlicedSum> sums_;   // [bucket]
+  std::optional<RoundedSums> rounded_;  // empty if nothing is rounded
 
   // The order in which buckets are sent: at first from back to front, since the backward pass begins at the
   // back; after the first step, the order in which they were ready on rank 0.

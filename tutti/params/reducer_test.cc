@@ -23,9 +23,9 @@ using comm::testing::with_device::with_ranks;
 constexpr int64_t kSize = 5003;
 
 // Returns a lane's values at a step, whose sum depends on the order of addition; nullopt if it has no data.
-std::optional<torch::Tensor> lane_values(int64_t lane, int64_t step, uint64_t without_data) {
+std::optional<torch::Tensor> lane_values(int64_t lane, int64_t step, uint64_t without_data, int64_t size) {
   if ((without_data >> lane) & 1) return std::nullopt;
-  const torch::Tensor index = torch::arange(kSize, torch::kFloat);
+  const torch::Tensor index = torch::arange(size, torch::kFloat);
   return torch::sin(index * 0.37 + static_cast<double>(lane * 5 + step)) *
          std::pow(10.0, static_cast<double>(lane % 7));
 }
@@ -42,7 +42,8 @@ std::optional<torch::Tensor> reference(const std::vector<std::optional<torch::Te
 }
 
 torch::Tensor vector_for(comm::Communicator& comm, int64_t size) {
-  return comm.shared() != nullptr ? comm.shared()->allocate(size, torch::kFloat) : torch::zeros({size});
+  comm::SharedVectors* const shared = shared_by(comm, torch::kCPU);
+  return shared != nullptr ? shared->allocate(size, torch::kFloat) : torch::zeros({size});
 }
 
 // Makes each vector one bucket.
@@ -54,8 +55,9 @@ Buckets whole_vectors(std::vector<torch::Tensor> vectors) {
   return buckets;
 }
 
-void reduce_and_compare(comm::Communicator& comm, int64_t lanes, uint64_t without_data) {
-  const torch::Tensor vector = vector_for(comm, kSize);
+void reduce_and_compare(comm::Communicator& comm, int64_t lanes, uint64_t without_data,
+                        int64_t size = kSize) {
+  const torch::Tensor vector = vector_for(comm, size);
   const torch::Tensor small = vector_for(comm, 1);
   const torch::Tensor numbers = torch::zeros({2}, torch::kDouble);
   Reducer reducer(comm, whole_vectors({vector, small}), numbers, lanes, {});
@@ -65,7 +67,8 @@ void reduce_and_compare(comm::Communicator& comm, int64_t lanes, uint64_t withou
         step,
         {.stop = comm.rank() == last, .save = comm.rank() == last, .signal = comm.rank() == 1 ? 15 : 0});
     std::vector<std::optional<torch::Tensor>> leaves;
-    for (int64_t lane = 0; lane < lanes; ++lane) leaves.push_back(lane_values(lane, step, without_data));
+    for (int64_t lane = 0; lane < lanes; ++lane)
+      leaves.push_back(lane_values(lane, step, without_data, size));
     for (int64_t lane = reducer.block().begin; lane < reducer.block().end; ++lane) {
       const auto& leaf = leaves[static_cast<size_t>(lane)];
       if (!leaf) {
@@ -117,6 +120,18 @@ TEST_P(ReducerOver, leaves_out_lanes_without_data) {
     for (const uint64_t without_data : {0x01U, 0x80U, 0x0fU, 0xf0U, 0x55U, 0xfeU, 0xffU})
       with_ranks(GetParam(), world,
                  [&](comm::Communicator& comm) { reduce_and_compare(comm, 8, without_data); });
+  }
+}
+
+// Workers that hold several subtrees, and vectors of which only a part is under way at a time.
+TEST(Reducer, gives_the_same_bits_on_several_hosts) {
+  for (const std::string hosts : {"aab", "abbb", "aaabbc"}) {
+    with_ranks(hosts, static_cast<int>(hosts.size()), [&](comm::Communicator& comm) {
+      for (const int64_t lanes : {2, 7, 13}) reduce_and_compare(comm, lanes, 0);
+      for (const uint64_t without_data : {0x01U, 0x30U, 0x55U, 0x7fU})
+        reduce_and_compare(comm, 7, without_data);
+      reduce_and_compare(comm, 5, 0, 2200003);
+    });
   }
 }
 

@@ -8,7 +8,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/comm/reduce.h"
-#include "tutti/params/summation/summation.h"
+#include "tutti/params/lanes.h"
 
 namespace tutti::ps {
 namespace {
@@ -254,9 +254,9 @@ void SyncStep::apply(double factor) {
 void SyncStep::add(std::vector<const std::byte*> inputs, std::byte* output,
                    const comm::Reduction& reduction) const {
   for (size_t s = 0; s < inputs.size(); ++s) {
-    if (!word_.present(s)) inputs[s] = nullptr;
+    if (!word_.order().all[s].present) inputs[s] = nullptr;
   }
-  comm::reduce(inputs, {&output, 1}, reduction, word_.program());
+  comm::reduce(inputs, {&output, 1}, reduction, word_.order().program);
 }
 
 void SyncStep::add_segment() {

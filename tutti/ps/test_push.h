@@ -35,7 +35,7 @@ class Contributions {
     for (size_t s = 0; s < word_.sources().size(); ++s) {
       if (word_.sources()[s].rank != rank) continue;
       const size_t subtree = subtrees.size();
-      subtrees.push_back({word_.nodes()[s].place, {}});
+      subtrees.push_back({word_.order().all[s].place, {}});
       if (std::find(without.begin(), without.end(), subtree) != without.end()) continue;
       subtrees.back().values = {torch::tensor({0.5, examples, 1.0, 0.0}, torch::kDouble)};
       gradients.push_back({torch::rand({elements_}, random)});

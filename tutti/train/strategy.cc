@@ -172,8 +172,8 @@ RunFacts facts_of(const Context& context, const ReducerOptions& reducer, double 
   };
   depends_if(!parameters.communicator_users().empty(), "SyncBatchNorm");
   depends_if(how.fast, "--reduce fast");
-  const bool rounded = how.wire != torch::ScalarType::Undefined;
-  depends_if(rounded, rounded ? std::string(type_name(how.wire)) + " on the wire" : "");
+  const bool rounded = how.wire.type != torch::ScalarType::Undefined;
+  depends_if(rounded, rounded ? std::string(type_name(how.wire.type)) + " on the wire" : "");
   if (!facts.depends_on_workers.empty()) facts.conditions["workers"] = world;
   return facts;
 }

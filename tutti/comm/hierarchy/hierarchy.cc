@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "tutti/base/check.h"
+#include "tutti/comm/flat.h"
 #include "tutti/comm/hierarchy/host_group.h"
 #include "tutti/comm/hierarchy/host_sums.h"
 #include "tutti/comm/hierarchy/shares.h"
@@ -22,20 +23,33 @@ constexpr size_t kHalf = size_t{8} << 20;
 // Up to this size, a second message takes longer than sending the bytes that it would save.
 constexpr size_t kSmall = size_t{8} << 10;
 
-std::vector<const std::byte*> places_at(const std::vector<std::byte*>& parts, size_t offset) {
-  std::vector<const std::byte*> places;
-  for (const std::byte* part : parts) places.push_back(part + offset);
-  return places;
-}
-
 void copy_bytes(std::byte* to, const std::byte* from, size_t size) {
   if (size > 0 && to != from) std::memcpy(to, from, size);
+}
+
+// Returns the reduction of the values that are sent: half precision is rounded only at the end, unless it is
+// rounded each time.
+Reduction widened(Reduction reduction) {
+  if (!reduction.round_each) reduction.type = sum_type(reduction.type);
+  return reduction;
+}
+
+// Returns into how many parts every slice is cut, so that all inputs of a rank fit into half of the memory.
+// slice_of() rounds the end of each part to at most kUnit elements.
+int parts_of(const SlicedSum& sum, const Reduction& wide, int world) {
+  constexpr int64_t kUnit = 64;
+  std::vector<int64_t> inputs(static_cast<size_t>(world));
+  for (const Source& source : sum.sources->all) inputs[static_cast<size_t>(source.rank)] += source.present;
+  const int64_t most = std::max<int64_t>(1, *std::max_element(inputs.begin(), inputs.end()));
+  const auto room = static_cast<int64_t>(kHalf / c10::elementSize(wide.type)) / most - kUnit * world;
+  TUTTI_CHECK(room > 0, "{} inputs of each of {} ranks", most, world);
+  return static_cast<int>((sum.reduction.count + kUnit * world + room - 1) / room);
 }
 
 // The ranks of a host share memory in two halves, which are used in turn to add and to hand out: each rank
 // fills its own half, all meet, and each reads the halves of all. When a half is filled again, all ranks
 // have met on the other half since then, and so have finished reading this one.
-class HierarchyTransport final : public Transport, public ByHost {
+class HierarchyTransport final : public Transport, public TwoLevels {
  public:
   HierarchyTransport(std::unique_ptr<Transport> network, std::unique_ptr<Transport> memory, RankLayout layout,
                      std::chrono::milliseconds timeout);
@@ -43,25 +57,30 @@ class HierarchyTransport final : public Transport, public ByHost {
   std::string name() const override { return fmt::format("{}+{}", group_.name(), network_->name()); }
   int rank() const override { return rank_; }
   int world() const override { return world_; }
-  Abilities abilities() override { return {.by_host = this}; }
+  TwoLevels* two_levels() override { return this; }
   void exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
                 const Operation& operation) override;
   void send(ConstBytes bytes, int to, const Operation& operation) override;
   void recv(Bytes bytes, int from, const Operation& operation) override;
+  void combine(std::span<const SlicedSum> sums, const Operation& operation) override;
+  void all_gather(std::span<const torch::Tensor> outputs, const torch::Tensor& input,
+                  const Operation& operation) override;
+  void broadcast(const torch::Tensor& values, int root, const Operation& operation) override;
+  void sync(const Operation& operation) override;
   void abandon(const std::string& text) override { board_.give_up(text); }
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override;
 
   const RankLayout& layout() const override { return layout_; }
   std::unique_ptr<Transport> inside() override;
-  void all_reduce(std::byte* data, const Reduction& reduction, const Operation& operation) override;
-  void reduce_scatter(std::byte* output, const std::byte* input, const Reduction& reduction,
-                      const Operation& operation) override;
-  void all_gather(std::span<const Bytes> outputs, ConstBytes input, const Operation& operation) override;
-  void broadcast(Bytes bytes, int root, const Operation& operation) override;
-  void sync(const Operation& operation) override;
 
  private:
   using Halves = std::vector<std::byte*>;  // by rank inside the host
+
+  // The inputs of this host for a part of every rank's slice of a sum.
+  struct Inputs {
+    std::vector<const std::byte*> places;  // by source of this host
+    std::vector<int64_t> begins;           // by rank: the element of a place with which its part begins
+  };
 
   bool is_here(int rank) const { return layout_.host_of(rank) == host_; }
   std::vector<int> all_here() const;
@@ -72,9 +91,15 @@ class HierarchyTransport final : public Transport, public ByHost {
   void over_network(const std::vector<ConstBytes>& sends, const std::vector<Bytes>& recvs,
                     const Operation& operation);
 
-  const std::byte* add(const Shares& shares, const Halves& halves, const Reduction& reduction,
-                       const Operation& operation);
-  const std::byte* add_small(const Halves& halves, const Reduction& reduction, const Operation& operation);
+  void combine_one(const SlicedSum& sum, const Operation& operation);
+  Inputs copy_in(const SlicedSum& sum, const HostSums& sums, const Reduction& wide,
+                 const std::vector<int64_t>& begins, const Shares& shares, const Operation& operation);
+  void add(const HostSums& sums, const Inputs& inputs, const Shares& shares, const Reduction& reduction,
+           std::byte* to, const Operation& operation);
+  const std::byte* add_small(const HostSums& sums, const Inputs& inputs, const Reduction& reduction,
+                             const Operation& operation);
+  void between_hosts(const Shares& shares, size_t unit, const std::byte* own,
+                     const std::vector<std::byte*>& places, const Operation& operation);
   void hand_out(const Shares& shares, size_t unit, const std::byte* own,
                 const std::vector<std::byte*>& places, const Operation& operation);
 
@@ -88,7 +113,6 @@ class HierarchyTransport final : public Transport, public ByHost {
   FailureBoard& board_;
   const SharedBlock block_;  // two halves per rank
   HostGroup group_;
-  const HostSums sums_;
   size_t uses_ = 0;
   int splits_ = 0;
   Room sends_;
@@ -97,7 +121,7 @@ class HierarchyTransport final : public Transport, public ByHost {
 };
 
 FailureBoard& board_of(Transport& network) {
-  FailureBoard* const board = network.abilities().board;
+  FailureBoard* const board = network.board();
   TUTTI_CHECK(board != nullptr, "{} has no failure board", network.name());
   return *board;
 }
@@ -106,7 +130,7 @@ FailureBoard& board_of(Transport& network) {
 // that are still making it would fail as well.
 SharedBlock make_block(Transport& memory, FailureBoard& board, std::chrono::milliseconds timeout) {
   try {
-    return memory.abilities().in_place->allocate(2 * kHalf, operation_of("connect", {}, timeout));
+    return memory.shared_blocks()->allocate(2 * kHalf, operation_of("connect", {}, timeout));
   } catch (const Error& error) {
     board.report(error.kind(), error.what());
   }
@@ -123,8 +147,7 @@ HierarchyTransport::HierarchyTransport(std::unique_ptr<Transport> network, std::
       network_(std::move(network)),
       board_(board_of(*network_)),
       block_(make_block(*memory, board_, timeout_)),
-      group_(std::move(memory), ranks_of(layout_, host_), board_),
-      sums_(layout_, rank_) {
+      group_(std::move(memory), ranks_of(layout_, host_), board_) {
   TUTTI_CHECK(group_.rank() == local_ && group_.world() == layout_.size(host_), "rank {} is rank {} of {}",
               rank_, group_.rank(), group_.world());
 }
@@ -156,7 +179,6 @@ void HierarchyTransport::attempt(const Operation& operation, const Body& body) {
 
 void HierarchyTransport::over_network(const std::vector<ConstBytes>& sends, const std::vector<Bytes>& recvs,
                                       const Operation& operation) {
-  const SpanScope span(operation.timeline, Activity::Copy, "between hosts", operation.step);
   network_->exchange(sends, recvs, operation);
 }
 
@@ -206,13 +228,111 @@ std::unique_ptr<Transport> HierarchyTransport::inside() {
   return std::make_unique<HostGroup>(std::move(memory), ranks_of(layout_, host_), board_);
 }
 
-// Computes the sum of this rank's own stretch from the halves, after the ranks of each host have met.
-const std::byte* HierarchyTransport::add(const Shares& shares, const Halves& halves,
-                                         const Reduction& reduction, const Operation& operation) {
+void HierarchyTransport::combine(std::span<const SlicedSum> sums, const Operation& asked) {
+  for (const SlicedSum& sum : sums) {
+    const Operation operation = of(asked, sum.reduction);
+    attempt(operation, [&] { combine_one(sum, operation); });
+  }
+}
+
+// Inputs that the ranks of a host share are added where they are, and all others from the halves. Within a
+// host, whoever reads an element of shared inputs also writes its result, so that no rank has to wait before
+// it writes.
+void HierarchyTransport::combine_one(const SlicedSum& sum, const Operation& operation) {
+  const HostSums sums(layout_, rank_, *sum.sources);
+  const Reduction wide = widened(sum.reduction);
+  const bool shared = sum.shared && wide.type == sum.reduction.type;
+  const size_t element = c10::elementSize(sum.reduction.type);
+  const std::vector<Slice> slices =
+      sum.scatters() ? sum.slices : even_stretches(layout_, sum.reduction.count);
+  const bool small = !sum.scatters() && static_cast<size_t>(sum.reduction.count) * element <= kSmall;
+  const int parts = small ? 1 : parts_of(sum, wide, world_);
+  std::byte* const output = bytes_of(sum.outputs[0]).data();
+  for (int i = 0; i < parts; ++i) {
+    std::vector<int64_t> lengths;
+    std::vector<int64_t> begins;
+    std::vector<std::byte*> places;
+    for (const Slice& slice : slices) {
+      const Slice part = slice_of(slice.size(), i, parts);
+      lengths.push_back(part.size());
+      begins.push_back(slice.begin + part.begin);
+      places.push_back(output + static_cast<size_t>(sum.scatters() ? part.begin : begins.back()) * element);
+    }
+    const Shares shares(layout_, stretches_of(lengths));
+    const Inputs inputs = shared ? Inputs{sums.own_inputs(sum.inputs), begins}
+                                 : copy_in(sum, sums, wide, begins, shares, operation);
+    if (small) {
+      const std::byte* const result = add_small(sums, inputs, wide, operation);
+      if (shared) group_.sync(operation);  // other ranks may still read what is overwritten now
+      convert(result, wide.type, output, sum.reduction.type, sum.reduction.count);
+      return;
+    }
+    std::byte* const own = places[static_cast<size_t>(rank_)];
+    const int64_t length = lengths[static_cast<size_t>(rank_)];
+    std::byte* const to = wide.type == sum.reduction.type
+                              ? own
+                              : sum_.of(static_cast<size_t>(length) * c10::elementSize(wide.type));
+    add(sums, inputs, shares, wide, to, operation);
+    convert(to, wide.type, own, sum.reduction.type, length);
+    if (sum.scatters()) continue;
+    if (!shared) {
+      hand_out(shares, element, own, places, operation);
+      continue;
+    }
+    between_hosts(shares, element, own, places, operation);
+    const SpanScope span(operation.timeline, Activity::Copy, "copy out", operation.step);
+    for (int owner = 0; owner < world_; ++owner) {
+      const Slice share = shares.between(rank_, owner);
+      std::byte* const from = places[static_cast<size_t>(owner)] +
+                              static_cast<size_t>(share.begin - shares.own(owner).begin) * element;
+      for (const torch::Tensor& other : sum.outputs)
+        copy_bytes(bytes_of(other).data() + (from - output), from,
+                   static_cast<size_t>(share.size()) * element);
+    }
+  }
+  if (shared) group_.sync(operation);
+}
+
+// Each rank copies its inputs into its half, the parts of all ranks one after the other; all meet.
+HierarchyTransport::Inputs HierarchyTransport::copy_in(const SlicedSum& sum, const HostSums& sums,
+                                                       const Reduction& wide,
+                                                       const std::vector<int64_t>& begins,
+                                                       const Shares& shares, const Operation& operation) {
+  const Halves halves = next_halves();
+  const size_t element = c10::elementSize(wide.type);
+  Inputs inputs;
+  for (int r = 0; r < world_; ++r) inputs.begins.push_back(shares.own(r).begin);
+  {
+    const SpanScope span(operation.timeline, Activity::Copy, "copy in", operation.step);
+    std::vector<size_t> used(halves.size());
+    for (size_t s = sums.first_source(); s < sums.end_of_sources(); ++s) {
+      const Source& source = sum.sources->all[s];
+      const auto local = static_cast<size_t>(layout_.local_rank(source.rank));
+      std::byte* const place = halves[local] + used[local];
+      inputs.places.push_back(place);
+      if (!source.present) continue;
+      used[local] += static_cast<size_t>(shares.own(world_ - 1).end) * element;
+      if (source.rank != rank_) continue;
+      const std::byte* const from = bytes_of(sum.inputs[s]).data();
+      for (int r = 0; r < world_; ++r) {
+        const Slice& own = shares.own(r);
+        const int64_t begin = begins[static_cast<size_t>(r)];
+        convert(from + static_cast<size_t>(begin) * c10::elementSize(sum.reduction.type), sum.reduction.type,
+                place + static_cast<size_t>(own.begin) * element, wide.type, own.size());
+      }
+    }
+  }
+  group_.sync(operation);
+  return inputs;
+}
+
+// Computes the sum of this rank's own stretch.
+void HierarchyTransport::add(const HostSums& sums, const Inputs& inputs, const Shares& shares,
+                             const Reduction& reduction, std::byte* to, const Operation& operation) {
   const size_t element = c10::elementSize(reduction.type);
   const auto ranks = static_cast<size_t>(world_);
   const auto size_between = [&](int rank, int owner) {
-    return static_cast<size_t>(shares.between(rank, owner).size()) * sums_.branches(rank) * element;
+    return static_cast<size_t>(shares.between(rank, owner).size()) * sums.branches(rank) * element;
   };
   size_t to_send = 0;
   size_t to_receive = 0;
@@ -224,19 +344,23 @@ const std::byte* HierarchyTransport::add(const Shares& shares, const Halves& hal
   std::byte* in = recvs_.of(to_receive);
   std::vector<ConstBytes> sends(ranks);
   std::vector<Bytes> recvs(ranks);
-  std::vector<const std::byte*> sums(ranks);
+  std::vector<const std::byte*> of_branches(ranks);
   {
     const SpanScope span(operation.timeline, Activity::Reduce, "add inside the host", operation.step);
     for (int rank = 0; rank < world_; ++rank) {
       const auto r = static_cast<size_t>(rank);
       const Slice share = shares.between(rank_, rank);
-      sums_.add_branches(places_at(halves, static_cast<size_t>(share.begin) * element),
-                         {reduction.type, reduction.op, share.size()}, out);
-      sums[r] = out;
+      const int64_t begin = inputs.begins[r] + share.begin - shares.own(rank).begin;
+      std::vector<const std::byte*> here = inputs.places;
+      for (const std::byte*& place : here) place += static_cast<size_t>(begin) * element;
+      Reduction part = reduction;
+      part.count = share.size();
+      sums.add_branches(here, part, out);
+      of_branches[r] = out;
       if (!is_here(rank)) {
         sends[r] = {out, size_between(rank_, rank)};
         recvs[r] = {in, size_between(rank, rank_)};
-        sums[r] = in;
+        of_branches[r] = in;
         in += recvs[r].size();
       }
       out += size_between(rank_, rank);
@@ -244,59 +368,66 @@ const std::byte* HierarchyTransport::add(const Shares& shares, const Halves& hal
   }
   over_network(sends, recvs, operation);
   const SpanScope span(operation.timeline, Activity::Reduce, "add", operation.step);
-  std::byte* const sum = sum_.of(static_cast<size_t>(shares.own(rank_).size()) * element);
-  sums_.add_own(shares, sums, reduction, sum);
-  return sum;
+  sums.add_own(shares, of_branches, reduction, to);
 }
 
 // Computes the whole sum at every rank: sends more bytes than necessary, but needs only one message. Each
 // rank receives the sums of another host from one of the ranks there.
-const std::byte* HierarchyTransport::add_small(const Halves& halves, const Reduction& reduction,
-                                               const Operation& operation) {
+const std::byte* HierarchyTransport::add_small(const HostSums& sums, const Inputs& inputs,
+                                               const Reduction& reduction, const Operation& operation) {
   const size_t size = static_cast<size_t>(reduction.count) * c10::elementSize(reduction.type);
   const auto giver = [&](int host, int to) {
     return layout_.first(host) + layout_.local_rank(to) % layout_.size(host);
   };
-  std::byte* const out = sends_.of(sums_.branches(rank_) * size);
-  std::byte* in = recvs_.of(static_cast<size_t>(world_) * size);
+  std::byte* const out = sends_.of(sums.branches(rank_) * size);
+  std::byte* in = recvs_.of(sums.all_branches() * size);
   std::vector<ConstBytes> sends(static_cast<size_t>(world_));
   std::vector<Bytes> recvs(static_cast<size_t>(world_));
-  std::vector<const std::byte*> sums;
-  sums_.add_branches(places_at(halves, 0), reduction, out);
+  std::vector<const std::byte*> of_branches;
+  sums.add_branches(inputs.places, reduction, out);
   for (int host = 0; host < layout_.hosts(); ++host) {
-    sums.push_back(host == host_ ? out : in);
+    of_branches.push_back(host == host_ ? out : in);
     if (host == host_) continue;
     const int rank = giver(host, rank_);
-    recvs[static_cast<size_t>(rank)] = {in, sums_.branches(rank) * size};
-    in += sums_.branches(rank) * size;
+    recvs[static_cast<size_t>(rank)] = {in, sums.branches(rank) * size};
+    in += sums.branches(rank) * size;
     for (const int to : ranks_of(layout_, host)) {
-      if (giver(host_, to) == rank_) sends[static_cast<size_t>(to)] = {out, sums_.branches(rank_) * size};
+      if (giver(host_, to) == rank_) sends[static_cast<size_t>(to)] = {out, sums.branches(rank_) * size};
     }
   }
   over_network(sends, recvs, operation);
   std::byte* const sum = sum_.of(size);
-  sums_.add_all(sums, reduction, sum);
+  sums.add_all(of_branches, reduction, sum);
   return sum;
 }
 
-// Sends every rank's own stretch, of elements of `unit` bytes, to all ranks: that of rank r to places[r].
+// Sends this rank's stretch, of elements of `unit` bytes, to the other hosts, and receives this rank's shares
+// of the stretches there: that of rank r belongs to places[r].
+void HierarchyTransport::between_hosts(const Shares& shares, size_t unit, const std::byte* own,
+                                       const std::vector<std::byte*>& places, const Operation& operation) {
+  std::vector<ConstBytes> sends(static_cast<size_t>(world_));
+  std::vector<Bytes> recvs(static_cast<size_t>(world_));
+  const auto bytes = [&](int64_t elements) { return static_cast<size_t>(elements) * unit; };
+  for (int rank = 0; rank < world_; ++rank) {
+    if (is_here(rank)) continue;
+    const auto r = static_cast<size_t>(rank);
+    const Slice theirs = shares.between(rank_, rank);
+    const Slice ours = shares.between(rank, rank_);
+    recvs[r] = {places[r] + bytes(theirs.begin - shares.own(rank).begin), bytes(theirs.size())};
+    sends[r] = {own + bytes(ours.begin - shares.own(rank_).begin), bytes(ours.size())};
+  }
+  over_network(sends, recvs, operation);
+}
+
+// Sends every rank's own stretch to all ranks, through the halves: that of rank r to places[r].
 void HierarchyTransport::hand_out(const Shares& shares, size_t unit, const std::byte* own,
                                   const std::vector<std::byte*>& places, const Operation& operation) {
   const Halves halves = next_halves();
-  const auto ranks = static_cast<size_t>(world_);
   const auto bytes = [&](int64_t elements) { return static_cast<size_t>(elements) * unit; };
-  std::vector<ConstBytes> sends(ranks);
-  std::vector<Bytes> recvs(ranks);
-  for (int rank = 0; rank < world_; ++rank) {
-    if (is_here(rank)) continue;
-    const Slice theirs = shares.between(rank_, rank);
-    const Slice ours = shares.between(rank, rank_);
-    recvs[static_cast<size_t>(rank)] = {mine(halves) + bytes(theirs.begin), bytes(theirs.size())};
-    sends[static_cast<size_t>(rank)] = {own + bytes(ours.begin - shares.own(rank_).begin),
-                                        bytes(ours.size())};
-  }
-  over_network(sends, recvs, operation);
-  copy_bytes(mine(halves) + bytes(shares.own(rank_).begin), own, bytes(shares.own(rank_).size()));
+  std::vector<std::byte*> in_half;
+  for (int r = 0; r < world_; ++r) in_half.push_back(mine(halves) + bytes(shares.own(r).begin));
+  between_hosts(shares, unit, own, in_half, operation);
+  copy_bytes(in_half[static_cast<size_t>(rank_)], own, bytes(shares.own(rank_).size()));
   group_.sync(operation);
   const SpanScope span(operation.timeline, Activity::Copy, "copy out", operation.step);
   for (int owner = 0; owner < world_; ++owner) {
@@ -309,63 +440,11 @@ void HierarchyTransport::hand_out(const Shares& shares, size_t unit, const std::
   }
 }
 
-void HierarchyTransport::all_reduce(std::byte* data, const Reduction& reduction, const Operation& operation) {
-  const size_t element = c10::elementSize(reduction.type);
-  const Reduction wide{sum_type(reduction.type), reduction.op, 0};
-  const auto chunk = static_cast<int64_t>(kHalf / c10::elementSize(wide.type));
-  attempt(operation, [&] {
-    for (int64_t done = 0; done < reduction.count; done += chunk) {
-      std::byte* const here = data + static_cast<size_t>(done) * element;
-      const int64_t count = std::min(chunk, reduction.count - done);
-      const Halves halves = next_halves();
-      {
-        const SpanScope span(operation.timeline, Activity::Copy, "copy in", operation.step);
-        widen(here, mine(halves), reduction.type, count);
-      }
-      group_.sync(operation);
-      if (static_cast<size_t>(count) * element <= kSmall) {
-        narrow(add_small(halves, {wide.type, wide.op, count}, operation), here, reduction.type, count);
-        continue;
-      }
-      const Shares shares(layout_, even_stretches(layout_, count));
-      const std::byte* const sum = add(shares, halves, wide, operation);
-      std::vector<std::byte*> places;
-      for (int r = 0; r < world_; ++r)
-        places.push_back(here + static_cast<size_t>(shares.own(r).begin) * element);
-      std::byte* const own = places[static_cast<size_t>(rank_)];
-      narrow(sum, own, reduction.type, shares.own(rank_).size());
-      hand_out(shares, element, own, places, operation);
-    }
-  });
-}
-
-void HierarchyTransport::reduce_scatter(std::byte* output, const std::byte* input, const Reduction& reduction,
-                                        const Operation& operation) {
-  const size_t element = c10::elementSize(reduction.type);
-  const Reduction wide{sum_type(reduction.type), reduction.op, 0};
-  const size_t wide_element = c10::elementSize(wide.type);
-  const auto chunk = static_cast<int64_t>(kHalf / wide_element / static_cast<size_t>(world_));
-  attempt(operation, [&] {
-    for (int64_t done = 0; done < reduction.count; done += chunk) {
-      const int64_t count = std::min(chunk, reduction.count - done);
-      const Halves halves = next_halves();
-      {
-        const SpanScope span(operation.timeline, Activity::Copy, "copy in", operation.step);
-        for (int r = 0; r < world_; ++r) {
-          widen(input + static_cast<size_t>(r * reduction.count + done) * element,
-                mine(halves) + static_cast<size_t>(r * count) * wide_element, reduction.type, count);
-        }
-      }
-      group_.sync(operation);
-      const Shares shares(layout_, stretches_of(std::vector<int64_t>(static_cast<size_t>(world_), count)));
-      const std::byte* const sum = add(shares, halves, wide, operation);
-      narrow(sum, output + static_cast<size_t>(done) * element, reduction.type, count);
-    }
-  });
-}
-
-void HierarchyTransport::all_gather(std::span<const Bytes> outputs, ConstBytes input,
+void HierarchyTransport::all_gather(std::span<const torch::Tensor> all, const torch::Tensor& own,
                                     const Operation& operation) {
+  std::vector<Bytes> outputs;
+  for (const torch::Tensor& output : all) outputs.push_back(bytes_of(output));
+  const ConstBytes input = bytes_of(own);
   const size_t chunk = kHalf / static_cast<size_t>(world_) / 64 * 64;
   size_t longest = 0;
   for (const Bytes& output : outputs) longest = std::max(longest, output.size());
@@ -385,7 +464,8 @@ void HierarchyTransport::all_gather(std::span<const Bytes> outputs, ConstBytes i
 }
 
 // The root shares the bytes with the ranks of its host, which then own one slice each.
-void HierarchyTransport::broadcast(Bytes bytes, int root, const Operation& operation) {
+void HierarchyTransport::broadcast(const torch::Tensor& values, int root, const Operation& operation) {
+  const Bytes bytes = bytes_of(values);
   const int source = layout_.host_of(root);
   attempt(operation, [&] {
     for (size_t done = 0; done < bytes.size(); done += kHalf) {

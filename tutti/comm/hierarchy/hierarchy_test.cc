@@ -149,7 +149,7 @@ class Counted final : public Transport {
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override {
     return inner_->split(ranks, name);
   }
-  Abilities abilities() override { return {.board = inner_->abilities().board}; }
+  FailureBoard* board() override { return inner_->board(); }
 
  private:
   const std::unique_ptr<Transport> inner_;

@@ -18,7 +18,7 @@ Operation later(Operation operation) {
 
 HostGroup::HostGroup(std::shared_ptr<Transport> memory, std::vector<int> ranks, FailureBoard& board)
     : memory_(std::move(memory)),
-      in_place_(*memory_->abilities().in_place),
+      blocks_(*memory_->shared_blocks()),
       ranks_(std::move(ranks)),
       board_(board) {
   board_.on_failure([weak = std::weak_ptr(memory_)](const Error& error) {
@@ -68,21 +68,20 @@ std::unique_ptr<Transport> HostGroup::split(const std::vector<int>& ranks, const
 SharedBlock HostGroup::allocate(size_t size, const Operation& operation) {
   SharedBlock block;
   attempt(operation, Party::All, others(),
-          [&](const Operation& now) { block = in_place_.allocate(size, now); });
+          [&](const Operation& now) { block = blocks_.allocate(size, now); });
   return block;
 }
 
 SharedBlock HostGroup::everyones(const std::byte* mine, size_t size) const {
-  return in_place_.everyones(mine, size);
+  return blocks_.everyones(mine, size);
 }
 
 void HostGroup::sync(const Operation& operation) {
-  attempt(operation, Party::All, others(), [&](const Operation& now) { in_place_.sync(now); });
+  attempt(operation, Party::All, others(), [&](const Operation& now) { memory_->sync(now); });
 }
 
-void HostGroup::all_reduce(std::byte* data, const Reduction& reduction, const Operation& operation) {
-  attempt(operation, Party::All, others(),
-          [&](const Operation& now) { in_place_.all_reduce(data, reduction, now); });
+void HostGroup::combine(std::span<const SlicedSum> sums, const Operation& operation) {
+  attempt(operation, Party::All, others(), [&](const Operation& now) { memory_->combine(sums, now); });
 }
 
 }  // namespace tutti::comm

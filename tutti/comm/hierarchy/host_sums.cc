@@ -1,15 +1,12 @@
 #include "tutti/comm/hierarchy/host_sums.h"
 
 #include <algorithm>
+#include <utility>
+
+#include "tutti/comm/flat.h"
 
 namespace tutti::comm {
 namespace {
-
-std::vector<Root> branches_of(const RankLayout& layout, int host) {
-  std::vector<Node> leaves;
-  for (const int rank : ranks_of(layout, host)) leaves.push_back({{0, rank}, true});
-  return roots_of(leaves, layout.world());
-}
 
 size_t size_of(int64_t elements, const Reduction& reduction) {
   return static_cast<size_t>(elements) * c10::elementSize(reduction.type);
@@ -23,22 +20,41 @@ std::vector<int> ranks_of(const RankLayout& layout, int host) {
   return ranks;
 }
 
-HostSums::HostSums(const RankLayout& layout, int rank)
-    : layout_(layout), rank_(rank), own_(branches_of(layout, layout.host_of(rank))) {
-  std::vector<Node> nodes;
+HostSums::HostSums(const RankLayout& layout, int rank, const Sources& sources)
+    : layout_(layout), rank_(rank), sources_(sources) {
+  const std::span<const Source> all = sources.all;
+  size_t end = 0;
   for (int host = 0; host < layout.hosts(); ++host) {
-    const auto branches = branches_of(layout, host);
-    for (const Root& branch : branches) nodes.push_back({branch.place, true});
-    branches_.push_back(branches.size());
+    const size_t first = end;
+    while (end < all.size() && layout.host_of(all[end].rank) == host) ++end;
+    std::vector<Root> roots = roots_of(all.subspan(first, end - first), sources.leaves);
+    branches_.push_back(0);
+    for (const Root& root : roots) {
+      all_.push_back({root.place, layout.first(host), !root.program.empty()});
+      branches_.back() += all_.back().present ? 1 : 0;
+    }
+    if (host != layout.host_of(rank)) continue;
+    first_ = first;
+    end_ = end;
+    own_ = std::move(roots);
   }
-  tree_ = program_of(nodes, layout.world());
+  tree_ = sources_of(all_, sources.leaves).program;
+}
+
+std::vector<const std::byte*> HostSums::own_inputs(std::span<const torch::Tensor> inputs) const {
+  std::vector<const std::byte*> places;
+  for (size_t s = first_; s < end_; ++s) places.push_back(bytes_of(inputs[s]).data());
+  return places;
 }
 
 void HostSums::add_branches(std::span<const std::byte* const> inputs, const Reduction& reduction,
                             std::byte* to) const {
-  const ReduceOp op = reduction.op == ReduceOp::Average ? ReduceOp::Sum : reduction.op;
+  Reduction partial = reduction;
+  partial.divisor = 0;
+  if (reduction.op == ReduceOp::Average) partial.op = ReduceOp::Sum;
   for (const Root& branch : own_) {
-    reduce(inputs, {&to, 1}, {reduction.type, op, reduction.count}, branch.program);
+    if (branch.program.empty()) continue;
+    reduce(inputs, {&to, 1}, partial, branch.program);
     to += size_of(reduction.count, reduction);
   }
 }
@@ -48,30 +64,39 @@ void HostSums::add_own(const Shares& shares, std::span<const std::byte* const> s
                        const Reduction& reduction, std::byte* to) const {
   const Slice own = shares.own(rank_);
   for (int64_t begin = own.begin, end = own.end; begin < own.end; begin = end, end = own.end) {
-    std::vector<const std::byte*> inputs;
+    std::vector<const std::byte*> inputs(static_cast<size_t>(layout_.hosts()));
+    std::vector<size_t> strides(inputs.size());
     for (int rank = 0; rank < layout_.world(); ++rank) {
       const Slice share = shares.between(rank, rank_);
       if (begin < share.begin || begin >= share.end) continue;
       end = std::min(end, share.end);
-      const std::byte* input = sums[static_cast<size_t>(rank)] + size_of(begin - share.begin, reduction);
-      for (size_t i = 0; i < branches(rank); ++i, input += size_of(share.size(), reduction))
-        inputs.push_back(input);
+      const auto host = static_cast<size_t>(layout_.host_of(rank));
+      inputs[host] = sums[static_cast<size_t>(rank)] + size_of(begin - share.begin, reduction);
+      strides[host] = size_of(share.size(), reduction);
     }
-    std::byte* const here = to + size_of(begin - own.begin, reduction);
-    reduce(inputs, {&here, 1}, {reduction.type, reduction.op, end - begin, 0, layout_.world()}, tree_);
+    Reduction part = reduction;
+    part.count = end - begin;
+    add_up(inputs, strides, part, to + size_of(begin - own.begin, reduction));
   }
 }
 
 void HostSums::add_all(std::span<const std::byte* const> sums, const Reduction& reduction,
                        std::byte* to) const {
+  const std::vector<size_t> strides(sums.size(), size_of(reduction.count, reduction));
+  add_up({sums.begin(), sums.end()}, strides, reduction, to);
+}
+
+// `next` is by host: the sum of its first branch; `strides` are the bytes from one branch to the next.
+void HostSums::add_up(std::vector<const std::byte*> next, const std::vector<size_t>& strides,
+                      Reduction reduction, std::byte* to) const {
+  if (reduction.parts == 0) reduction.parts = static_cast<int64_t>(sources_.all.size());
   std::vector<const std::byte*> inputs;
-  for (int host = 0; host < layout_.hosts(); ++host) {
-    const std::byte* input = sums[static_cast<size_t>(host)];
-    for (size_t i = 0; i < branches_[static_cast<size_t>(host)];
-         ++i, input += size_of(reduction.count, reduction))
-      inputs.push_back(input);
+  for (const Source& branch : all_) {
+    const auto host = static_cast<size_t>(layout_.host_of(branch.rank));
+    inputs.push_back(branch.present ? next[host] : nullptr);
+    if (branch.present) next[host] += strides[host];
   }
-  reduce(inputs, {&to, 1}, {reduction.type, reduction.op, reduction.count, 0, layout_.world()}, tree_);
+  reduce(inputs, {&to, 1}, reduction, tree_);
 }
 
 }  // namespace tutti::comm

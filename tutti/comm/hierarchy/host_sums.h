@@ -6,22 +6,29 @@
 
 #include "tutti/comm/hierarchy/shares.h"
 #include "tutti/comm/hosts.h"
-#include "tutti/comm/reduce.h"
+#include "tutti/comm/sliced_sum.h"
 
 namespace tutti::comm {
 
-// The one tree over all ranks, split up by host: the ranks of a host add whole branches of it. A host has one
-// branch if its ranks are well aligned in the tree, else a few; the sums of its branches are stored one after
-// the other. All values here have the type in which elements are added (widen.h).
+// The tree of a sum, split up by host: the ranks of a host add whole branches of it. A host has one branch if
+// its sources are well aligned in the tree, else a few; the sums of its branches are stored one after the
+// other, without those that have no value. All values here have the type in which elements are added.
 class HostSums {
  public:
-  // For this rank and its host. The layout must outlive this object.
-  HostSums(const RankLayout& layout, int rank);
+  // For this rank and its host. All arguments must outlive this object.
+  HostSums(const RankLayout& layout, int rank, const Sources& sources);
 
-  // Returns the number of branches of the rank's host.
+  // Returns the number of branches of the rank's host that have a value.
   size_t branches(int rank) const { return branches_[static_cast<size_t>(layout_.host_of(rank))]; }
+  // Returns the number of branches of all hosts.
+  size_t all_branches() const { return all_.size(); }
+  // Returns the sources of this host, as a range of all sources.
+  size_t first_source() const { return first_; }
+  size_t end_of_sources() const { return end_; }
+  // Returns the addresses of their inputs.
+  std::vector<const std::byte*> own_inputs(std::span<const torch::Tensor> inputs) const;
 
-  // Computes the sums of this host's branches from the inputs of its ranks. Does not divide for averages yet.
+  // Computes the sums of this host's branches from the inputs of its sources. Does not divide yet.
   void add_branches(std::span<const std::byte* const> inputs, const Reduction& reduction,
                     std::byte* to) const;
   // Computes the result for this rank's own elements from the sums of the branches. `sums` is indexed by rank
@@ -32,11 +39,18 @@ class HostSums {
   void add_all(std::span<const std::byte* const> sums, const Reduction& reduction, std::byte* to) const;
 
  private:
+  void add_up(std::vector<const std::byte*> next, const std::vector<size_t>& strides, Reduction reduction,
+              std::byte* to) const;
+
   const RankLayout& layout_;
   const int rank_;
-  const std::vector<Root> own_;   // the branches of this host
-  std::vector<size_t> branches_;  // by host: their number
-  Program tree_;                  // over the branches of all hosts
+  const Sources& sources_;
+  size_t first_ = 0;
+  size_t end_ = 0;
+  std::vector<Root> own_;         // the branches of this host
+  std::vector<Source> all_;       // the branches of all hosts, with the first rank of each
+  std::vector<size_t> branches_;  // by host: the number of those that have a value
+  Program tree_;                  // over all branches
 };
 
 // Returns the ranks of a host.

@@ -54,7 +54,7 @@ int tag_of(const Operation& operation, uint64_t number) {
 
 constexpr int64_t kMostAtATime = int64_t{1} << 28;  // elements: MPI uses int for counts
 
-class MpiTransport final : public Transport, public OwnAllReduce {
+class MpiTransport final : public Transport {
  public:
   // Both groups have the same ranks. Messages of one group never match those of the other.
   MpiTransport(std::shared_ptr<Rendezvous> table, MpiOptions options, Group exchanges, Group messages)
@@ -84,10 +84,11 @@ class MpiTransport final : public Transport, public OwnAllReduce {
   std::string name() const override { return "mpi"; }
   int rank() const override { return rank_; }
   int world() const override { return world_; }
-  Abilities abilities() override { return {.own_all_reduce = this, .board = board_.get()}; }
+  FailureBoard* board() override { return board_.get(); }
 
   void exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
                 const Operation& operation) override {
+    const SpanScope span = span_of_exchange(sends, recvs, operation);
     const int tag = tag_of(operation, exchanged_++);
     std::vector<int> talking;
     for (int r = 0; r < world_; ++r) {
@@ -120,8 +121,14 @@ class MpiTransport final : public Transport, public OwnAllReduce {
     attempt(operation, FailureBoard::Party::Two, {from}, messages, [&] { messages.recv(bytes, from); });
   }
 
-  bool adds(torch::ScalarType type) const override { return mpi_type(type) != MPI_DATATYPE_NULL; }
-  void add_all(const torch::Tensor& flat, const Operation& operation) override {
+  void abandon(const std::string& text) override { board_->give_up(text); }
+  std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override;
+
+ private:
+  // Uses MPI's own all-reduce.
+  bool add_in_any_order(const torch::Tensor& flat, const Operation& operation) override {
+    const MPI_Datatype type = mpi_type(flat.scalar_type());
+    if (type == MPI_DATATYPE_NULL) return false;
     std::vector<int> others;
     for (int r = 0; r < world_; ++r) {
       if (r != rank_) others.push_back(r);
@@ -132,14 +139,12 @@ class MpiTransport final : public Transport, public OwnAllReduce {
       const torch::Tensor piece = flat.narrow(0, done, std::min(kMostAtATime, flat.numel() - done));
       Messages messages(exchanges_.get(), who_, 0, {});
       attempt(operation, FailureBoard::Party::All, others, messages,
-              [&] { messages.add_all(piece, mpi_type(flat.scalar_type()), others); });
+              [&] { messages.add_all(piece, type, others); });
     }
     adding_ = torch::Tensor();
+    return true;
   }
-  void abandon(const std::string& text) override { board_->give_up(text); }
-  std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override;
 
- private:
   void give_up() {
     // Some messages may still be in progress.
     exchanges_.broken();

@@ -29,13 +29,14 @@ class C10dDevice final : public OnDevice {
 
   std::string name() const override { return backend_.name; }
   bool takes(const torch::Tensor& tensor) const override { return backend_.takes(tensor); }
-  bool adds(torch::ScalarType type) const override { return backend_.adds(type); }
-  void add_all(const torch::Tensor& flat, const Operation& operation) override;
-  void exchange(std::span<const torch::Tensor> sends, std::span<const torch::Tensor> recvs,
-                const Operation& operation) override;
+  int rank() const override { return rank_; }
+  int world() const override { return world_; }
+  void exchange_tensors(std::span<const torch::Tensor> sends, std::span<const torch::Tensor> recvs,
+                        const Operation& operation) override;
   void abandon(const std::string& text) override { board_.give_up(text); }
 
  private:
+  bool add_in_any_order(const torch::Tensor& flat, const Operation& operation) override;
   std::vector<int> peers() const;
   void await(c10d::Work& work);
   template <class Post>
@@ -54,7 +55,8 @@ C10dDevice::C10dDevice(std::shared_ptr<Rendezvous> table, C10dBackend backend, t
       rank_(options.rank),
       world_(options.world),
       board_(std::move(table), options, backend_.abort) {
-  add_all(torch::zeros({1}, torch::TensorOptions().device(device)), operation_of("connect", {}, timeout));
+  add_in_any_order(torch::zeros({1}, torch::TensorOptions().device(device)),
+                   operation_of("connect", {}, timeout));
 }
 
 C10dDevice::~C10dDevice() {
@@ -104,20 +106,25 @@ void C10dDevice::attempt(const Operation& operation, std::vector<int> peers, con
   }
 }
 
-void C10dDevice::add_all(const torch::Tensor& flat, const Operation& operation) {
-  if (flat.numel() == 0) return;
+// Uses the backend's own all-reduce.
+bool C10dDevice::add_in_any_order(const torch::Tensor& flat, const Operation& operation) {
+  if (!backend_.adds(flat.scalar_type())) return false;
   attempt(operation, peers(), [&] {
     Tensors one{flat};
     return std::vector<Pending>{backend_.group->allreduce(one)};
   });
+  return true;
 }
 
-void C10dDevice::exchange(std::span<const torch::Tensor> sends, std::span<const torch::Tensor> recvs,
-                          const Operation& operation) {
+void C10dDevice::exchange_tensors(std::span<const torch::Tensor> sends, std::span<const torch::Tensor> recvs,
+                                  const Operation& operation) {
+  const auto me = static_cast<size_t>(rank_);
+  if (sends[me].data_ptr() != recvs[me].data_ptr()) recvs[me].copy_(sends[me]);
   const auto at = [](std::span<const torch::Tensor> all, int rank) { return all[static_cast<size_t>(rank)]; };
   std::vector<int> talking = peers();
   std::erase_if(talking, [&](int r) { return at(sends, r).numel() == 0 && at(recvs, r).numel() == 0; });
   if (talking.empty()) return;
+  const SpanScope span(operation.timeline, Activity::Copy, "exchange", operation.step);
   constexpr int kTag = 0;
   attempt(operation, talking, [&] {
     backend_.group->startCoalescing();

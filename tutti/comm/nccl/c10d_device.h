@@ -20,7 +20,7 @@ struct C10dBackend {
   c10::intrusive_ptr<compat::Backend> group;
   std::string name;                                 // "nccl"
   std::function<bool(const torch::Tensor&)> takes;  // OnDevice::takes()
-  std::function<bool(torch::ScalarType)> adds;      // OwnAllReduce::adds()
+  std::function<bool(torch::ScalarType)> adds;      // has its own all-reduce for this type
   std::function<void()> shut_down;                  // called when no operation is in progress
   // Makes all operations in progress end soon. Called from a different thread than uses the group.
   std::function<void()> abort;

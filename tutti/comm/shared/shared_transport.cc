@@ -11,6 +11,7 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/cluster/cores.h"
+#include "tutti/comm/flat.h"
 
 namespace tutti::comm {
 namespace {
@@ -99,8 +100,7 @@ SharedTransport::SharedTransport(std::unique_ptr<SharedMemory> memory, std::chro
       rank_(memory_->rank()),
       world_(memory_->world()),
       timeout_(timeout),
-      wait_options_(wait_options(have_a_core_each(world_))),
-      tree_(tree_program(static_cast<size_t>(world_))) {
+      wait_options_(wait_options(have_a_core_each(world_))) {
   const size_t ranks = static_cast<size_t>(world_);
   const size_t size = aligned(sizeof(ControlSlot)) + ranks * sizeof(RankPipe) + 2 * kStagingHalf;
   control_ = memory_->allocate(size, operation_of("connect", {}, timeout_), [] {});
@@ -389,19 +389,55 @@ SharedBlock SharedTransport::everyones(const std::byte* mine, size_t size) const
   return block;
 }
 
-void SharedTransport::all_reduce(std::byte* data, const Reduction& reduction, const Operation& operation) {
-  const size_t size = static_cast<size_t>(reduction.count) * c10::elementSize(reduction.type);
-  const BlockOffset place = place_of(data, size);
-  Post post = make_post(of(operation, reduction));
+void SharedTransport::combine(std::span<const SlicedSum> sums, const Operation& operation) {
+  if (!sums.empty() && sums.front().shared) {
+    for (const SlicedSum& sum : sums) {
+      std::vector<const std::byte*> inputs;
+      std::vector<std::byte*> outputs;
+      for (const torch::Tensor& input : sum.inputs) inputs.push_back(bytes_of(input).data());
+      for (const torch::Tensor& output : sum.outputs) outputs.push_back(bytes_of(output).data());
+      add_slice(sum, std::move(inputs), std::move(outputs), operation);
+    }
+    sync(operation);
+    return;
+  }
+  for (const SlicedSum& sum : sums) {
+    if (sum.is_all_reduce(world_)) {
+      all_reduce(sum, operation);
+    } else {
+      Transport::combine({&sum, 1}, operation);
+    }
+  }
+}
+
+// Adds this rank's slice, given the inputs of all sources.
+void SharedTransport::add_slice(const SlicedSum& sum, std::vector<const std::byte*> inputs,
+                                std::vector<std::byte*> outputs, const Operation& operation) const {
+  const SpanScope span(operation.timeline, Activity::Reduce, "add", operation.step);
+  const Slice slice =
+      sum.scatters() ? sum.slices[static_cast<size_t>(rank_)] : slice_of(sum.reduction.count, rank_, world_);
+  const size_t begin = static_cast<size_t>(slice.begin) * c10::elementSize(sum.reduction.type);
+  for (const std::byte*& input : inputs) input += begin;
+  for (std::byte*& output : outputs) output += sum.scatters() ? 0 : begin;
+  Reduction reduction = sum.reduction;
+  reduction.count = slice.size();
+  comm::reduce(inputs, outputs, reduction, sum.sources->program);
+}
+
+void SharedTransport::all_reduce(const SlicedSum& sum, const Operation& operation) {
+  const Bytes input = bytes_of(sum.inputs[static_cast<size_t>(rank_)]);
+  std::byte* const output = bytes_of(sum.outputs[0]).data();
+  const BlockOffset place = input.data() == output ? place_of(output, input.size()) : BlockOffset{-1, 0};
+  Post post = make_post(of(operation, sum.reduction));
   post.brief.block = place.block;
   post.brief.offset = place.offset;
-  if (size <= kSmall) {
+  if (input.size() <= kSmall) {
     const std::vector<std::byte*> halves = next_staging();
-    if (size > 0) std::memcpy(halves[static_cast<size_t>(rank_)], data, size);
+    if (!input.empty()) std::memcpy(halves[static_cast<size_t>(rank_)], input.data(), input.size());
     const std::vector<const std::byte*> inputs(halves.begin(), halves.end());
     meet(post, operation);
     const SpanScope span(operation.timeline, Activity::Reduce, "add", operation.step);
-    comm::reduce(inputs, {&data, 1}, reduction, tree_);
+    comm::reduce(inputs, {&output, 1}, sum.reduction, sum.sources->program);
     return;
   }
   meet(post, operation);
@@ -411,54 +447,36 @@ void SharedTransport::all_reduce(std::byte* data, const Reduction& reduction, co
     in_place = in_place && other.block >= 0 && other.block == brief_of(0).block &&
                other.offset == brief_of(0).offset;
   }
-  if (in_place) {
-    reduce_in_place(given_.at(place.block), place.offset, reduction, operation);
-  } else {
-    reduce_staged(data, reduction, operation);
-  }
-}
-
-void SharedTransport::reduce_in_place(const Given& block, size_t offset, const Reduction& reduction,
-                                      const Operation& operation) {
-  const Slice slice = slice_of(reduction.count, rank_, world_);
-  std::vector<std::byte*> parts = block.parts;
-  for (std::byte*& part : parts)
-    part += offset + static_cast<size_t>(slice.begin) * c10::elementSize(reduction.type);
-  const std::vector<const std::byte*> inputs(parts.begin(), parts.end());
-  {
-    const SpanScope span(operation.timeline, Activity::Reduce, "add", operation.step);
-    comm::reduce(inputs, parts, {reduction.type, reduction.op, slice.size()}, tree_);
-  }
+  if (!in_place) return reduce_staged(sum, operation);
+  std::vector<std::byte*> parts = given_.at(place.block).parts;
+  for (std::byte*& part : parts) part += place.offset;
+  add_slice(sum, {parts.begin(), parts.end()}, parts, operation);
   sync(operation);
 }
 
 // Per chunk: all ranks copy in, each adds its slice into its own staging buffer, and all ranks copy out.
-void SharedTransport::reduce_staged(std::byte* data, const Reduction& reduction, const Operation& operation) {
-  const size_t element = c10::elementSize(reduction.type);
-  const auto chunk = static_cast<int64_t>(kStagingHalf / element);
-  for (int64_t done = 0; done < reduction.count; done += chunk) {
-    const int64_t count = std::min(chunk, reduction.count - done);
-    std::byte* here = data + static_cast<size_t>(done) * element;
+void SharedTransport::reduce_staged(const SlicedSum& sum, const Operation& operation) {
+  const std::byte* const input = bytes_of(sum.inputs[static_cast<size_t>(rank_)]).data();
+  std::byte* const output = bytes_of(sum.outputs[0]).data();
+  const size_t element = c10::elementSize(sum.reduction.type);
+  SlicedSum part = sum;
+  for (size_t done = 0; done < static_cast<size_t>(sum.reduction.count) * element; done += kStagingHalf) {
+    const size_t size = std::min(kStagingHalf, static_cast<size_t>(sum.reduction.count) * element - done);
+    part.reduction.count = static_cast<int64_t>(size / element);
     const std::vector<std::byte*> parts = next_staging();
+    std::byte* const mine = parts[static_cast<size_t>(rank_)];
     {
       const SpanScope span(operation.timeline, Activity::Copy, "copy in", operation.step);
-      std::memcpy(parts[static_cast<size_t>(rank_)], here, static_cast<size_t>(count) * element);
+      std::memcpy(mine, input + done, size);
     }
     sync(operation);
-    const Slice slice = slice_of(count, rank_, world_);
-    std::vector<const std::byte*> inputs;
-    for (const std::byte* part : parts) inputs.push_back(part + static_cast<size_t>(slice.begin) * element);
-    std::byte* out = parts[static_cast<size_t>(rank_)] + static_cast<size_t>(slice.begin) * element;
-    {
-      const SpanScope span(operation.timeline, Activity::Reduce, "add", operation.step);
-      comm::reduce(inputs, {&out, 1}, {reduction.type, reduction.op, slice.size()}, tree_);
-    }
+    add_slice(part, {parts.begin(), parts.end()}, {mine}, operation);
     sync(operation);
     const SpanScope span(operation.timeline, Activity::Copy, "copy out", operation.step);
     for (int r = 0; r < world_; ++r) {
-      const Slice theirs = slice_of(count, r, world_);
+      const Slice theirs = slice_of(part.reduction.count, r, world_);
       const size_t begin = static_cast<size_t>(theirs.begin) * element;
-      std::memcpy(here + begin, parts[static_cast<size_t>(r)] + begin,
+      std::memcpy(output + done + begin, parts[static_cast<size_t>(r)] + begin,
                   static_cast<size_t>(theirs.size()) * element);
     }
   }

@@ -25,12 +25,13 @@ struct Post;
 // post, increments its signal, and waits until the signals of all others have reached the same count. Between
 // two sync points each rank writes only memory that the others do not read.
 //
-// Vectors from allocate() are reduced in place: each rank adds one slice from all ranks' memory and writes
-// the sum back to all. Everything else goes through staging buffers, one per rank. Each has two halves, so
-// that one half can be filled while others still read the other.
+// Vectors from allocate() are added in place: each rank adds one slice from all ranks' memory and writes the
+// sum back to all. All sums of such vectors need one sync point after them, and one before. Everything else
+// goes through staging buffers, one per rank. Each has two halves, so that one half can be filled while
+// others still read the other.
 //
 // The first rank that detects a failure writes its cause into the control block; all others read it there.
-class SharedTransport final : public Transport, public InPlace {
+class SharedTransport final : public Transport, public SharedBlocks {
  public:
   SharedTransport(std::unique_ptr<SharedMemory> memory, std::chrono::milliseconds timeout);
   ~SharedTransport() override;
@@ -38,18 +39,18 @@ class SharedTransport final : public Transport, public InPlace {
   std::string name() const override { return memory_->name(); }
   int rank() const override { return rank_; }
   int world() const override { return world_; }
-  Abilities abilities() override { return {.in_place = this}; }
+  SharedBlocks* shared_blocks() override { return this; }
   void exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
                 const Operation& operation) override;
   void send(ConstBytes bytes, int to, const Operation& operation) override;
   void recv(Bytes bytes, int from, const Operation& operation) override;
+  void combine(std::span<const SlicedSum> sums, const Operation& operation) override;
+  void sync(const Operation& operation) override;
   void abandon(const std::string& text) override;
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override;
 
   SharedBlock allocate(size_t size, const Operation& operation) override;
   SharedBlock everyones(const std::byte* mine, size_t size) const override;
-  void sync(const Operation& operation) override;
-  void all_reduce(std::byte* data, const Reduction& reduction, const Operation& operation) override;
 
  private:
   struct BlockOffset {
@@ -83,16 +84,16 @@ class SharedTransport final : public Transport, public InPlace {
   [[noreturn]] void fail_other_size(const Operation& operation, size_t expected, int from, size_t sent);
   void throw_if_failed();
   BlockOffset place_of(const std::byte* data, size_t size) const;
-  void reduce_in_place(const Given& block, size_t offset, const Reduction& reduction,
-                       const Operation& operation);
-  void reduce_staged(std::byte* data, const Reduction& reduction, const Operation& operation);
+  void add_slice(const SlicedSum& sum, std::vector<const std::byte*> inputs, std::vector<std::byte*> outputs,
+                 const Operation& operation) const;
+  void all_reduce(const SlicedSum& sum, const Operation& operation);
+  void reduce_staged(const SlicedSum& sum, const Operation& operation);
 
   const std::unique_ptr<SharedMemory> memory_;
   const int rank_;
   const int world_;
   const std::chrono::milliseconds timeout_;
   const WaitOptions wait_options_;
-  const Program tree_;
   SharedBlock control_;
   std::map<int32_t, Given> given_;  // by the allocation's number, which is the same at all ranks
   int32_t allocations_ = 0;

@@ -126,7 +126,7 @@ TEST(Shm, an_operation_that_may_be_long_ends_where_a_rank_was_stopped) {
   const auto as_rank = [](int rank, const std::shared_ptr<Rendezvous>& table) {
     auto transport =
         shm_transport(table, {.rank = rank, .world = 2, .who = names(2), .timeout = milliseconds(700)});
-    transport->abilities().in_place->sync(operation("barrier", kLong, 117));
+    transport->sync(operation("barrier", kLong, 117));
     return transport;
   };
   const testing::Child other([&] {
@@ -139,7 +139,7 @@ TEST(Shm, an_operation_that_may_be_long_ends_where_a_rank_was_stopped) {
       ErrorKind::Timeout,
       AllOf(HasSubstr("barrier at step 118 failed: worker/1 (host 1)"),
             HasSubstr("has been stopped by a signal for 0.7 s; it was last seen in barrier at step 117")),
-      [&] { transport->abilities().in_place->sync(operation("barrier", kLong, 118)); });
+      [&] { transport->sync(operation("barrier", kLong, 118)); });
 }
 
 // Makes pidfd_open fail, as a container's seccomp profile may.

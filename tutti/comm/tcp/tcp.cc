@@ -8,6 +8,7 @@
 
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
+#include "tutti/comm/doubling.h"
 #include "tutti/comm/failure_board.h"
 #include "tutti/comm/tcp/connections.h"
 #include "tutti/comm/tcp/flows.h"
@@ -46,7 +47,7 @@ Flow flow_of(Flow::Way way, const FileDescriptor& socket, int peer, Head& head, 
 // Sockets have no const, but only read the bytes that they send.
 Bytes without_const(ConstBytes bytes) { return {const_cast<std::byte*>(bytes.data()), bytes.size()}; }
 
-class TcpTransport final : public Transport, public AddsOnTheWay {
+class TcpTransport final : public Transport {
  public:
   TcpTransport(std::shared_ptr<Rendezvous> table, TcpOptions options)
       : table_(std::move(table)), options_(std::move(options)) {
@@ -66,17 +67,15 @@ class TcpTransport final : public Transport, public AddsOnTheWay {
   std::string name() const override { return "tcp"; }
   int rank() const override { return options_.rank; }
   int world() const override { return options_.world; }
-  Abilities abilities() override { return {.adds_on_the_way = this, .board = board_.get()}; }
+  FailureBoard* board() override { return board_.get(); }
 
   void exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
                 const Operation& operation) override {
+    const SpanScope span = span_of_exchange(sends, recvs, operation);
     tcp::Exchange messages(sends, recvs);
     carry(messages, operation);
   }
-  void add(const SlicedSum& sum, const Operation& operation) override {
-    tcp::PiecewiseSum pieces(sum, options_.rank, room_);
-    carry(pieces, operation);
-  }
+  void combine(std::span<const SlicedSum> sums, const Operation& operation) override;
   void send(ConstBytes bytes, int to, const Operation& operation) override;
   void recv(Bytes bytes, int from, const Operation& operation) override;
   void abandon(const std::string& text) override { board_->give_up(text); }
@@ -174,6 +173,19 @@ void TcpTransport::carry(tcp::Traffic& traffic, const Operation& operation) {
     };
     tcp::move_all(flows, moved, operation.deadline + kTcpIsLater);
   });
+}
+
+// Adds pieces of the inputs while others are still on their way.
+void TcpTransport::combine(std::span<const SlicedSum> sums, const Operation& operation) {
+  for (const SlicedSum& sum : sums) {
+    if (is_for_doubling(sum, options_.world)) {
+      Transport::combine({&sum, 1}, operation);
+      continue;
+    }
+    const SpanScope span(operation.timeline, Activity::Copy, "add on the way", operation.step);
+    tcp::PiecewiseSum pieces(sum, options_.rank, options_.world, room_);
+    carry(pieces, of(operation, sum.reduction));
+  }
 }
 
 void TcpTransport::require_same(const Head& mine, const Head& theirs, int peer, uint64_t expected) const {

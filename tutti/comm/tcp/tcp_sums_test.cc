@@ -13,9 +13,9 @@
 
 #include "tutti/base/ports.h"
 #include "tutti/base/test_errors.h"
-#include "tutti/comm/combination.h"
 #include "tutti/comm/conformance.h"
 #include "tutti/comm/hierarchy/test_layouts.h"
+#include "tutti/comm/sliced_sum.h"
 #include "tutti/comm/test_messages.h"
 #include "tutti/comm/test_network.h"
 #include "tutti/comm/test_ranks.h"
@@ -58,37 +58,40 @@ TEST_P(TcpSums, refuse_what_does_not_fit) { with_ranks(apart(GetParam()), GetPar
 TEST_P(TcpSums, of_several_inputs_have_the_bits_of_the_tree) {
   const int world = GetParam();
   constexpr int64_t kSize = 1000003;
-  std::vector<Node> leaves;
-  std::vector<int> holders;
+  std::vector<Source> leaves;
   std::vector<torch::Tensor> inputs;
   for (int r = 0; r < world; ++r) {
     for (int i = 0; i < 1 + (r * 5 + 1) % 3; ++i) {
-      leaves.push_back({{0, static_cast<int64_t>(leaves.size())}, leaves.size() % 4 != 2});
-      holders.push_back(leaves.back().present ? r : -1);
+      leaves.push_back({{0, static_cast<int64_t>(leaves.size())}, r, leaves.size() % 4 != 2});
       inputs.push_back(torch::randn({kSize}));
     }
   }
-  const Program program = program_of(leaves, static_cast<int64_t>(leaves.size()));
+  const Sources sources = sources_of(leaves, static_cast<int64_t>(leaves.size()));
   std::vector<const std::byte*> from;
   for (const torch::Tensor& input : inputs) from.push_back(static_cast<const std::byte*>(input.data_ptr()));
   const Reduction reduction{.type = torch::kFloat, .op = ReduceOp::Sum, .count = kSize, .divisor = 3};
   const torch::Tensor expected = torch::empty({kSize});
   auto* const to = static_cast<std::byte*>(expected.data_ptr());
-  reduce(from, {&to, 1}, reduction, program);
+  reduce(from, {&to, 1}, reduction, sources.program);
+  std::vector<Slice> slices;  // the later ones are longer
+  for (int r = 0; r < world; ++r)
+    slices.push_back({kSize * r * r / (world * world), kSize * (r + 1) * (r + 1) / (world * world)});
   with_ranks(apart(world), world, [&](Communicator& comm) {
-    Combination sum{
-        .reduction = reduction, .program = program, .holders = holders, .slices = {}, .inputs = {}};
-    for (int r = 0; r < world; ++r) sum.slices.push_back(slice_of(kSize, world - 1 - r, world));
-    for (size_t i = 0; i < inputs.size(); ++i) {
-      if (holders[i] == comm.rank()) sum.inputs.push_back(inputs[i].clone());
-    }
-    const torch::Tensor output = sum.inputs.empty() ? torch::empty({kSize}) : sum.inputs.back();
-    for (int again = 0; again < 2; ++again) {
-      Combination copy = sum;
-      for (torch::Tensor& input : copy.inputs) input = input.clone();
-      const torch::Tensor whole = copy.inputs.empty() ? output : copy.inputs.back();
-      comm.combine(whole, copy).wait();
-      EXPECT_TRUE(torch::equal(whole, expected)) << world;
+    const Slice own = slices[static_cast<size_t>(comm.rank())];
+    for (const bool scatter : {false, true, false}) {
+      SlicedSum sum{reduction, &sources, {}, {torch::empty({kSize})}};
+      for (size_t i = 0; i < inputs.size(); ++i) {
+        sum.inputs.push_back(leaves[i].rank == comm.rank() ? inputs[i].clone() : torch::Tensor());
+        if (sum.inputs.back().defined()) sum.outputs = {sum.inputs.back()};
+      }
+      if (scatter) {
+        sum.slices = slices;
+        sum.outputs = {sum.outputs[0].narrow(0, own.begin, own.size())};
+      }
+      comm.combine({&sum, 1}).wait();
+      EXPECT_TRUE(
+          torch::equal(sum.outputs[0], scatter ? expected.narrow(0, own.begin, own.size()) : expected))
+          << world;
     }
   });
 }

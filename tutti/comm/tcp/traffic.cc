@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tutti/comm/flat.h"
+
 namespace tutti::comm::tcp {
 namespace {
 
@@ -13,9 +15,9 @@ constexpr uint64_t kLargestPiece = uint64_t{256} << 10;
 constexpr uint64_t kWindow = 4;
 
 // All ranks get the same.
-uint64_t piece_size(const SlicedSum& sum, size_t element) {
+uint64_t piece_size(const std::vector<Slice>& slices, size_t element) {
   int64_t longest = 0;
-  for (const Slice& slice : sum.slices) longest = std::max(longest, slice.size());
+  for (const Slice& slice : slices) longest = std::max(longest, slice.size());
   const uint64_t size =
       std::clamp(static_cast<uint64_t>(longest) * element / kPieces, kSmallestPiece, kLargestPiece);
   return size / element * element;
@@ -23,15 +25,21 @@ uint64_t piece_size(const SlicedSum& sum, size_t element) {
 
 }  // namespace
 
-PiecewiseSum::PiecewiseSum(const SlicedSum& sum, int rank, Room& room)
+PiecewiseSum::PiecewiseSum(const SlicedSum& sum, int rank, int world, Room& room)
     : sum_(sum),
       rank_(rank),
       element_(c10::elementSize(sum.reduction.type)),
-      piece_bytes_(piece_size(sum, element_)),
-      inputs_(sum.slices.size()),
-      received_(sum.slices.size()) {
-  for (const int holder : sum.holders) {
-    if (holder >= 0) ++inputs_[static_cast<size_t>(holder)];
+      slices_(sum.slices_of(world)),
+      piece_bytes_(piece_size(slices_, element_)),
+      own_(comm::bytes_of(sum.outputs[0]).data() + (sum.scatters() ? 0 : begin_of(rank))),
+      whole_(sum.scatters() ? nullptr : comm::bytes_of(sum.outputs[0]).data()),
+      inputs_(slices_.size()),
+      received_(slices_.size()) {
+  const std::vector<Source>& sources = sum.sources->all;
+  for (size_t s = 0; s < sources.size(); ++s) {
+    if (!sources[s].present) continue;
+    ++inputs_[static_cast<size_t>(sources[s].rank)];
+    if (sources[s].rank == rank_) mine_.push_back(comm::bytes_of(sum.inputs[s]).data());
   }
   uint64_t size = 0;
   std::vector<uint64_t> places;
@@ -46,7 +54,11 @@ PiecewiseSum::PiecewiseSum(const SlicedSum& sum, int rank, Room& room)
 }
 
 uint64_t PiecewiseSum::bytes_of(int owner) const {
-  return static_cast<uint64_t>(sum_.slices[static_cast<size_t>(owner)].size()) * element_;
+  return static_cast<uint64_t>(slices_[static_cast<size_t>(owner)].size()) * element_;
+}
+
+uint64_t PiecewiseSum::begin_of(int owner) const {
+  return static_cast<uint64_t>(slices_[static_cast<size_t>(owner)].begin) * element_;
 }
 
 PiecewiseSum::Piece PiecewiseSum::piece_of(int owner, uint64_t number) const {
@@ -55,21 +67,20 @@ PiecewiseSum::Piece PiecewiseSum::piece_of(int owner, uint64_t number) const {
 }
 
 // Returns the bytes of all inputs of one rank for the slice of another.
-uint64_t PiecewiseSum::contribution(int holder, int owner) const {
-  return inputs_[static_cast<size_t>(holder)] * bytes_of(owner);
+uint64_t PiecewiseSum::contribution(int rank, int owner) const {
+  return inputs_[static_cast<size_t>(rank)] * bytes_of(owner);
 }
 
 uint64_t PiecewiseSum::to(int peer) const {
-  return contribution(rank_, peer) + (sum_.whole == nullptr ? 0 : bytes_of(rank_));
+  return contribution(rank_, peer) + (whole_ == nullptr ? 0 : bytes_of(rank_));
 }
 
 uint64_t PiecewiseSum::from(int peer) const {
-  return contribution(peer, rank_) + (sum_.whole == nullptr ? 0 : bytes_of(peer));
+  return contribution(peer, rank_) + (whole_ == nullptr ? 0 : bytes_of(peer));
 }
 
 const std::byte* PiecewiseSum::input_at(size_t input, int owner, uint64_t offset) const {
-  return sum_.inputs[input] +
-         static_cast<uint64_t>(sum_.slices[static_cast<size_t>(owner)].begin) * element_ + offset;
+  return mine_[input] + begin_of(owner) + offset;
 }
 
 std::byte* PiecewiseSum::slot_of(int peer, uint64_t piece) const {
@@ -81,7 +92,7 @@ ConstBytes PiecewiseSum::outgoing(int peer, uint64_t offset) const {
   const uint64_t contributed = contribution(rank_, peer);
   if (offset >= contributed) {
     const uint64_t ready = std::min(combined_ * piece_bytes_, bytes_of(rank_));
-    return {sum_.own + (offset - contributed), ready - (offset - contributed)};
+    return {own_ + (offset - contributed), ready - (offset - contributed)};
   }
   const uint64_t inputs = inputs_[static_cast<size_t>(rank_)];
   const Piece piece = piece_of(peer, offset / (inputs * piece_bytes_));
@@ -94,8 +105,7 @@ Bytes PiecewiseSum::incoming(int peer, uint64_t offset) const {
   const uint64_t contributed = contribution(peer, rank_);
   if (offset >= contributed) {
     const uint64_t done = offset - contributed;
-    const auto begin = static_cast<uint64_t>(sum_.slices[static_cast<size_t>(peer)].begin);
-    return {sum_.whole + begin * element_ + done, bytes_of(peer) - done};
+    return {whole_ + begin_of(peer) + done, bytes_of(peer) - done};
   }
   const uint64_t inputs = inputs_[static_cast<size_t>(peer)];
   const Piece piece = piece_of(rank_, offset / (inputs * piece_bytes_));
@@ -128,19 +138,19 @@ bool PiecewiseSum::is_complete(const Piece& piece) const {
 void PiecewiseSum::combine(const Piece& piece) {
   std::vector<const std::byte*> inputs;
   std::vector<uint64_t> taken(inputs_.size());
-  for (const int holder : sum_.holders) {
-    if (holder < 0) {
+  for (const Source& source : sum_.sources->all) {
+    if (!source.present) {
       inputs.push_back(nullptr);
       continue;
     }
-    const uint64_t input = taken[static_cast<size_t>(holder)]++;
-    inputs.push_back(holder == rank_ ? input_at(input, rank_, piece.begin)
-                                     : slot_of(holder, piece.number) + input * piece.size);
+    const uint64_t input = taken[static_cast<size_t>(source.rank)]++;
+    inputs.push_back(source.rank == rank_ ? input_at(input, rank_, piece.begin)
+                                          : slot_of(source.rank, piece.number) + input * piece.size);
   }
   Reduction reduction = sum_.reduction;
   reduction.count = static_cast<int64_t>(piece.size / element_);
-  std::byte* const output = sum_.own + piece.begin;
-  reduce(inputs, {&output, 1}, reduction, sum_.program);
+  std::byte* const output = own_ + piece.begin;
+  reduce(inputs, {&output, 1}, reduction, sum_.sources->program);
 }
 
 }  // namespace tutti::comm::tcp

@@ -54,7 +54,7 @@ class Exchange final : public Traffic {
 class PiecewiseSum final : public Traffic {
  public:
   // `room` is used during the lifetime of this object.
-  PiecewiseSum(const SlicedSum& sum, int rank, Room& room);
+  PiecewiseSum(const SlicedSum& sum, int rank, int world, Room& room);
 
   uint64_t to(int peer) const override;
   uint64_t from(int peer) const override;
@@ -71,8 +71,9 @@ class PiecewiseSum final : public Traffic {
   };
 
   uint64_t bytes_of(int owner) const;
+  uint64_t begin_of(int owner) const;
   Piece piece_of(int owner, uint64_t number) const;
-  uint64_t contribution(int holder, int owner) const;
+  uint64_t contribution(int rank, int owner) const;
   const std::byte* input_at(size_t input, int owner, uint64_t offset) const;
   std::byte* slot_of(int peer, uint64_t piece) const;
   void combine_complete();
@@ -82,11 +83,15 @@ class PiecewiseSum final : public Traffic {
   const SlicedSum& sum_;
   const int rank_;
   const size_t element_;
+  const std::vector<Slice> slices_;  // by rank
   const uint64_t piece_bytes_;
-  std::vector<uint64_t> inputs_;    // by rank: how many it has
-  std::vector<std::byte*> rings_;   // by peer
-  std::vector<uint64_t> received_;  // by peer: bytes of its message
-  uint64_t combined_ = 0;           // pieces
+  std::byte* const own_;                // receives the result of this rank's slice
+  std::byte* const whole_;              // receives all results, and contains `own_`; null if it scatters
+  std::vector<const std::byte*> mine_;  // the inputs of this rank
+  std::vector<uint64_t> inputs_;        // by rank: how many it has
+  std::vector<std::byte*> rings_;       // by peer
+  std::vector<uint64_t> received_;      // by peer: bytes of its message
+  uint64_t combined_ = 0;               // pieces
 };
 
 }  // namespace tutti::comm::tcp

@@ -1,4 +1,4 @@
-#include "tutti/params/summation/summation.h"
+#include "tutti/params/rounding.h"
 
 #include <cmath>
 #include <limits>
@@ -13,8 +13,8 @@ TEST(Rounding, loses_nothing_over_many_steps) {
   torch::manual_seed(1);
   const torch::Tensor gradient = torch::randn({500}) * 1e-3 + 1;  // bfloat16 would drop the small part
   for (const auto type : {torch::kBFloat16, torch::kHalf}) {
-    Rounding keeping(type, true);
-    Rounding forgetting(type, false);
+    Rounding keeping({.type = type});
+    Rounding forgetting({.type = type, .error_feedback = false});
     torch::Tensor kept = torch::zeros({500}, torch::kDouble);
     torch::Tensor forgot = torch::zeros({500}, torch::kDouble);
     constexpr int kSteps = 400;
@@ -30,7 +30,7 @@ TEST(Rounding, loses_nothing_over_many_steps) {
 }
 
 TEST(Rounding, stays_in_range_and_forgets_what_is_no_number) {
-  Rounding rounding(torch::kHalf, true);
+  Rounding rounding({.type = torch::kHalf});
   const float nan = std::nanf("");
   const torch::Tensor odd = torch::tensor({1e6F, -1e6F, nan, 1.0F});
   const torch::Tensor rounded = rounding.round(odd).to(torch::kFloat);
