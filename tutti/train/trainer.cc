@@ -320,7 +320,7 @@ int64_t Trainer::feed_begin() const { return engine_.progress().fit_begin - engi
 void Trainer::start_again(const Error& error) {
   const Progress before = engine_.progress();
   engine_.leave_steps();
-  context_.log().warning("{}; waiting for the lost task to reconnect", error.what());
+  context_.log().warning("{}; the training goes on when the lost task has connected again", error.what());
   try {
     strategy_->settle();
   } catch (const Error&) {

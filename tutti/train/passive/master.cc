@@ -195,7 +195,7 @@ void Master::until_done(size_t worker, const std::function<void()>& body) {
       return;
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::PeerLost) throw;
-      context_.log().warning("{}; waiting for the lost task to reconnect", error.what());
+      context_.log().warning("{}; the training goes on when the lost task has connected again", error.what());
       is_ready = false;
       was_lost = true;
     }
