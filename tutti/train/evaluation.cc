@@ -268,8 +268,8 @@ void Engine::require_rows_here(const EvaluateOptions& options) {
   });
 }
 
-// During a fit with servers the other workers may be at another step, or lost, so none waits for them; those
-// of a master make no steps of their own.
+// If the chief evaluates alone, as with servers, the other workers may be at another step, or lost, so it
+// does not wait for them; those of a master make no steps of their own.
 std::optional<std::map<std::string, double>> Engine::evaluate(const Evaluation& evaluation) {
   const SpanScope span(context_.timeline(), Activity::Evaluate, "evaluation", training_.step);
   const StrategyFacts& facts = team_.facts();
@@ -313,7 +313,7 @@ metrics::List Trainer::count(const data::Feed& feed, const metrics::List& list, 
          context_.task().short_name());
   }
   start_once();
-  // See Engine::evaluate(Evaluation).
+  // In a hook each worker evaluates for itself if the workers do not evaluate together.
   if (fitting_ && strategy_->facts().evaluation_parts == 1) options.here = true;
   return engine_.evaluate(feed, list, options);
 }

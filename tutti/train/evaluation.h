@@ -72,9 +72,9 @@ struct Evaluation {
   std::function<std::map<std::string, double>()> measure = {};
   std::vector<std::shared_ptr<torch::nn::Module>> nets = {};
 
-  // After every so many steps of the training or, if that is 0, so many passes over its feed (epochs). If
-  // both are 0, fit() and Loop validate after every epoch or, if its length is unknown, only at the end, and
-  // hooks::evaluation() does not evaluate at intervals. Without `every_steps` it does after every 1000 steps.
+  // The interval: so many steps of the training or, if that is 0, so many passes over its feed (epochs). If
+  // neither is set, fit() and a Loop validate after every epoch or, if its length is unknown, only at the
+  // end; hooks::evaluation() evaluates after every 1000 steps or, if `every_steps` is 0, not at intervals.
   std::optional<int64_t> every_steps = {};
   int64_t every_epochs = 0;
   bool at_start = false;  // also before the first step of the run

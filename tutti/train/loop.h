@@ -87,8 +87,8 @@ class Loop {
   // program's own counters. Objects that it refers to must outlive this.
   void state(const std::string& name, StatePart part) { engine_.add_state(name, std::move(part)); }
 
-  // Validates the nets: usually by a function that returns values by name, such as {{"loss", 0.2},
-  // {"accuracy", 0.9}}, and may call measure(). As in a Trainer the values are logged, written to the event
+  // Validates the nets: a model on a feed, or by a function that returns values such as {{"loss", 0.2},
+  // {"accuracy", 0.9}} and may call measure(). As in a Trainer the values are logged, written to the event
   // file and the report, and passed to all hooks, such as early_stopping and keep_best, and to history().
   // Every worker has to call this before the loop begins.
   void validate_with(Evaluation evaluation);
