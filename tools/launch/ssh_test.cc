@@ -4,7 +4,7 @@
 
 #include "tutti/base/test_errors.h"
 
-namespace tutti {
+namespace tutti::ssh_test {
 namespace {
 
 using testing::AllOf;
@@ -34,4 +34,4 @@ TEST(RemoteShell, may_be_another_program) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::ssh_test

@@ -15,7 +15,7 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
 
-namespace tutti {
+namespace tutti::file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -199,4 +199,4 @@ TEST(FileDescriptor, moves_and_closes_once) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::file_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tutti {
+namespace tutti::xxh64_test {
 namespace {
 
 // The values are those of LLVM's tests and of the empty text. Saved ids of categories depend on them.
@@ -14,4 +14,4 @@ TEST(Xxh64, gives_the_published_values) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::xxh64_test
