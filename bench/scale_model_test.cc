@@ -4,7 +4,7 @@
 
 #include <gmock/gmock.h>
 
-namespace bench {
+namespace bench::scale_model_test {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -173,4 +173,4 @@ TEST(ScaleModel, fits_find_nothing_below_zero) {
 }
 
 }  // namespace
-}  // namespace bench
+}  // namespace bench::scale_model_test

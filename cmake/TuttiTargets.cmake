@@ -1,4 +1,4 @@
-# One folder, one library: tutti_library(), tutti_test(), tutti_program().
+# One folder, one library: tutti_library(), tutti_program(). For tests, see TuttiTests.cmake.
 
 # What is slow to compile is compiled once, in precompiled headers: tensors alone for the library (TORCH), all of
 # torch/torch.h where networks are built (TORCH_NN; GCC instantiates its templates again in every file, which takes
@@ -32,12 +32,12 @@ macro(tutti_use_torch target)
   endif()
 endmacro()
 
-# Where TUTTI_JOIN says so, makes up to that many sources of the target one at the end of its folder, in which case the headers
+# Where TUTTI_JOIN says so, makes up to that many sources of the target one when all folders have added theirs, in which case the headers
 # that they share are read once; those with flags of their own or the property TUTTI_ALONE stay apart. CMake's UNITY_BUILD
 # does the same but names the sources by this clone's path, and ccache would find nothing that another clone compiled.
 function(tutti_join target)
   if(TUTTI_JOIN GREATER 1)
-    cmake_language(EVAL CODE "cmake_language(DEFER CALL tutti_join_now ${target})")
+    cmake_language(EVAL CODE "cmake_language(DEFER DIRECTORY [[${PROJECT_SOURCE_DIR}]] CALL tutti_join_now ${target})")
   endif()
 endfunction()
 
@@ -45,10 +45,13 @@ function(tutti_join_now target)
   set(apart)
   set(together)
   get_target_property(sources ${target} SOURCES)
+  get_target_property(source_dir ${target} SOURCE_DIR)
+  get_target_property(binary_dir ${target} BINARY_DIR)
   foreach(source IN LISTS sources)
-    get_source_file_property(options ${source} COMPILE_OPTIONS)
-    get_source_file_property(definitions ${source} COMPILE_DEFINITIONS)
-    get_source_file_property(alone ${source} TUTTI_ALONE)
+    cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY ${source_dir} NORMALIZE)
+    get_source_file_property(options ${source} TARGET_DIRECTORY ${target} COMPILE_OPTIONS)
+    get_source_file_property(definitions ${source} TARGET_DIRECTORY ${target} COMPILE_DEFINITIONS)
+    get_source_file_property(alone ${source} TARGET_DIRECTORY ${target} TUTTI_ALONE)
     if(options OR definitions OR alone)
       list(APPEND apart ${source})
     else()
@@ -63,12 +66,14 @@ function(tutti_join_now target)
   endif()
   math(EXPR size "(${count} + ${parts} - 1) / ${parts}") # all parts about alike
   math(EXPR last "${count} - 1")
-  file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
   foreach(begin RANGE 0 ${last} ${size})
     list(SUBLIST together ${begin} ${size} sources)
-    list(TRANSFORM sources REPLACE "(.+)" "#include \"${folder}/\\1\"\n")
-    list(JOIN sources "" text)
-    set(joined ${CMAKE_CURRENT_BINARY_DIR}/${target}/joined_${begin}.cc)
+    set(text)
+    foreach(source IN LISTS sources)
+      file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR} ${source})
+      string(APPEND text "#include \"${path}\"\n")
+    endforeach()
+    set(joined ${binary_dir}/${target}/joined_${begin}.cc)
     file(CONFIGURE OUTPUT ${joined} CONTENT "${text}" @ONLY)
     list(APPEND apart ${joined})
   endforeach()
@@ -115,59 +120,3 @@ function(tutti_program name)
   tutti_use_torch(${name})
   tutti_join(${name})
 endfunction()
-
-# What a set of tests needs: ninja tests_fast.
-if(TUTTI_TESTS)
-  foreach(label fast slow gpu)
-    add_custom_target(tests_${label})
-  endforeach()
-endif()
-
-# tutti_test(NAME [TORCH|TORCH_NN] [LABEL fast|slow|gpu] [ALONE] [TIMEOUT s] SOURCES ... [DEPENDS ...] [ENVIRONMENT ...]): one ctest entry.
-function(tutti_test name)
-  if(NOT TUTTI_TESTS)
-    return()
-  endif()
-  cmake_parse_arguments(arg "TORCH;TORCH_NN;ALONE" "LABEL;TIMEOUT" "SOURCES;DEPENDS;ENVIRONMENT" ${ARGN})
-  if(NOT arg_LABEL)
-    set(arg_LABEL fast)
-  endif()
-  if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT 300)
-    if(arg_LABEL STREQUAL slow)
-      set(arg_TIMEOUT 1200)
-    endif()
-  endif()
-  if(TUTTI_SANITIZE)
-    math(EXPR arg_TIMEOUT "5 * ${arg_TIMEOUT}")
-  endif()
-  add_executable(${name} ${arg_SOURCES})
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/test)
-  target_compile_options(${name} PRIVATE ${TUTTI_TEST_OPTIONS})
-  target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
-  target_link_libraries(${name} PRIVATE tutti_headers ${arg_DEPENDS} GTest::gmock GTest::gtest GTest::gtest_main)
-  tutti_use_torch(${name})
-  if(NOT arg_TORCH AND NOT arg_TORCH_NN)
-    target_precompile_headers(${name} REUSE_FROM tutti_pch_tests)
-  endif()
-  tutti_join(${name})
-  add_dependencies(tests_${arg_LABEL} ${name})
-  add_test(NAME ${name} COMMAND ${name})
-  # What is freed and kept all the same, to catch who still uses it, is little: tests look at how much memory they take.
-  set(sanitizer)
-  if(TUTTI_SANITIZE)
-    set(sanitizer "ASAN_OPTIONS=quarantine_size_mb=16"
-      "TSAN_OPTIONS=ignore_noninstrumented_modules=1:suppressions=${PROJECT_SOURCE_DIR}/cmake/tsan_suppressions.txt")
-  endif()
-  # Kernels sum in an order that depends on the number of threads; tests say themselves when they want more than one.
-  set_tests_properties(${name} PROPERTIES LABELS ${arg_LABEL} TIMEOUT ${arg_TIMEOUT}
-    ENVIRONMENT "OMP_NUM_THREADS=1;TUTTI_TEST_BIN=${CMAKE_BINARY_DIR}/bin;${arg_ENVIRONMENT};${sanitizer}")
-  if(arg_ALONE)
-    # Where it trains for minutes: beside another, the kernels' threads would wait for one another.
-    set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
-  endif()
-endfunction()
-
-if(TUTTI_TESTS)
-  enable_testing()
-endif()

@@ -14,7 +14,7 @@
 #include "tutti/store/manifest.h"
 #include "tutti/store/safetensors.h"
 
-namespace tutti::testing {
+namespace tutti::testing::checkpoint_parts_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -235,4 +235,4 @@ TEST(CheckpointParts, of_a_server_that_is_killed_while_it_writes_the_last_ones_a
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::checkpoint_parts_test

@@ -7,7 +7,7 @@
 
 #include "tests/together.h"
 
-namespace tutti::testing {
+namespace tutti::testing::clicks_test {
 namespace {
 
 // Each table has 80,000 numbers, so it is sharded.
@@ -77,4 +77,4 @@ TEST(Clicks, are_resumed_after_a_worker_was_killed) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::clicks_test

@@ -16,7 +16,7 @@
 #include "tutti/store/checkpoint.h"
 #include "tutti/store/safetensors.h"
 
-namespace tutti::testing {
+namespace tutti::testing::command_test {
 namespace {
 
 using ::testing::ContainsRegex;
@@ -264,4 +264,4 @@ TEST(Doctor, calls_a_contradictory_identity_bad) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::command_test

@@ -1,6 +1,6 @@
 #!/bin/sh
-# compile_errors_test.sh BUILD OBJECT CASES: compiles each case of the source of OBJECT, a target of the Ninja build BUILD. Case
-# 0 has to compile; every other one has to fail with a single error, which says what is expected.
+# compile_errors_test.sh BUILD OBJECT CASES: compiles the source of OBJECT, a target of the Ninja build BUILD. It has to compile,
+# and with WRONG it has to fail with one error for each of CASES places in it, each of which says what is expected.
 set -eu
 build=$1
 object=$2
@@ -8,14 +8,18 @@ cases=$3
 failures=0
 command=$(ninja -C "$build" -t commands "$object" | tail -n 1)
 cd "$build"
-for case in $(seq 0 "$cases"); do
-  errors=$(sh -c "$command -fsyntax-only -DCASE=$case" 2>&1 | grep -E 'error: ' || true)
-  if [ "$case" = 0 ]; then
-    [ -z "$errors" ] || { echo "FAILED: case 0 does not compile: $errors" && failures=$((failures + 1)); }
-  elif [ "$(printf '%s\n' "$errors" | wc -l)" != 1 ] || ! echo "$errors" | grep -qE 'the (loss|net) has to be'; then
-    echo "FAILED: case $case gives another error than the one expected: $errors"
-    failures=$((failures + 1))
-  fi
-done
+
+fail() {
+  echo "FAILED: $*"
+  failures=$((failures + 1))
+}
+
+if ! said=$(sh -c "$command -fsyntax-only" 2>&1); then fail "it does not compile: $said"; fi
+said=$(sh -c "$command -fsyntax-only -DWRONG" 2>&1 || true)
+errors=$(printf '%s\n' "$said" | grep 'error: ' || true)
+[ "$(printf '%s\n' "$errors" | grep -cE 'the (loss|net) has to be')" = "$cases" ] || fail "other errors than those expected: $errors"
+[ "$(printf '%s\n' "$errors" | wc -l)" = "$cases" ] || fail "more errors than those expected: $errors"
+places=$(printf '%s\n' "$said" | sed -nE 's/.*wrong_loss\.cc:([0-9]+):[0-9]+: +required from here/\1/p' | sort -u | wc -l)
+[ "$places" = "$cases" ] || fail "errors in $places places: $said"
 [ "$failures" -eq 0 ] || exit 1
 echo "all as expected"

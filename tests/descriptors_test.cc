@@ -10,7 +10,7 @@
 #include "tutti/base/file.h"
 #include "tutti/base/text.h"
 
-namespace tutti::testing {
+namespace tutti::testing::descriptors_test {
 namespace {
 
 using ::testing::AllOf;
@@ -118,4 +118,4 @@ TEST_F(Descriptors, say_what_is_in_the_way) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::descriptors_test

@@ -11,6 +11,7 @@
 
 #include "tutti/train/test_training.h"
 
+namespace evaluation_program {
 namespace {
 
 struct Options {
@@ -235,3 +236,5 @@ int main(int argc, char** argv) {
     options.own_loop ? train_in_own_loop(ctx, options) : train(ctx, options);
   });
 }
+
+}  // namespace evaluation_program

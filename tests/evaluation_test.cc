@@ -8,7 +8,7 @@
 #include "tests/evaluations.h"
 #include "tutti/base/error.h"
 
-namespace tutti::testing {
+namespace tutti::testing::evaluation_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -141,4 +141,4 @@ TEST(Here, only_the_chief_writes_the_events_of_the_program) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::evaluation_test

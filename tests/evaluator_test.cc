@@ -8,7 +8,7 @@
 #include "tests/evaluations.h"
 #include "tutti/base/error.h"
 
-namespace tutti::testing {
+namespace tutti::testing::evaluator_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -186,7 +186,7 @@ TEST(EvaluatorTask, evaluates_while_the_training_waits) {
 
 // --- Started by hand
 
-class ByHand : public ::testing::Test {
+class EvaluatorByHand : public ::testing::Test {
  protected:
   Flags program(const Flags& flags) const {
     return with({evaluation_program(), "--logdir", folder_ / "run"}, with(kFlags, flags));
@@ -203,7 +203,7 @@ class ByHand : public ::testing::Test {
 };
 
 // The evaluator comes first, and the training runs in one process that knows nothing of it.
-TEST_F(ByHand, it_waits_for_the_training_and_ends_with_it) {
+TEST_F(EvaluatorByHand, it_waits_for_the_training_and_ends_with_it) {
   const auto task = evaluator();
   ASSERT_TRUE(eventually([&] { return std::filesystem::exists(folder_ / "run/evaluator/lock"); }));
   const ProgramResult training = run_program(program(kInTraining));
@@ -212,7 +212,7 @@ TEST_F(ByHand, it_waits_for_the_training_and_ends_with_it) {
   EXPECT_EQ(rows_in(task->out(), "evaluated"), rows_in(training.out));
 }
 
-TEST_F(ByHand, it_ends_with_an_error_if_the_training_does_not_come_back) {
+TEST_F(EvaluatorByHand, it_ends_with_an_error_if_the_training_does_not_come_back) {
   const auto task = evaluator({"--start-timeout", "15"});
   ASSERT_TRUE(eventually([&] { return std::filesystem::exists(folder_ / "run/evaluator/lock"); }));
   EXPECT_EQ(run_program(killed_program()).exit_code, 128 + SIGKILL);
@@ -226,7 +226,7 @@ TEST_F(ByHand, it_ends_with_an_error_if_the_training_does_not_come_back) {
   EXPECT_EQ(recorded_in(folder_ / "run"), kSteps);
 }
 
-TEST_F(ByHand, it_goes_on_waiting_while_the_training_is_started_again) {
+TEST_F(EvaluatorByHand, it_goes_on_waiting_while_the_training_is_started_again) {
   const auto task = evaluator();
   ASSERT_TRUE(eventually([&] { return std::filesystem::exists(folder_ / "run/evaluator/lock"); }));
   EXPECT_EQ(run_program(killed_program()).exit_code, 128 + SIGKILL);
@@ -235,7 +235,7 @@ TEST_F(ByHand, it_goes_on_waiting_while_the_training_is_started_again) {
   EXPECT_EQ(recorded_in(folder_ / "run"), kSteps);
 }
 
-TEST_F(ByHand, a_second_one_is_told_that_the_first_has_the_folder) {
+TEST_F(EvaluatorByHand, a_second_one_is_told_that_the_first_has_the_folder) {
   const auto first = evaluator();
   ASSERT_TRUE(eventually([&] { return std::filesystem::exists(folder_ / "run/evaluator/lock"); }));
   const auto second = evaluator();
@@ -244,4 +244,4 @@ TEST_F(ByHand, a_second_one_is_told_that_the_first_has_the_folder) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::evaluator_test

@@ -10,9 +10,10 @@
 #include <torch/types.h>
 
 #include "tests/together.h"
+#include "tutti/base/test_run.h"
 #include "tutti/store/safetensors.h"
 
-namespace tutti::testing {
+namespace tutti::testing::export_command_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -367,9 +368,8 @@ TEST(GptExample, writes_the_same_in_cpp_and_in_python) {
       run_well(kGpt + Words{"--steps", "300", "--prompt", "the old", "--export-to", folder / "out"});
   const size_t begin = here.out.find("the old");
   ASSERT_NE(begin, std::string::npos) << here.out;
-  EXPECT_EQ(here.out.substr(begin), run_well({python, std::string(TUTTI_EXAMPLES) + "/15_gpt/generate.py",
-                                              folder / "out/1", "the old"})
-                                        .out);
+  EXPECT_EQ(here.out.substr(begin),
+            run_well({python, source_path("examples/15_gpt/generate.py"), folder / "out/1", "the old"}).out);
 }
 
 TEST(GptExample, has_the_same_perplexity_on_two_workers) {
@@ -393,8 +393,8 @@ TEST(ExportInPython, has_the_same_names_and_predictions) {
     run_well({program_path("tutti"), "export", folder / program, "--program", program_path(program), "--out",
               folder / program + "-exports"});
     const std::string path = folder / program + "-exports/1";
-    const nlohmann::json found = nlohmann::json::parse(
-        run_well({python, std::string(TUTTI_ORACLES) + "/run_export.py", path, "5"}).out);
+    const nlohmann::json found =
+        nlohmann::json::parse(run_well({python, source_path("tests/oracles/run_export.py"), path, "5"}).out);
     EXPECT_EQ(found.at("training"), false);
     const store::SafetensorsFile weights(path + "/weights.safetensors");
     std::set<std::string> names;
@@ -414,4 +414,4 @@ TEST(ExportInPython, has_the_same_names_and_predictions) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::export_command_test

@@ -7,7 +7,7 @@
 
 #include "tests/together.h"
 
-namespace tutti::testing {
+namespace tutti::testing::few_resources_test {
 namespace {
 
 using ::testing::AnyOf;
@@ -101,4 +101,4 @@ INSTANTIATE_TEST_SUITE_P(Limits, SmallFiles,
                          Combine(Values("workers", "servers", "in-graph"), Values(512, 20'000)));
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::few_resources_test

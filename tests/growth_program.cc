@@ -8,6 +8,7 @@
 
 #include <torch/torch.h>
 
+namespace growth_program {
 namespace {
 
 constexpr int64_t kExamples = 4000;
@@ -103,3 +104,5 @@ int main(int argc, char** argv) {
     own_loop ? train_in_own_loop(ctx, feed) : train(ctx, feed);
   });
 }
+
+}  // namespace growth_program

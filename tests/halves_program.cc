@@ -21,6 +21,7 @@
 #include "tutti/train/loop.h"
 #include "tutti/train/snapshot.h"
 
+namespace halves_program {
 namespace {
 
 namespace nn = torch::nn;
@@ -163,3 +164,5 @@ int main(int argc, char** argv) {
     return tutti::exit_code(error.kind());
   }
 }
+
+}  // namespace halves_program

@@ -9,7 +9,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/ports.h"
 
-namespace tutti::testing {
+namespace tutti::testing::halves_test {
 namespace {
 
 using ::testing::AllOf;
@@ -102,4 +102,4 @@ TEST_F(Halves, that_do_not_come_are_named) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::halves_test

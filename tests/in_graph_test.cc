@@ -12,7 +12,7 @@
 #include "tests/together.h"
 #include "tutti/base/error.h"
 
-namespace tutti::testing {
+namespace tutti::testing::in_graph_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -314,4 +314,4 @@ TEST_F(BareServers, are_waited_for_when_they_are_lost) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::in_graph_test

@@ -6,7 +6,7 @@
 #include "tests/together.h"
 #include "tutti/base/error.h"
 
-namespace tutti::testing {
+namespace tutti::testing::mixed_machines_test {
 namespace {
 
 using ::testing::AllOf;
@@ -110,4 +110,4 @@ TEST(MixedMachines, are_a_warning_for_a_run_that_goes_on) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::mixed_machines_test

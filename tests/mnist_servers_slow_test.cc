@@ -8,7 +8,7 @@
 
 #include "tests/served.h"
 
-namespace tutti::testing {
+namespace tutti::testing::mnist_servers_slow_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -67,4 +67,4 @@ TEST(MnistWithServers, runs_all_at_once) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::mnist_servers_slow_test

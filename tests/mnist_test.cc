@@ -9,18 +9,18 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/few_digits.h"
 #include "tests/tool.h"
 #include "tutti/base/interrupted.h"
 
-namespace tutti::testing {
+namespace tutti::testing::mnist_test {
 namespace {
 
 using ::testing::HasSubstr;
 
-std::vector<std::string> mnist(const std::vector<std::string>& flags) {
-  std::vector<std::string> command = {program_path("mnist"), "--threads", "1", "--seed", "3"};
-  command.insert(command.end(), flags.begin(), flags.end());
-  return command;
+// On few digits, unless the flags say otherwise.
+Words mnist(const Words& flags) {
+  return Words{program_path("mnist"), "--threads", "1", "--seed", "3", "--data", few_digits()} + flags;
 }
 
 nlohmann::json report_of(const std::string& path) {
@@ -170,7 +170,8 @@ TEST(Mnist, help_lists_every_flag_and_exits_well) {
 // As the first tutorials do: a line for step 0, and the accuracies on the batch and on the test digits after
 // the same steps.
 TEST(Mnist, prints_a_line_for_step_0_and_the_test_accuracy_at_the_same_intervals) {
-  const auto result = run_program(mnist({"--steps", "6", "--summary-every", "3", "--test-every", "3"}));
+  const auto result =
+      run_program(mnist({"--data", "", "--steps", "6", "--summary-every", "3", "--test-every", "3"}));
   EXPECT_EQ(result.exit_code, 0) << result.err;
   for (const char* step : {"0", "3", "6"}) {
     EXPECT_THAT(result.err, HasSubstr(std::string("step ") + step + "  accuracy (batch) "));
@@ -194,7 +195,7 @@ TEST(Mnist, says_which_flags_change_nothing) {
 // Example 07, which docs/training.md describes.
 TEST(Mnist, another_program_predicts_with_its_weights) {
   const TestFolder folder;
-  const auto trained = run_program(mnist({"--steps", "30", "--logdir", folder / "run"}));
+  const auto trained = run_program(mnist({"--data", "", "--steps", "30", "--logdir", folder / "run"}));
   ASSERT_EQ(trained.exit_code, 0) << trained.err;
   const std::string accuracy = trained.out.substr(trained.out.find("test accuracy"), 20);
   for (const std::string weights : {"run", "run/ckpt-30", "run/ckpt-30/weights.safetensors"}) {
@@ -208,4 +209,4 @@ TEST(Mnist, another_program_predicts_with_its_weights) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::mnist_test

@@ -11,7 +11,7 @@
 #include "tests/together.h"
 #include "tutti/base/file.h"
 
-namespace tutti::testing {
+namespace tutti::testing::movies_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -93,4 +93,4 @@ TEST(TwoHalves, refuse_several_lanes) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::movies_test

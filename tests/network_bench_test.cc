@@ -9,7 +9,7 @@
 #include "tutti/base/file.h"
 #include "tutti/base/ports.h"
 
-namespace tutti::testing {
+namespace tutti::testing::network_bench_test {
 namespace {
 
 using ::testing::ContainsRegex;
@@ -164,4 +164,4 @@ TEST_F(NetworkBench, help_has_what_matters_and_no_more) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::network_bench_test

@@ -7,7 +7,7 @@
 #include "tests/together.h"
 #include "tutti/base/error.h"
 
-namespace tutti::testing {
+namespace tutti::testing::optimizers_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -139,4 +139,4 @@ TEST(OptimizersTogether, unsupported_combinations_are_errors_that_say_what_to_do
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::optimizers_test

@@ -11,7 +11,7 @@
 #include "tests/together.h"
 #include "tutti/base/error.h"
 
-namespace tutti::testing {
+namespace tutti::testing::own_loop_test {
 namespace {
 
 Flags alone_with(const Flags& flags) {
@@ -251,4 +251,4 @@ TEST(WholeLoop, does_as_its_flags_say) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::own_loop_test

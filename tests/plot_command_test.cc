@@ -10,7 +10,7 @@
 #include "tutti/store/event_file.h"
 #include "tutti/store/report.h"
 
-namespace tutti::testing {
+namespace tutti::testing::plot_command_test {
 namespace {
 
 using ::testing::AllOf;
@@ -205,4 +205,4 @@ TEST_F(PlotInABrowser, shows_many_runs) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::plot_command_test

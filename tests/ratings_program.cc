@@ -5,6 +5,7 @@
 
 #include <torch/torch.h>
 
+namespace ratings_program {
 namespace {
 
 namespace data = tutti::data;
@@ -59,3 +60,5 @@ int main(int argc, char** argv) {
     trainer.fit(data::distributed_feed(ctx, ctx.config().data.path, schema).shuffle());
   });
 }
+
+}  // namespace ratings_program

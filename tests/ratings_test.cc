@@ -9,7 +9,7 @@
 #include "tests/together.h"
 #include "tutti/base/file.h"
 
-namespace tutti::testing {
+namespace tutti::testing::ratings_test {
 namespace {
 
 using ::testing::AllOf;
@@ -115,4 +115,4 @@ TEST_F(Ratings, say_which_id_is_none) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::ratings_test

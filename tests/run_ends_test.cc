@@ -9,7 +9,7 @@
 
 #include "tests/run_job.h"
 
-namespace tutti::testing {
+namespace tutti::testing::run_ends_test {
 namespace {
 
 using ::testing::AllOf;
@@ -547,4 +547,4 @@ TEST_F(Run, an_evaluator_runs_on_the_first_of_several_hosts) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::run_ends_test

@@ -22,7 +22,7 @@
 #include "tutti/base/secret.h"
 #include "tutti/base/sha256.h"
 
-namespace tutti::testing {
+namespace tutti::testing::run_hosts_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -538,4 +538,4 @@ TEST_F(RunHosts, that_do_not_fit_are_refused_at_once) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::run_hosts_test

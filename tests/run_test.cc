@@ -11,7 +11,7 @@
 
 #include "tests/run_job.h"
 
-namespace tutti::testing {
+namespace tutti::testing::run_test {
 namespace {
 
 using ::testing::AllOf;
@@ -326,4 +326,4 @@ TEST(Tutti, helps_and_tells_its_version) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::run_test

@@ -6,7 +6,7 @@
 #include "tutti/base/file.h"
 #include "tutti/base/ports.h"
 
-namespace tutti::testing {
+namespace tutti::testing::servers_bench_test {
 namespace {
 
 using ::testing::ContainsRegex;
@@ -120,4 +120,4 @@ TEST_F(ServersBench, help_has_what_matters_and_no_more) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::servers_bench_test

@@ -15,15 +15,14 @@
 
 #include "tests/served.h"
 
-namespace tutti::testing {
+namespace tutti::testing::servers_slow_test {
 namespace {
 
 using std::chrono::milliseconds;
 
 constexpr int kServers = 2;
 constexpr int kWorkers = 3;
-constexpr int kKills = 26;  // per strategy, in as many jobs as necessary
-constexpr int kMostOfOne = 13;
+constexpr int kMostOfOne = 13;  // kills in one job
 // A job that takes longer than this hangs.
 constexpr std::chrono::seconds kDeadline{240};
 // The maximum time between two kills of a job: some tasks are killed while another is still restarting.
@@ -85,12 +84,35 @@ class BadDay : public ::testing::Test {
     return json_of(report);
   }
 
+  // Runs as many jobs as it takes for so many kills.
+  void survive_in_lock_step(int kills, int steps) {
+    const Flags flags = {"--net", "normed", "--lanes", "6", "--batch", "8", "--steps", std::to_string(steps)};
+    const std::string alone = hash_of(training(1, flags), folder_);
+    for (int job = 0; killed_ < kills; ++job) {
+      const nlohmann::json report =
+          survive(fmt::format("sync{}", job), with(flags, {"--strategy", "ps-sync"}),
+                  std::min(kMostOfOne, kills - killed_));
+      ASSERT_EQ(report.value("weights_sha256", ""), alone) << last_words_;
+      EXPECT_EQ(report.value("examples", 0), steps * 6 * 8) << last_words_;
+    }
+  }
+  void survive_in_no_step(int kills) {
+    const Flags flags = {"--net", "odd", "--batch", "8", "--steps", "3000", "--evaluate"};
+    for (int job = 0; killed_ < kills; ++job) {
+      const nlohmann::json report =
+          survive(fmt::format("async{}", job), flags, std::min(kMostOfOne, kills - killed_));
+      ASSERT_EQ(report.value("steps", 0), 3000) << last_words_;
+      EXPECT_EQ(report.value("examples", 0), 3000 * 8) << last_words_;
+      EXPECT_GT(report["metrics"].value("accuracy", 0.0), 0.7) << last_words_;
+    }
+  }
+
+ private:
   const TestFolder folder_;
   const Load load_;
   std::string last_words_;
   int killed_ = 0;
 
- private:
   static bool kill_any(const ServedRun& job) {
     const int task = up_to(kServers + kWorkers - 1);
     return task < kServers ? job.try_to_kill("ps", task) : job.try_to_kill("worker", task - kServers);
@@ -101,27 +123,12 @@ class BadDay : public ::testing::Test {
 
 std::mt19937_64 BadDay::random;
 
-TEST_F(BadDay, in_lock_step_ends_with_the_bits_of_a_good_one) {
-  const Flags flags = {"--net", "normed", "--lanes", "6", "--batch", "8", "--steps", "600"};
-  const std::string alone = hash_of(training(1, flags), folder_);
-  for (int job = 0; killed_ < kKills; ++job) {
-    const nlohmann::json report = survive(fmt::format("sync{}", job), with(flags, {"--strategy", "ps-sync"}),
-                                          std::min(kMostOfOne, kKills - killed_));
-    ASSERT_EQ(report.value("weights_sha256", ""), alone) << last_words_;
-    EXPECT_EQ(report.value("examples", 0), 600 * 6 * 8) << last_words_;
-  }
-}
+TEST_F(BadDay, in_lock_step_ends_with_the_bits_of_a_good_one) { survive_in_lock_step(3, 300); }
+TEST_F(BadDay, in_no_step_ends_after_as_many_as_asked_for_and_has_learnt) { survive_in_no_step(3); }
 
-TEST_F(BadDay, in_no_step_ends_after_as_many_as_asked_for_and_has_learnt) {
-  const Flags flags = {"--net", "odd", "--batch", "8", "--steps", "3000", "--evaluate"};
-  for (int job = 0; killed_ < kKills; ++job) {
-    const nlohmann::json report =
-        survive(fmt::format("async{}", job), flags, std::min(kMostOfOne, kKills - killed_));
-    ASSERT_EQ(report.value("steps", 0), 3000) << last_words_;
-    EXPECT_EQ(report.value("examples", 0), 3000 * 8) << last_words_;
-    EXPECT_GT(report["metrics"].value("accuracy", 0.0), 0.7) << last_words_;
-  }
-}
+using BadDaySoak = BadDay;
+TEST_F(BadDaySoak, in_lock_step_ends_with_the_bits_of_a_good_one) { survive_in_lock_step(26, 600); }
+TEST_F(BadDaySoak, in_no_step_ends_after_as_many_as_asked_for_and_has_learnt) { survive_in_no_step(26); }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::servers_slow_test

@@ -13,7 +13,7 @@
 #include "tutti/base/text.h"
 #include "tutti/rpc/test_certificates.h"
 
-namespace tutti::testing {
+namespace tutti::testing::servers_test {
 namespace {
 
 using ::testing::AnyOf;
@@ -162,7 +162,7 @@ TEST(Servers, give_the_chief_checkpoints_while_they_take_its_pushes) {
                           "--checkpoint-every", "2", "--report", report}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(json_of(report).at("restarts"), 0);
-  EXPECT_THAT(result.err, testing::Not(testing::HasSubstr("when the lost task has connected again")));
+  EXPECT_THAT(result.err, Not(HasSubstr("when the lost task has connected again")));
 }
 
 TEST(Servers, keep_workers_in_lock_step_where_none_may_be_ahead) {
@@ -627,4 +627,4 @@ TEST(Servers, refuse_synchronised_batch_norm_with_one_worker_too) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::servers_test

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/few_digits.h"
 #include "tests/tool.h"
 #include "tutti/base/file.h"
 

@@ -10,7 +10,7 @@
 #include "tests/sweep.h"
 #include "tutti/base/test_refused_calls.h"
 
-namespace tutti::testing {
+namespace tutti::testing::sweep_ends_test {
 namespace {
 
 using nlohmann::json;
@@ -255,7 +255,8 @@ TEST_F(SweepOf, a_second_signal_kills_the_runs) {
 // One worker of the job is killed, and so the run is restarted.
 TEST_F(SweepOf, a_job_of_two_workers_that_loses_one_goes_on_from_its_checkpoint) {
   const Words flags = {
-      "--steps", "100", "--batch", "2", "--threads", "1", "--lanes", "2", "--checkpoint-every", "5"};
+      "--steps", "100",    "--batch",   "2", "--threads", "1", "--lanes", "2", "--checkpoint-every",
+      "5",       "--data", few_digits()};
   RunningProgram running(
       Words{program_path("tutti"), "sweep", "--logdir", top_, "--set", "learning-rate=1e-3", "-n", "1", "--",
             program_path("tutti"), "run", "-n", "2", "--", program_path("mnist")} +
@@ -274,4 +275,4 @@ TEST_F(SweepOf, a_job_of_two_workers_that_loses_one_goes_on_from_its_checkpoint)
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::sweep_ends_test

@@ -9,7 +9,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-namespace tutti::testing {
+namespace tutti::testing::sweep_test {
 namespace {
 
 using nlohmann::json;
@@ -208,7 +208,8 @@ TEST_F(SweepOf, bad_arguments_are_errors_that_say_what_to_do) {
 }
 
 TEST_F(SweepOf, the_example_has_the_weights_of_an_uninterrupted_run_after_halving) {
-  const Words flags = {"--steps", "16", "--batch", "4", "--threads", "1", "--decay-steps", "16"};
+  const Words flags = {"--steps", "16",         "--batch",       "4", "--threads", "1",
+                       "--data",  few_digits(), "--decay-steps", "16"};
   const Words command =
       Words{program_path("tutti"), "sweep", "--logdir",     top_, "--set", "learning-rate=1e-3,1e-6,1e-9",
             "--halving",           "--by",  "accuracy:max", "-n", "2",     "--",
@@ -234,4 +235,4 @@ TEST_F(SweepOf, the_example_has_the_weights_of_an_uninterrupted_run_after_halvin
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::sweep_test

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+namespace tables_program {
 namespace {
 
 using tutti::Batch;
@@ -155,3 +156,5 @@ int main(int argc, char** argv) {
     trainer.evaluate(test, {tutti::metrics::auc("click")});
   });
 }
+
+}  // namespace tables_program

@@ -7,7 +7,7 @@
 #include "tests/served.h"
 #include "tutti/base/file.h"
 
-namespace tutti::testing {
+namespace tutti::testing::tables_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -240,4 +240,4 @@ TEST(Tables, cannot_be_trained_by_passive_workers) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::tables_test

@@ -8,7 +8,7 @@
 #include "tests/together.h"
 #include "tutti/base/test_trace.h"
 
-namespace tutti::testing {
+namespace tutti::testing::timeline_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -150,4 +150,4 @@ TEST(Timeline, a_path_that_cannot_be_written_is_an_error_at_once) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::timeline_test

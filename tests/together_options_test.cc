@@ -14,7 +14,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/test_refused_calls.h"
 
-namespace tutti::testing {
+namespace tutti::testing::together_options_test {
 namespace {
 
 using ::testing::AllOf;
@@ -340,4 +340,4 @@ TEST(TogetherOptions, the_plan_says_what_makes_the_bits_depend_on_the_number_of_
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::together_options_test

@@ -15,6 +15,7 @@
 
 #include "examples/common/digits.h"
 
+namespace together_program {
 namespace {
 
 namespace nn = torch::nn;
@@ -529,3 +530,5 @@ int main(int argc, char** argv) {
     if (options.net == "wide") train<Wide>(ctx, options);
   });
 }
+
+}  // namespace together_program

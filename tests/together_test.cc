@@ -12,7 +12,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/ports.h"
 
-namespace tutti::testing {
+namespace tutti::testing::together_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -278,4 +278,4 @@ TEST(Together, synchronised_batch_norm_says_what_it_needs) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::together_test

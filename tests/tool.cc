@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cerrno>
-#include <cstdlib>
 #include <fcntl.h>
 #include <filesystem>
 #include <poll.h>
@@ -152,12 +151,6 @@ ProgramResult run_program(const std::vector<std::string>& command,
   RunningProgram program(command, environment, crashes);
   const int exit_code = program.wait();
   return {exit_code, program.out(), program.err()};
-}
-
-std::string program_path(const std::string& name) {
-  const char* folder = std::getenv("TUTTI_TEST_BIN");
-  if (folder == nullptr) throw std::runtime_error("TUTTI_TEST_BIN is not set: run it through ctest");
-  return std::string(folder) + "/" + name;
 }
 
 bool eventually(const std::function<bool()>& condition) {

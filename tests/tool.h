@@ -9,6 +9,7 @@
 
 #include "tutti/base/net.h"
 #include "tutti/base/test_folder.h"
+#include "tutti/base/test_run.h"
 
 namespace tutti::testing {
 
@@ -70,9 +71,6 @@ struct ProgramResult {
 
 ProgramResult run_program(const std::vector<std::string>& command,
                           const std::vector<std::string>& environment = {}, Crashes crashes = Crashes::Fail);
-
-// The path of a program in build/bin.
-std::string program_path(const std::string& name);
 
 // Returns the address of this machine with this port.
 inline SocketAddress loopback(int port) { return resolve("127.0.0.1", port).addresses.front(); }

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest-spi.h>
 
-namespace tutti::testing {
+namespace tutti::testing::tool_test {
 namespace {
 
 Words shell(const std::string& script) { return {"sh", "-c", script}; }
@@ -44,4 +44,4 @@ TEST(Crash, is_found_in_what_launchers_and_sanitizers_print) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::tool_test

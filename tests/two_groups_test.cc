@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <map>
 #include <set>
-#include <thread>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,7 +12,7 @@
 #include "tutti/base/file.h"
 #include "tutti/base/ports.h"
 
-namespace tutti::testing {
+namespace tutti::testing::two_groups_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -75,9 +74,10 @@ TEST(TwoGroups, resume_after_all_were_killed) {
   const auto straight = weights_after(4, folder / "straight", 3000);
   {
     RunningProgram killed(command(4, folder / "run", 3000));
-    while (!std::filesystem::exists(folder / "run/narrow/latest") ||
-           !std::filesystem::exists(folder / "run/wide/latest"))
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    ASSERT_TRUE(eventually([&] {
+      return std::filesystem::exists(folder / "run/narrow/latest") &&
+             std::filesystem::exists(folder / "run/wide/latest");
+    }));
     ::kill(killed.pid(), SIGKILL);
     killed.wait();
   }
@@ -215,4 +215,4 @@ TEST(Ring, of_one_worker_is_a_program_like_any_other) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::two_groups_test

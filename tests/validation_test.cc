@@ -7,7 +7,7 @@
 
 #include "tests/together.h"
 
-namespace tutti::testing {
+namespace tutti::testing::validation_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -145,4 +145,4 @@ TEST(Validation, an_evaluation_has_the_same_loss_in_every_way_of_training) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::validation_test

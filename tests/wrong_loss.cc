@@ -1,27 +1,35 @@
-// Programs that must not compile, one for each CASE, for compile_errors_test.sh.
+// For compile_errors_test.sh: a program that compiles, and with WRONG four that must not.
 #include <torch/torch.h>
 
 #include "tutti/train/trainer.h"
 
-void train(const tutti::Context& context) {
-  torch::nn::Sequential net(torch::nn::Linear(3, 1));
-  const torch::optim::AdamOptions adam(1e-3);
-#if CASE == 0  // compiles
-  tutti::Trainer trainer(context, net, adam, [](torch::nn::Sequential& n, const tutti::Batch& b) {
-    return n->forward(b["x"]).mean();
-  });
-#elif CASE == 1  // another net
+using torch::nn::Sequential;
+using torch::optim::AdamOptions;
+
+#ifndef WRONG
+void right(const tutti::Context& context, Sequential& net, const AdamOptions& adam) {
+  tutti::Trainer trainer(context, net, adam,
+                         [](Sequential& n, const tutti::Batch& b) { return n->forward(b["x"]).mean(); });
+}
+#else
+void another_net(const tutti::Context& context, Sequential& net, const AdamOptions& adam) {
   tutti::Trainer trainer(context, net, adam, [](torch::nn::LinearImpl& n, const tutti::Batch& b) {
     return n.forward(b["x"]).mean();
   });
-#elif CASE == 2  // the batch is missing
-  tutti::Trainer trainer(context, net, adam,
-                         [](torch::nn::Sequential& n) { return n->parameters()[0].sum(); });
-#elif CASE == 3  // a loss that is no tensor
-  tutti::Trainer trainer(context, net, adam, [](torch::nn::Sequential&, const tutti::Batch&) { return 0.5; });
-#elif CASE == 4  // the module itself instead of a handle
+}
+
+void no_batch(const tutti::Context& context, Sequential& net, const AdamOptions& adam) {
+  tutti::Trainer trainer(context, net, adam, [](Sequential& n) { return n->parameters()[0].sum(); });
+}
+
+void no_tensor(const tutti::Context& context, Sequential& net, const AdamOptions& adam) {
+  tutti::Trainer trainer(context, net, adam, [](Sequential&, const tutti::Batch&) { return 0.5; });
+}
+
+// The module itself instead of a handle.
+void no_handle(const tutti::Context& context, Sequential& net, const AdamOptions& adam) {
   tutti::Trainer trainer(context, *net, adam, [](torch::nn::SequentialImpl& n, const tutti::Batch& b) {
     return n.forward(b["x"]).mean();
   });
-#endif
 }
+#endif

@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-namespace tutti {
+namespace tutti::machine_test {
 namespace {
 
 using Level = Finding::Level;
@@ -95,4 +95,4 @@ TEST(Doctor, has_advice_wherever_something_is_not_fine_and_only_there) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::machine_test

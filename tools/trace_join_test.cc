@@ -6,7 +6,7 @@
 #include "tutti/base/test_folder.h"
 #include "tutti/base/test_trace.h"
 
-namespace tutti {
+namespace tutti::trace_join_test {
 namespace {
 
 using testing::HasSubstr;
@@ -140,4 +140,4 @@ TEST(TraceJoin, refuses_what_is_no_timeline) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::trace_join_test

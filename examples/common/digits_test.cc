@@ -10,7 +10,7 @@
 #include "examples/common/digit_shapes.h"
 #include "tutti/base/test_errors.h"
 
-namespace example {
+namespace example::digits_test {
 namespace {
 
 // Computes the 64-bit FNV-1a hash.
@@ -93,4 +93,4 @@ TEST(DigitShapes, fit_into_the_unit_square_and_have_strokes_of_two_knots_or_more
 }
 
 }  // namespace
-}  // namespace example
+}  // namespace example::digits_test

@@ -3,6 +3,8 @@
 
 #include "tests/drawn/training.h"
 
+namespace drawn_program {
+
 int main(int argc, char** argv) {
   int64_t number = 0;
   tutti::testing::Accident accident;
@@ -21,3 +23,5 @@ int main(int argc, char** argv) {
     tutti::testing::train(context, tutti::testing::Draw(static_cast<uint64_t>(number)), accident);
   });
 }
+
+}  // namespace drawn_program

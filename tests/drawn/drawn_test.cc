@@ -1,6 +1,7 @@
 // Draws training programs, and for each a way to run it: on several workers, with servers, or by a master,
 // and possibly with a task that is killed or told to stop in the middle. The result must have the bits of one
-// process. TUTTI_TEST_DRAWS="200..1200" draws others than the usual fifty.
+// process. There are ten draws, and forty more in the soak tests; TUTTI_TEST_DRAWS="200..1200" draws others
+// than these.
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
@@ -19,12 +20,13 @@ namespace {
 
 struct Range {
   uint64_t begin = 0;
-  uint64_t end = 50;
+  uint64_t end = 0;
 };
 
-Range drawn_range() {
+// Returns the range in TUTTI_TEST_DRAWS, or the usual one.
+Range drawn_range(Range usual) {
   const char* text = std::getenv("TUTTI_TEST_DRAWS");
-  if (text == nullptr) return {};
+  if (text == nullptr) return usual;
   const std::string range = text;
   const size_t dots = range.find("..");
   if (dots == std::string::npos) return {std::stoull(range), std::stoull(range) + 1};
@@ -126,9 +128,8 @@ std::string run(const Draw& draw, const Way& way, const TestFolder& folder) {
   return result_in(report);
 }
 
-TEST(Drawn, every_program_ends_with_the_same_bits_in_every_way_of_running_it) {
-  const auto [begin, end] = drawn_range();
-  for (uint64_t number = begin; number < end; ++number) {
+void expect_the_bits_of_one(Range draws) {
+  for (uint64_t number = draws.begin; number < draws.end; ++number) {
     const TestFolder folder;
     const Draw draw(number);
     const std::string expected = alone(draw, folder);
@@ -136,6 +137,14 @@ TEST(Drawn, every_program_ends_with_the_same_bits_in_every_way_of_running_it) {
     const Way way = draw_way(dice, draw);
     EXPECT_EQ(run(draw, way, folder), expected) << draw.describe() << "\n  by " << way.describe();
   }
+}
+
+TEST(Drawn, every_program_ends_with_the_same_bits_in_every_way_of_running_it) {
+  expect_the_bits_of_one(drawn_range({0, 10}));
+}
+
+TEST(DrawnSoak, every_program_ends_with_the_same_bits_in_every_way_of_running_it) {
+  expect_the_bits_of_one(drawn_range({10, 50}));
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include "tests/launchers/training.h"
 #include "tests/together.h"
 
-namespace tutti::testing {
+namespace tutti::testing::mpirun_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -39,7 +39,7 @@ TEST_P(MpirunOver, four_ranks_end_with_the_bits_of_one) {
 
 TEST_P(MpirunOver, dropout_and_batch_norm_have_the_bits_of_one) {
   for (const char* net : {"cnn", "normed", "odd"}) {
-    const Flags flags = {"--net", net, "--lanes", "6", "--batch", "3", "--steps", "50"};
+    const Flags flags = {"--net", net, "--lanes", "6", "--batch", "3", "--steps", "10"};
     const Flags all = with({together_program(), "--threads", "1", "--comm", GetParam()}, flags);
     EXPECT_EQ(hash_of(with(mpirun("3"), all), training_.folder()),
               hash_of(training(1, flags), training_.folder()))
@@ -77,4 +77,4 @@ TEST_F(Mpirun, by_itself_chooses_shared_memory_on_one_host) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::mpirun_test

@@ -13,7 +13,7 @@
 #include "tutti/base/ports.h"
 #include "tutti/base/text.h"
 
-namespace tutti::testing {
+namespace tutti::testing::srun_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -168,4 +168,4 @@ TEST_F(Srun, ends_all_when_a_task_is_killed) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::srun_test

@@ -15,7 +15,7 @@
 #include "tests/run_job.h"
 #include "tutti/base/file.h"
 
-namespace tutti::testing {
+namespace tutti::testing::ssh_test {
 namespace {
 
 using ::testing::AnyOf;
@@ -298,4 +298,4 @@ TEST_F(Ssh, a_folder_that_is_not_there_is_replaced_by_the_home) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::ssh_test

@@ -10,7 +10,7 @@
 #include "tests/launchers/training.h"
 #include "tutti/base/ports.h"
 
-namespace tutti::testing {
+namespace tutti::testing::tf_config_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -118,4 +118,4 @@ TEST_F(ByHand, a_chief_that_never_starts_is_named_by_all) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::tf_config_test

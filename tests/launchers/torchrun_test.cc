@@ -11,7 +11,7 @@
 #include "tests/launchers/training.h"
 #include "tutti/base/ports.h"
 
-namespace tutti::testing {
+namespace tutti::testing::torchrun_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -143,4 +143,4 @@ TEST_F(Torchrun, starts_all_again_when_one_is_killed) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::torchrun_test

@@ -1,7 +1,6 @@
 #include "tests/launchers/training.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -10,43 +9,13 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "tests/few_digits.h"
 #include "tutti/base/text.h"
 
 namespace tutti::testing {
-namespace {
-
-std::string big_endian(std::initializer_list<uint32_t> numbers) {
-  std::string bytes;
-  for (const uint32_t number : numbers) {
-    for (int shift = 24; shift >= 0; shift -= 8) bytes += static_cast<char>(number >> shift & 0xff);
-  }
-  return bytes;
-}
-
-// Writes random pixels in the format of MNIST; they need not be recognisable.
-void write_digits(const TestFolder& folder, const std::string& name, uint32_t count) {
-  constexpr uint32_t kSide = 28;
-  std::string images = big_endian({2051, count, kSide, kSide});
-  std::string labels = big_endian({2049, count});
-  uint32_t noise = 1;
-  for (uint32_t i = 0; i < count; ++i) {
-    labels += static_cast<char>(i % 10);
-    for (uint32_t pixel = 0; pixel < kSide * kSide; ++pixel) {
-      noise = noise * 1664525 + 1013904223;
-      images += static_cast<char>(noise >> 24);
-    }
-  }
-  folder.write(name + "-images-idx3-ubyte", images);
-  folder.write(name + "-labels-idx1-ubyte", labels);
-}
-
-}  // namespace
 
 // The name does not begin with TUTTI_, since the program refuses unknown variables of that prefix.
-Training::Training() : mark_("LAUNCHERS_TEST=" + folder_.path()) {
-  write_digits(folder_, "train", 200);
-  write_digits(folder_, "t10k", 20);
-}
+Training::Training() : mark_("LAUNCHERS_TEST=" + folder_.path()) { write_few_digits(folder_); }
 
 std::vector<std::string> Training::with_flags(std::vector<std::string> launcher,
                                               const std::vector<std::string>& some,

@@ -12,7 +12,7 @@
 #include "tests/launchers/training.h"
 #include "tutti/base/file.h"
 
-namespace tutti::testing {
+namespace tutti::testing::two_hosts_test {
 namespace {
 
 using ::testing::AnyOf;
@@ -234,4 +234,4 @@ TEST_P(CutCable, ends_all_and_each_says_whom_it_misses) {
 }
 
 }  // namespace
-}  // namespace tutti::testing
+}  // namespace tutti::testing::two_hosts_test

@@ -5,7 +5,7 @@
 
 #include "tutti/base/test_errors.h"
 
-namespace tutti::bench {
+namespace tutti::bench::figures_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -85,4 +85,4 @@ TEST(Figures, json_has_a_row_for_each) {
 }
 
 }  // namespace
-}  // namespace tutti::bench
+}  // namespace tutti::bench::figures_test

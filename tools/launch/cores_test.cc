@@ -5,7 +5,7 @@
 
 #include <gmock/gmock.h>
 
-namespace tutti {
+namespace tutti::cores_test {
 namespace {
 
 using testing::ElementsAre;
@@ -40,4 +40,4 @@ TEST(Cores, nobody_is_pinned_where_there_are_more_workers) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::cores_test

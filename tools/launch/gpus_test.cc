@@ -5,7 +5,7 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
 
-namespace tutti {
+namespace tutti::gpus_test {
 namespace {
 
 using testing::AllOf;
@@ -123,4 +123,4 @@ TEST_F(Gpus, are_looked_for_where_the_container_runtime_keeps_out_of_it) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::gpus_test

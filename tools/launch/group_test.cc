@@ -12,7 +12,7 @@
 #include "tutti/base/file.h"
 #include "tutti/base/test_folder.h"
 
-namespace tutti {
+namespace tutti::group_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -113,4 +113,4 @@ TEST(TaskGroup, names_a_task_that_it_kills_after_a_signal) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::group_test

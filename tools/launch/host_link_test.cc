@@ -9,7 +9,7 @@
 #include "tutti/base/file.h"
 #include "tutti/base/test_errors.h"
 
-namespace tutti {
+namespace tutti::host_link_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -129,4 +129,4 @@ TEST(HostLines, are_told_apart_from_output) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::host_link_test

@@ -7,7 +7,7 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/base/this_host.h"
 
-namespace tutti {
+namespace tutti::host_slots_test {
 namespace {
 
 using testing::AllOf;
@@ -116,4 +116,4 @@ TEST(Quoted, words_are_read_back_by_a_shell) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::host_slots_test

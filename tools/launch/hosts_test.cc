@@ -5,7 +5,7 @@
 
 #include "tutti/base/test_errors.h"
 
-namespace tutti {
+namespace tutti::hosts_test {
 namespace {
 
 using testing::AllOf;
@@ -127,4 +127,4 @@ TEST(JobHosts, that_are_told_badly_are_refused) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::hosts_test

@@ -4,7 +4,7 @@
 
 #include <gmock/gmock.h>
 
-namespace tutti {
+namespace tutti::line_splitter_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -81,4 +81,4 @@ TEST(LineSplitter, keeps_bytes_that_are_no_text) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::line_splitter_test

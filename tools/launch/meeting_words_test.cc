@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-namespace tutti {
+namespace tutti::meeting_words_test {
 namespace {
 
 const std::string kPrint(64, 'a');
@@ -101,4 +101,4 @@ TEST(MeetingWords, text_from_the_network_cannot_move_the_cursor) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::meeting_words_test

@@ -6,7 +6,7 @@
 
 #include "tutti/base/error.h"
 
-namespace tutti {
+namespace tutti::outcome_test {
 namespace {
 
 // Build statuses as wait(2) encodes them on Linux.
@@ -41,4 +41,4 @@ TEST(Outcome, prefers_the_cause_to_what_followed_from_it) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::outcome_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tutti {
+namespace tutti::restart_pause_test {
 namespace {
 
 using std::chrono::seconds;
@@ -26,4 +26,4 @@ TEST(RestartPause, is_described_if_there_is_one) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::restart_pause_test

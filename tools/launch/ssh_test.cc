@@ -4,7 +4,7 @@
 
 #include "tutti/base/test_errors.h"
 
-namespace tutti {
+namespace tutti::ssh_test {
 namespace {
 
 using testing::AllOf;
@@ -23,7 +23,7 @@ TEST(RemoteShell, is_ssh_that_asks_nothing_unless_the_user_says_otherwise) {
   const auto own = RemoteShell::of("/usr/bin/ssh  -p 22", "").command("b", 1);
   EXPECT_EQ((std::vector<std::string>{own.begin(), own.begin() + 4}),
             (std::vector<std::string>{"/usr/bin/ssh", "-p", "22", "-T"}));
-  EXPECT_THAT(own.back(), HasSubstr("launch_test run-host 1"));
+  EXPECT_THAT(own.back(), HasSubstr("plain_tests run-host 1"));
 }
 
 TEST(RemoteShell, may_be_another_program) {
@@ -34,4 +34,4 @@ TEST(RemoteShell, may_be_another_program) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::ssh_test

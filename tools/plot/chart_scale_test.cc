@@ -6,7 +6,7 @@
 
 #include <gmock/gmock.h>
 
-namespace tutti::chart {
+namespace tutti::chart::chart_scale_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -95,4 +95,4 @@ TEST(Scale, leaves_out_what_it_cannot_show) {
 }
 
 }  // namespace
-}  // namespace tutti::chart
+}  // namespace tutti::chart::chart_scale_test

@@ -10,7 +10,7 @@
 
 #include "tools/plot/chart_text.h"
 
-namespace tutti::chart {
+namespace tutti::chart::chart_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -186,4 +186,4 @@ TEST(Charts, can_be_read_on_light_and_dark_backgrounds) {
 }
 
 }  // namespace
-}  // namespace tutti::chart
+}  // namespace tutti::chart::chart_test

@@ -13,7 +13,7 @@
 #include "tutti/store/event_file.h"
 #include "tutti/store/report.h"
 
-namespace tutti::plot {
+namespace tutti::plot::plot_test {
 namespace {
 
 using chart::Point;
@@ -348,4 +348,4 @@ TEST(Plots, are_of_the_charts_that_are_asked_for) {
 }
 
 }  // namespace
-}  // namespace tutti::plot
+}  // namespace tutti::plot::plot_test

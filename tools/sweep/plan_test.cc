@@ -8,7 +8,7 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/base/text.h"
 
-namespace tutti {
+namespace tutti::plan_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -173,4 +173,4 @@ TEST(Halving, stops_no_run_before_the_least_number_of_steps) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::plan_test

@@ -7,7 +7,7 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
 
-namespace tutti {
+namespace tutti::results_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -126,4 +126,4 @@ TEST(SweepResults, read_the_report_of_a_program) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::results_test

@@ -7,7 +7,7 @@
 
 #include "tutti/base/test_folder.h"
 
-namespace tutti {
+namespace tutti::run_files_test {
 namespace {
 
 using testing::HasSubstr;
@@ -57,4 +57,4 @@ TEST(SweepReport, says_what_is_wrong_with_it) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::run_files_test

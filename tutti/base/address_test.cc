@@ -5,7 +5,7 @@
 
 #include "tutti/base/test_errors.h"
 
-namespace tutti {
+namespace tutti::address_test {
 namespace {
 
 using testing::AllOf;
@@ -54,4 +54,4 @@ TEST(Address, ipv6_without_brackets_says_what_to_do) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::address_test

@@ -6,7 +6,7 @@
 
 #include "tutti/base/file.h"
 
-namespace tutti {
+namespace tutti::crc32c_test {
 namespace {
 
 using Code = uint32_t (*)(std::span<const std::byte>, uint32_t);
@@ -40,4 +40,4 @@ TEST_P(Crc32c, goes_on_where_it_was_cut) {
 INSTANTIATE_TEST_SUITE_P(Codes, Crc32c, testing::Values(Code{crc32c}, Code{crc32c_portable}));
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::crc32c_test

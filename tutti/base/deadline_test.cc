@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tutti {
+namespace tutti::deadline_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -28,4 +28,4 @@ TEST(Deadline, of_an_endless_wait_lies_in_the_future) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::deadline_test

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tutti {
+namespace tutti::environment_test {
 namespace {
 
 TEST(Environment, tells_an_empty_variable_from_none) {
@@ -25,4 +25,4 @@ TEST(Environment, takes_a_copy_of_the_process_s) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::environment_test

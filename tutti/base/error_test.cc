@@ -10,7 +10,7 @@
 #include "tutti/base/check.h"
 #include "tutti/base/test_errors.h"
 
-namespace tutti {
+namespace tutti::error_test {
 namespace {
 
 using testing::AllOf;
@@ -58,4 +58,4 @@ TEST(Check, says_where_and_with_which_values) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::error_test

@@ -5,7 +5,7 @@
 
 #include "tutti/base/error.h"
 
-namespace tutti {
+namespace tutti::every_test {
 namespace {
 
 TEST(Every, reads_steps_and_seconds) {
@@ -61,4 +61,4 @@ TEST(Due, counts_steps_or_seconds) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::every_test

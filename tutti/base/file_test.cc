@@ -15,7 +15,7 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
 
-namespace tutti {
+namespace tutti::file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -104,7 +104,7 @@ TEST(File, says_where_a_file_ends_too_early) {
 }
 
 TEST(ReadSystemFile, reads_what_has_no_size) {
-  EXPECT_THAT(read_system_file("/proc/self/cmdline"), HasSubstr("base_test"));
+  EXPECT_THAT(read_system_file("/proc/self/cmdline"), HasSubstr("plain_tests"));
 }
 
 // As for a process that ends between open(2) and read(2), where a stream's buffer throws.
@@ -199,4 +199,4 @@ TEST(FileDescriptor, moves_and_closes_once) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::file_test

@@ -14,9 +14,10 @@
 #include "tutti/base/file.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
+#include "tutti/base/test_run.h"
 #include "tutti/base/text.h"
 
-namespace tutti {
+namespace tutti::flags_test {
 namespace {
 
 using testing::AllOf;
@@ -696,7 +697,7 @@ std::string content_of(std::string cell) {
 std::vector<std::string> flags_on_the_page() {
   std::vector<std::string> flags;
   bool among_flags = false;
-  for (const std::string& line : split(read_file(TUTTI_REFERENCE), '\n')) {
+  for (const std::string& line : split(read_file(source_path("docs/reference.md")), '\n')) {
     if (line.starts_with("## ")) among_flags = line == "## Flags";
     if (!among_flags || !line.starts_with("| `--")) continue;
     const std::vector<std::string> cells = split(line, '|');
@@ -726,4 +727,4 @@ TEST(RunConfig, every_standard_flag_has_a_scope_of_its_own) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::flags_test

@@ -16,7 +16,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/interrupted.h"
 
-namespace tutti {
+namespace tutti::guarded_main_test {
 namespace {
 
 struct Ended {
@@ -116,4 +116,4 @@ TEST(GuardedMain, closed_standard_streams_are_replaced_by_the_null_device) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::guarded_main_test

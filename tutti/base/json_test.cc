@@ -6,7 +6,7 @@
 
 #include "tutti/base/test_errors.h"
 
-namespace tutti {
+namespace tutti::json_test {
 namespace {
 
 using testing::AllOf;
@@ -89,4 +89,4 @@ TEST(JsonText, names_types_for_people) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::json_test

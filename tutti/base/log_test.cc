@@ -10,7 +10,7 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/base/text.h"
 
-namespace tutti {
+namespace tutti::log_test {
 namespace {
 
 using testing::HasSubstr;
@@ -73,4 +73,4 @@ TEST(Log, reads_its_levels) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::log_test

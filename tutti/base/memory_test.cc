@@ -9,7 +9,7 @@
 #include "tutti/base/file.h"
 #include "tutti/base/test_errors.h"
 
-namespace tutti {
+namespace tutti::memory_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -48,4 +48,4 @@ TEST(AllocatePages, refuses_more_than_the_machine_has_and_keeps_none_of_it) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::memory_test

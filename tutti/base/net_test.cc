@@ -11,7 +11,7 @@
 #include "tutti/base/random_key.h"
 #include "tutti/base/this_host.h"
 
-namespace tutti {
+namespace tutti::net_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -81,4 +81,4 @@ TEST(RandomKey, is_another_one_every_time) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::net_test

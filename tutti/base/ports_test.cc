@@ -5,7 +5,7 @@
 
 #include <gmock/gmock.h>
 
-namespace tutti {
+namespace tutti::ports_test {
 namespace {
 
 TEST(Ports, are_all_different_and_above_the_privileged_ones) {
@@ -29,4 +29,4 @@ TEST(Ports, are_none_that_the_system_would_give_to_others) {
 TEST(Ports, none_where_none_is_asked_for) { EXPECT_TRUE(free_ports(0).empty()); }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::ports_test

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tutti {
+namespace tutti::ran_out_test {
 namespace {
 
 TEST(RanOut, is_memory_threads_descriptors_and_disks) {
@@ -26,4 +26,4 @@ TEST(RanOut, is_nothing_else) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::ran_out_test

@@ -8,7 +8,7 @@
 
 #include "tutti/base/test_errors.h"
 
-namespace tutti {
+namespace tutti::secret_test {
 namespace {
 
 using ::testing::AllOf;
@@ -62,4 +62,4 @@ TEST(Secret, is_required_wherever_others_can_connect) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::secret_test

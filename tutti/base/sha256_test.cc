@@ -4,7 +4,7 @@
 
 #include "tutti/base/file.h"
 
-namespace tutti {
+namespace tutti::sha256_test {
 namespace {
 
 std::string hash(std::string_view text) {
@@ -34,4 +34,4 @@ TEST(Sha256, does_not_depend_on_how_the_bytes_are_cut) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::sha256_test

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tutti {
+namespace tutti::start_thread_test {
 namespace {
 
 TEST(RequireThreads, does_nothing_if_there_can_be_so_many) { EXPECT_NO_THROW(require_threads(5, "a test")); }
@@ -44,4 +44,4 @@ TEST(RequireThreads, is_overloaded_if_not_all_can_be_started_at_the_same_time) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::start_thread_test

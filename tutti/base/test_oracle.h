@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "tutti/base/environment.h"
+#include "tutti/base/test_run.h"
 
 namespace tutti {
 
@@ -28,7 +29,7 @@ inline std::string shell_quoted(const std::string& text) {
 
 inline OracleAnswer ask_oracle(const std::string& script, const std::vector<std::string>& arguments) {
   std::string command = shell_quoted(*Environment::of_process().get("TUTTI_TEST_PYTHON"));
-  command += " " + shell_quoted(std::string(TUTTI_ORACLES) + "/" + script);
+  command += " " + shell_quoted(source_path("tests/oracles/" + script));
   for (const std::string& argument : arguments) command += " " + shell_quoted(argument);
   OracleAnswer answer;
   std::FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tutti {
+namespace tutti::text_test {
 namespace {
 
 const std::vector<std::string> kFlags = {"lanes", "batch", "steps", "epochs", "seed"};
@@ -49,4 +49,4 @@ TEST(Text, writes_bytes_for_people) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::text_test

@@ -7,7 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace tutti {
+namespace tutti::timeline_test {
 namespace {
 
 // A clock that advances by one nanosecond whenever it is read.
@@ -133,4 +133,4 @@ TEST(Timeline, reading_goes_on_where_it_was_when_spans_are_forgotten_meanwhile) 
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::timeline_test

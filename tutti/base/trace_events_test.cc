@@ -9,7 +9,7 @@
 #include "tutti/base/test_folder.h"
 #include "tutti/base/test_trace.h"
 
-namespace tutti {
+namespace tutti::trace_events_test {
 namespace {
 
 using testing::HasSubstr;
@@ -133,4 +133,4 @@ TEST(TraceFile, of_each_rank_has_a_name_of_its_own) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::trace_events_test

@@ -7,7 +7,7 @@
 
 #include "tutti/base/test_errors.h"
 
-namespace tutti {
+namespace tutti::waiting_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -70,4 +70,4 @@ TEST(Waiting, goes_on_until_then_and_says_at_its_end_only_what_was_asked_for) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::waiting_test

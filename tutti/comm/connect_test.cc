@@ -24,7 +24,7 @@
 #include "tutti/comm/test_messages.h"
 #include "tutti/comm/test_network.h"
 
-namespace tutti::comm {
+namespace tutti::comm::connect_test {
 namespace {
 
 using ::testing::AllOf;
@@ -37,7 +37,7 @@ struct Start {
   std::string secret = "";
 };
 
-void meet_all(const Context& context) { connect(context)->barrier(); }
+void meet_all(const Context& context) { comm::connect(context)->barrier(); }
 
 // Connects one rank for each of `starts`; all know the same addresses. `change` may modify the identity of
 // each rank.
@@ -99,16 +99,16 @@ TEST(Connect, workers_with_different_flags_are_told_all_that_differ) {
 
 TEST(Connect, a_program_on_one_worker_connects_once_as_well) {
   const Context context(RunConfig{}, Identity{});
-  const auto comm = connect(context);
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("split(0)"), [&] { connect(context); });
+  const auto comm = comm::connect(context);
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("split(0)"), [&] { comm::connect(context); });
   EXPECT_EQ(comm->split(0)->world(), 1);
 }
 
 TEST(Connect, a_program_connects_once_and_splits_that_for_more) {
   testing::expect_no_errors(connect_ranks({{}, {}}, [](const Context& context) {
-    const auto comm = connect(context);
+    const auto comm = comm::connect(context);
     const Context copy = context;
-    expect_error(ErrorKind::InvalidArgument, HasSubstr("split(0)"), [&] { connect(copy); });
+    expect_error(ErrorKind::InvalidArgument, HasSubstr("split(0)"), [&] { comm::connect(copy); });
     const auto first = comm->split(0);
     const auto second = comm->split(0);
     for (const auto* group : {&first, &second, &first}) {
@@ -147,7 +147,7 @@ TEST(Connect, a_job_on_one_machine_listens_at_the_loopback_alone) {
     testing::expect_no_errors(connect_ranks({{}, {}}, [&](const Context& context) {
       RunConfig config = context.config();
       config.network.backend = comm;
-      const auto communicator = connect(Context(config, context.identity()));
+      const auto communicator = comm::connect(Context(config, context.identity()));
       communicator->barrier().wait();
       EXPECT_EQ(listening_addresses(), std::set<std::string>{"0100007F"}) << comm;
       communicator->barrier().wait();
@@ -166,7 +166,7 @@ TEST(Connect, a_job_on_one_machine_with_a_name_and_no_secret_listens_at_the_loop
   testing::expect_no_errors(connect_ranks(
       {{}, {}, {}},
       [&](const Context& context) {
-        const auto communicator = connect(context);
+        const auto communicator = comm::connect(context);
         communicator->barrier().wait();
         EXPECT_EQ(listening_addresses(), std::set<std::string>{"0100007F"});
         communicator->barrier().wait();
@@ -200,7 +200,7 @@ TEST(Connect, a_host_whose_name_resolves_to_the_loopback_can_be_reached) {
   testing::expect_no_errors(connect_ranks(
       {{"", "open"}, {"", "open"}},
       [&](const Context& context) {
-        const auto communicator = connect(context);
+        const auto communicator = comm::connect(context);
         const int port = parse_address(context.identity().master_address).port;
         for (const std::string& host : own_addresses())
           EXPECT_EQ(connect_within(resolve(host, port).addresses.at(0), testing::kLong).error, 0) << host;
@@ -277,4 +277,4 @@ TEST(Connect, says_that_the_launcher_or_rank_0_is_not_there) {
 }
 
 }  // namespace
-}  // namespace tutti::comm
+}  // namespace tutti::comm::connect_test

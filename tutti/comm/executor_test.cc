@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tutti::comm {
+namespace tutti::comm::executor_test {
 namespace {
 
 TEST(Executor, carries_operations_out_in_their_order) {
@@ -38,4 +38,4 @@ TEST(Executor, keeps_nothing_of_an_operation_that_has_ended) {
 }
 
 }  // namespace
-}  // namespace tutti::comm
+}  // namespace tutti::comm::executor_test

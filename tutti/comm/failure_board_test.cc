@@ -11,7 +11,7 @@
 #include "tutti/comm/test_messages.h"
 #include "tutti/comm/test_network.h"
 
-namespace tutti::comm {
+namespace tutti::comm::failure_board_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -219,4 +219,4 @@ TEST(FailureBoard, names_the_rank_with_the_table_where_that_is_silent) {
 }
 
 }  // namespace
-}  // namespace tutti::comm
+}  // namespace tutti::comm::failure_board_test

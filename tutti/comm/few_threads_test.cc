@@ -23,7 +23,7 @@
 #include "tutti/comm/test_messages.h"
 #include "tutti/comm/test_network.h"
 
-namespace tutti::comm {
+namespace tutti::comm::few_threads_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -77,4 +77,4 @@ TEST(FewThreads, a_rank_that_cannot_begin_tells_the_others) {
 }
 
 }  // namespace
-}  // namespace tutti::comm
+}  // namespace tutti::comm::few_threads_test

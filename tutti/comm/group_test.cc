@@ -5,7 +5,7 @@
 
 #include "tutti/base/test_errors.h"
 
-namespace tutti {
+namespace tutti::group_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -30,4 +30,4 @@ TEST(Group, of_unconnected_workers_is_split_by_a_function_that_each_of_them_comp
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::group_test

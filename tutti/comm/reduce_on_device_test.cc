@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tutti::comm {
+namespace tutti::comm::reduce_on_device_test {
 namespace {
 
 constexpr int64_t kCount = 3001;
@@ -98,4 +98,4 @@ TEST(ReduceOnDevice, divides_in_place) {
 }
 
 }  // namespace
-}  // namespace tutti::comm
+}  // namespace tutti::comm::reduce_on_device_test

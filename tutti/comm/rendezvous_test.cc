@@ -13,7 +13,7 @@
 #include "tutti/comm/test_messages.h"
 #include "tutti/comm/test_network.h"
 
-namespace tutti::comm {
+namespace tutti::comm::rendezvous_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -238,4 +238,4 @@ TEST(TcpRendezvous, says_that_the_server_does_not_answer_and_goes_on_when_it_doe
 }
 
 }  // namespace
-}  // namespace tutti::comm
+}  // namespace tutti::comm::rendezvous_test

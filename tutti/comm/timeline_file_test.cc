@@ -9,7 +9,7 @@
 #include "tutti/base/test_trace.h"
 #include "tutti/comm/test_ranks.h"
 
-namespace tutti::comm {
+namespace tutti::comm::timeline_file_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -268,4 +268,4 @@ TEST(CommonClock, ranks_of_one_machine_have_one_reading) {
 }
 
 }  // namespace
-}  // namespace tutti::comm
+}  // namespace tutti::comm::timeline_file_test

@@ -12,7 +12,7 @@
 #include "tutti/comm/test_ranks.h"
 #include "tutti/embedding/embedding.h"
 
-namespace tutti::embedding {
+namespace tutti::embedding::connected_rows_test {
 namespace {
 
 using comm::testing::with_ranks;
@@ -560,4 +560,4 @@ TEST(EmbeddingBag, pools_lists_like_torch) {
 }
 
 }  // namespace
-}  // namespace tutti::embedding
+}  // namespace tutti::embedding::connected_rows_test

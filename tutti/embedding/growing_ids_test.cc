@@ -8,7 +8,7 @@
 
 #include "tutti/embedding/row_layout.h"
 
-namespace tutti::embedding {
+namespace tutti::embedding::growing_ids_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -155,4 +155,4 @@ TEST(GrowingIds, do_not_depend_on_the_number_of_owners) {
 }
 
 }  // namespace
-}  // namespace tutti::embedding
+}  // namespace tutti::embedding::growing_ids_test

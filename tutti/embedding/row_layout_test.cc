@@ -10,7 +10,7 @@
 
 #include "tutti/base/test_errors.h"
 
-namespace tutti::embedding {
+namespace tutti::embedding::row_layout_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -123,4 +123,4 @@ TEST(InitialRow, depends_on_seed_table_and_id) {
 }
 
 }  // namespace
-}  // namespace tutti::embedding
+}  // namespace tutti::embedding::row_layout_test

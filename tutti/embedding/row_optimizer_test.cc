@@ -9,7 +9,7 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/params/test_ftrl.h"
 
-namespace tutti::embedding {
+namespace tutti::embedding::row_optimizer_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -192,4 +192,4 @@ TEST(RowOptimizer, refuses_what_cannot_be_done_row_by_row) {
 }
 
 }  // namespace
-}  // namespace tutti::embedding
+}  // namespace tutti::embedding::row_optimizer_test

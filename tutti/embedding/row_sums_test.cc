@@ -8,7 +8,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-namespace tutti::embedding {
+namespace tutti::embedding::row_sums_test {
 namespace {
 
 TEST(IndexRows, lists_each_key_once_with_its_lookups) {
@@ -161,4 +161,4 @@ TEST(RowSums, of_lookups_without_gradients_do_not_exist) {
 }
 
 }  // namespace
-}  // namespace tutti::embedding
+}  // namespace tutti::embedding::row_sums_test

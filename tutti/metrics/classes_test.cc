@@ -9,7 +9,7 @@
 #include "tutti/metrics/test_metrics.h"
 
 // Tests metrics of class numbers, of which an example has one for each of its tokens.
-namespace tutti::metrics {
+namespace tutti::metrics::classes_test {
 namespace {
 
 using testing::AllOf;
@@ -209,4 +209,4 @@ TEST(Perplexity, is_that_of_many_classes) {
 }
 
 }  // namespace
-}  // namespace tutti::metrics
+}  // namespace tutti::metrics::classes_test

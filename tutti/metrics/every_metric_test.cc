@@ -8,7 +8,7 @@
 #include "tutti/metrics/test_metrics.h"
 
 // Tests of all metrics: weights, parts, masks, errors and reasons.
-namespace tutti::metrics {
+namespace tutti::metrics::every_metric_test {
 namespace {
 
 using testing::HasSubstr;
@@ -258,4 +258,4 @@ TEST(ListOfMetrics, is_sent_as_finite_numbers) {
 }
 
 }  // namespace
-}  // namespace tutti::metrics
+}  // namespace tutti::metrics::every_metric_test

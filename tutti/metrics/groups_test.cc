@@ -7,7 +7,7 @@
 #include "tutti/metrics/metrics.h"
 #include "tutti/metrics/test_metrics.h"
 
-namespace tutti::metrics {
+namespace tutti::metrics::groups_test {
 namespace {
 
 using testing::HasSubstr;
@@ -182,4 +182,4 @@ TEST(Ndcg, refuses_relevances_and_ranks_below_0) {
 }
 
 }  // namespace
-}  // namespace tutti::metrics
+}  // namespace tutti::metrics::groups_test

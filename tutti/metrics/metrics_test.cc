@@ -9,7 +9,7 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/metrics/running_mean.h"
 
-namespace tutti::metrics {
+namespace tutti::metrics::metrics_test {
 namespace {
 
 using testing::HasSubstr;
@@ -405,4 +405,4 @@ TEST(Metrics, leave_out_examples_whose_label_is_missing) {
 }
 
 }  // namespace
-}  // namespace tutti::metrics
+}  // namespace tutti::metrics::metrics_test

@@ -10,7 +10,7 @@
 #include "tutti/metrics/metrics.h"
 #include "tutti/metrics/test_metrics.h"
 
-namespace tutti::metrics {
+namespace tutti::metrics::oracle_test {
 namespace {
 
 using Json = nlohmann::json;
@@ -78,4 +78,4 @@ TEST(EveryMetric, agrees_with_scikit_learn) {
 }
 
 }  // namespace
-}  // namespace tutti::metrics
+}  // namespace tutti::metrics::oracle_test

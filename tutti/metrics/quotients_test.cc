@@ -7,7 +7,7 @@
 #include "tutti/metrics/metrics.h"
 #include "tutti/metrics/test_metrics.h"
 
-namespace tutti::metrics {
+namespace tutti::metrics::quotients_test {
 namespace {
 
 using testing::HasSubstr;
@@ -184,4 +184,4 @@ TEST(LogLoss, refuses_what_is_no_probability_or_no_class) {
 }
 
 }  // namespace
-}  // namespace tutti::metrics
+}  // namespace tutti::metrics::quotients_test

@@ -11,7 +11,7 @@
 #include "tutti/metrics/score_counts.h"
 #include "tutti/metrics/test_metrics.h"
 
-namespace tutti::metrics {
+namespace tutti::metrics::ranking_test {
 namespace {
 
 using testing::AllOf;
@@ -242,4 +242,4 @@ TEST(Auc, says_which_class_is_missing) {
 }
 
 }  // namespace
-}  // namespace tutti::metrics
+}  // namespace tutti::metrics::ranking_test

@@ -7,7 +7,7 @@
 #include "tutti/metrics/metrics.h"
 #include "tutti/metrics/test_metrics.h"
 
-namespace tutti::metrics {
+namespace tutti::metrics::threshold_auc_test {
 namespace {
 
 using testing::HasSubstr;
@@ -254,4 +254,4 @@ TEST(ThresholdAuc, needs_probabilities_and_two_thresholds) {
 }
 
 }  // namespace
-}  // namespace tutti::metrics
+}  // namespace tutti::metrics::threshold_auc_test

@@ -8,7 +8,7 @@
 
 #include "tutti/base/test_errors.h"
 
-namespace tutti::nn {
+namespace tutti::nn::losses_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -75,4 +75,4 @@ TEST(Losses, take_a_column_for_a_vector_and_say_what_does_not_go_together) {
 }
 
 }  // namespace
-}  // namespace tutti::nn
+}  // namespace tutti::nn::losses_test

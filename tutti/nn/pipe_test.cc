@@ -10,7 +10,7 @@
 
 #include "tutti/base/test_errors.h"
 
-namespace tutti::nn {
+namespace tutti::nn::pipe_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -116,4 +116,4 @@ TEST(Pipe, refuses_what_makes_no_sense) {
 }
 
 }  // namespace
-}  // namespace tutti::nn
+}  // namespace tutti::nn::pipe_test

@@ -7,7 +7,7 @@
 #include "tutti/comm/nccl/test_device.h"
 #include "tutti/comm/uses_communicator.h"
 
-namespace tutti {
+namespace tutti::agreement_test {
 namespace {
 
 using comm::testing::with_device::errors_of_ranks;
@@ -102,4 +102,4 @@ TEST(Kernels, of_all_ranks_have_to_be_the_same_unless_machines_may_be_mixed) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::agreement_test

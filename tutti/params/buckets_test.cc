@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-namespace tutti {
+namespace tutti::buckets_test {
 namespace {
 
 struct Net : torch::nn::Module {
@@ -57,4 +57,4 @@ TEST(Buckets, parts_are_all_of_it_for_any_number_of_workers) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::buckets_test

@@ -7,7 +7,7 @@
 
 #include "tutti/base/test_errors.h"
 
-namespace tutti {
+namespace tutti::device_scope_test {
 namespace {
 
 using ::testing::AllOf;
@@ -205,4 +205,4 @@ TEST(DeviceScope, is_looked_at_for_all_tensors_of_a_model) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::device_scope_test

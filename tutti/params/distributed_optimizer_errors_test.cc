@@ -14,7 +14,7 @@
 #include "tutti/params/distributed_optimizer.h"
 #include "tutti/params/test_lanes.h"
 
-namespace tutti {
+namespace tutti::distributed_optimizer_errors_test {
 namespace {
 
 using comm::testing::errors_of_ranks;
@@ -442,4 +442,4 @@ TEST(DistributedOptimizer, refuses_another_layout_than_the_flags_say) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::distributed_optimizer_errors_test

@@ -11,7 +11,7 @@
 #include "tutti/comm/test_ranks.h"
 #include "tutti/params/test_lanes.h"
 
-namespace tutti {
+namespace tutti::distributed_optimizer_test {
 namespace {
 
 using comm::testing::with_ranks;
@@ -376,4 +376,4 @@ INSTANTIATE_TEST_SUITE_P(Backends, DistributedOptimizerOver, ::testing::Values("
                          [](const auto& info) { return info.param; });
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::distributed_optimizer_test

@@ -17,7 +17,7 @@
 #include "tutti/params/optimizer.h"
 #include "tutti/params/test_ftrl.h"
 
-namespace tutti {
+namespace tutti::ftrl_test {
 namespace {
 
 using testing::HasSubstr;
@@ -228,4 +228,4 @@ TEST(Ftrl, options_out_of_range_are_refused) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::ftrl_test

@@ -12,7 +12,7 @@
 #include "tutti/params/buckets.h"
 #include "tutti/params/optimizer.h"
 
-namespace tutti {
+namespace tutti::gradient_mean_test {
 namespace {
 
 using comm::testing::with_device::backends;
@@ -233,4 +233,4 @@ INSTANTIATE_TEST_SUITE_P(Backends, GradientMeanOver, ::testing::ValuesIn(backend
                          [](const auto& info) { return info.param; });
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::gradient_mean_test

@@ -10,7 +10,7 @@
 
 #include "tutti/base/error.h"
 
-namespace tutti {
+namespace tutti::lanes_test {
 namespace {
 
 TEST(Lanes, blocks_are_contiguous_even_and_cover_every_lane) {
@@ -177,4 +177,4 @@ TEST(TreeSum, more_lanes_than_announced_are_a_bug) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::lanes_test

@@ -10,7 +10,7 @@
 
 #include "tutti/base/test_errors.h"
 
-namespace tutti {
+namespace tutti::optimizer_test {
 namespace {
 
 struct Case {
@@ -199,4 +199,4 @@ TEST(Optimizer, refuses_a_learning_rate_below_zero_that_is_set_later) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::optimizer_test

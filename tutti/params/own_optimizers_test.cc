@@ -16,7 +16,7 @@
 #include "tutti/params/optimizer.h"
 #include "tutti/params/optimizer_state.h"
 
-namespace tutti {
+namespace tutti::own_optimizers_test {
 namespace {
 
 using testing::HasSubstr;
@@ -254,4 +254,4 @@ TEST(OwnOptimizers, a_replicated_one_that_cannot_be_used_is_an_error_that_says_w
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::own_optimizers_test

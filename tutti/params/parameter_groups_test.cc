@@ -16,7 +16,7 @@
 #include "tutti/params/buckets.h"
 #include "tutti/params/optimizer.h"
 
-namespace tutti {
+namespace tutti::parameter_groups_test {
 namespace {
 
 using testing::AllOf;
@@ -296,4 +296,4 @@ INSTANTIATE_TEST_SUITE_P(All, GroupedOptimizer, testing::ValuesIn(group_cases())
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::parameter_groups_test

@@ -7,7 +7,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/sha256.h"
 
-namespace tutti {
+namespace tutti::parameters_test {
 namespace {
 
 using testing::HasSubstr;
@@ -242,4 +242,4 @@ TEST(Parameters, plan_says_what_must_be_the_same_everywhere) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::parameters_test

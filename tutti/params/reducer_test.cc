@@ -13,7 +13,7 @@
 
 #include "tutti/comm/nccl/test_device.h"
 
-namespace tutti {
+namespace tutti::reducer_test {
 namespace {
 
 using comm::testing::with_device::backends;
@@ -151,4 +151,4 @@ INSTANTIATE_TEST_SUITE_P(Backends, ReducerOver, ::testing::ValuesIn(backends()),
                          [](const auto& info) { return info.param; });
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::reducer_test

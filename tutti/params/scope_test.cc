@@ -6,7 +6,7 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/params/device_scope.h"
 
-namespace tutti::params {
+namespace tutti::params::scope_test {
 namespace {
 
 using ::testing::AllOf;
@@ -108,4 +108,4 @@ TEST_F(ScopeOf, creates_where_the_device_scope_around_it_says) {
 }
 
 }  // namespace
-}  // namespace tutti::params
+}  // namespace tutti::params::scope_test

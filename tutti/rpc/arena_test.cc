@@ -15,7 +15,7 @@
 #include "tutti/rpc/arena_head.h"
 #include "tutti/rpc/mapping.h"
 
-namespace tutti::rpc {
+namespace tutti::rpc::arena_test {
 namespace {
 
 using testing::HasSubstr;
@@ -122,4 +122,4 @@ TEST(Arena, another_file_is_none) {
 }
 
 }  // namespace
-}  // namespace tutti::rpc
+}  // namespace tutti::rpc::arena_test

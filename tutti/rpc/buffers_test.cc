@@ -11,7 +11,7 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/rpc/test_service.h"
 
-namespace tutti::rpc {
+namespace tutti::rpc::buffers_test {
 namespace {
 
 using testing::HasSubstr;
@@ -91,4 +91,4 @@ TEST(Buffers, many_threads_stay_within_the_budget) {
 }
 
 }  // namespace
-}  // namespace tutti::rpc
+}  // namespace tutti::rpc::buffers_test

@@ -10,7 +10,7 @@
 #include "tutti/base/file.h"
 #include "tutti/base/test_errors.h"
 
-namespace tutti::rpc {
+namespace tutti::rpc::frame_test {
 namespace {
 
 using testing::AllOf;
@@ -116,4 +116,4 @@ TEST(Frame, fuzzed_ones_are_errors_or_frames) {
 }
 
 }  // namespace
-}  // namespace tutti::rpc
+}  // namespace tutti::rpc::frame_test

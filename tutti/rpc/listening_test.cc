@@ -5,7 +5,7 @@
 
 #include "tutti/base/test_errors.h"
 
-namespace tutti::rpc {
+namespace tutti::rpc::listening_test {
 namespace {
 
 using testing::HasSubstr;
@@ -20,4 +20,4 @@ TEST(Listening, knows_the_addresses_that_are_this_machine_s_alone) {
 }
 
 }  // namespace
-}  // namespace tutti::rpc
+}  // namespace tutti::rpc::listening_test

@@ -8,7 +8,7 @@
 
 #include "tutti/base/test_errors.h"
 
-namespace tutti::rpc {
+namespace tutti::rpc::mailbox_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -67,4 +67,4 @@ TEST(Mailbox, forgets_what_nobody_waits_for_any_more) {
 }
 
 }  // namespace
-}  // namespace tutti::rpc
+}  // namespace tutti::rpc::mailbox_test

@@ -14,6 +14,7 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
 #include "tutti/base/test_oracle.h"
+#include "tutti/base/test_run.h"
 #include "tutti/store/pickle.h"
 #include "tutti/store/zip_file.h"
 
@@ -37,7 +38,7 @@ class TorchFiles : public testing::Test {
     has_torch = std::system("/usr/bin/python3 -c 'import torch' 2>/dev/null") == 0;
     if (!has_torch) return;
     const std::string command = "/usr/bin/python3 " +
-                                shell_quoted(std::string(TUTTI_ORACLES) + "/save_tensors.py") + " " +
+                                shell_quoted(source_path("tests/oracles/save_tensors.py")) + " " +
                                 shell_quoted(folder->path());
     ASSERT_EQ(std::system(command.c_str()), 0);
   }

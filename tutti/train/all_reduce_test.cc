@@ -9,7 +9,7 @@
 #include "tutti/params/lanes.h"
 #include "tutti/train/test_training.h"
 
-namespace tutti {
+namespace tutti::all_reduce_test {
 namespace {
 
 using testing::HasSubstr;
@@ -364,4 +364,4 @@ TEST(Replica, learns_in_bfloat16_with_weights_in_float32) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::all_reduce_test

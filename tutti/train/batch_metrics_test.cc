@@ -10,7 +10,7 @@
 #include "tutti/train/test_trainer.h"
 
 // Tests hooks::batch_metrics(): the values of the batches of a training.
-namespace tutti {
+namespace tutti::batch_metrics_test {
 namespace {
 
 using hooks::BatchMetricsOptions;
@@ -156,4 +156,4 @@ TEST(BatchMetrics, may_be_those_of_tokens) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::batch_metrics_test

@@ -7,7 +7,7 @@
 #include "tutti/train/test_trainer.h"
 
 // Tests how many forward passes an evaluation makes, and whose predictions its metrics use.
-namespace tutti {
+namespace tutti::evaluation_passes_test {
 namespace {
 
 using testing::AllOf;
@@ -214,4 +214,4 @@ TEST(EvaluationPasses, the_log_warns_of_two_kinds_of_predictions) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::evaluation_passes_test

@@ -14,7 +14,7 @@
 #include "tutti/train/test_trainer.h"
 
 // Tests hooks::evaluation() in one process, and what shows its values.
-namespace tutti {
+namespace tutti::evaluation_test {
 namespace {
 
 using testing::AllOf;
@@ -728,4 +728,4 @@ TEST(Evaluation, a_resumed_run_continues_the_file_of_its_own_folder) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::evaluation_test

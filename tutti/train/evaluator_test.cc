@@ -25,7 +25,7 @@
 #include "tutti/train/test_trainer.h"
 
 // Tests the task that evaluates beside a training, in one process: the training has mostly ended before.
-namespace tutti {
+namespace tutti::evaluator_test {
 namespace {
 
 using testing::AllOf;
@@ -530,4 +530,4 @@ TEST(RunStates, tell_how_far_the_run_is) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::evaluator_test

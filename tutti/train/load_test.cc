@@ -9,7 +9,7 @@
 #include "tutti/store/safetensors.h"
 #include "tutti/train/test_trainer.h"
 
-namespace tutti {
+namespace tutti::load_test {
 namespace {
 
 using testing::AllOf;
@@ -281,4 +281,4 @@ TEST_F(Load, predicts_as_the_trainer_does) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::load_test

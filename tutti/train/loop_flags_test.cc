@@ -21,7 +21,7 @@
 #include "tutti/train/loop.h"
 #include "tutti/train/test_training.h"
 
-namespace tutti::loop_flags {
+namespace tutti::loop_flags::loop_flags_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -280,4 +280,4 @@ TEST(LoopFlags, are_all_in_the_table) {
 }
 
 }  // namespace
-}  // namespace tutti::loop_flags
+}  // namespace tutti::loop_flags::loop_flags_test

@@ -34,7 +34,7 @@
 #include "tutti/train/test_training.h"
 #include "tutti/train/trainer.h"
 
-namespace tutti {
+namespace tutti::loop_test {
 namespace {
 
 using comm::testing::errors_of_ranks;
@@ -922,4 +922,4 @@ TEST(Loop, refuses_a_validation_that_never_comes_or_comes_too_late) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::loop_test

@@ -16,7 +16,7 @@
 #include "tutti/nn/pipe.h"
 #include "tutti/train/test_training.h"
 
-namespace tutti {
+namespace tutti::model_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -274,4 +274,4 @@ TEST(Model, says_what_is_missing_or_does_not_go_together) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::model_test

@@ -8,7 +8,7 @@
 #include "tutti/train/schedule.h"
 #include "tutti/train/test_trainer.h"
 
-namespace tutti {
+namespace tutti::optimizers_test {
 namespace {
 
 using testing::HasSubstr;
@@ -142,4 +142,4 @@ TEST(Optimizers, a_group_that_matches_nothing_is_an_error_of_the_trainer) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::optimizers_test

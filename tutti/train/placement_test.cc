@@ -9,7 +9,7 @@
 #include "tutti/train/test_training.h"
 #include "tutti/train/trainer.h"
 
-namespace tutti {
+namespace tutti::placement_test {
 namespace {
 
 using ::testing::AllOf;
@@ -100,4 +100,4 @@ TEST(Placement, of_a_task_that_trains_nothing_is_an_error) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::placement_test

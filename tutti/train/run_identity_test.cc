@@ -13,7 +13,7 @@
 #include "tutti/train/loop.h"
 #include "tutti/train/test_trainer.h"
 
-namespace tutti {
+namespace tutti::run_identity_test {
 namespace {
 
 using testing::AllOf;
@@ -402,4 +402,4 @@ TEST(RunIdentity, a_second_loop_in_one_log_directory_needs_a_name) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::run_identity_test

@@ -7,7 +7,7 @@
 
 #include "tutti/base/error.h"
 
-namespace tutti::schedules {
+namespace tutti::schedules::schedule_test {
 namespace {
 
 TEST(Schedule, constant_is_the_same_at_every_step) {
@@ -107,4 +107,4 @@ TEST(Schedule, may_be_a_function_of_the_step_or_of_the_length_as_well) {
 }
 
 }  // namespace
-}  // namespace tutti::schedules
+}  // namespace tutti::schedules::schedule_test

@@ -11,9 +11,10 @@
 
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
+#include "tutti/base/test_run.h"
 #include "tutti/train/replica.h"
 
-namespace tutti {
+namespace tutti::script_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -126,7 +127,9 @@ TEST(Script, of_a_module_that_python_has_saved_has_the_bits_of_the_same_in_cpp) 
     GTEST_SKIP() << "NO PYTORCH IN " << python << " (apt install python3-torch): no .pt of its was read";
   const TestFolder folder;
   const std::string path = folder / "net.pt";
-  ASSERT_EQ(std::system(fmt::format("{} {}/save_module.py {}", python, TUTTI_ORACLES, path).c_str()), 0);
+  ASSERT_EQ(
+      std::system(fmt::format("{} {} {}", python, source_path("tests/oracles/save_module.py"), path).c_str()),
+      0);
   const auto same = net();
   {
     const torch::NoGradGuard no_grad;
@@ -200,4 +203,4 @@ TEST(Outline, that_makes_no_sense_is_refused) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::script_test

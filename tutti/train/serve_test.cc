@@ -7,7 +7,7 @@
 #include "tutti/rpc/channel.h"
 #include "tutti/train/run.h"
 
-namespace tutti {
+namespace tutti::serve_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -39,4 +39,4 @@ TEST(Server, is_one_of_the_servers_of_the_cluster) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::serve_test

@@ -20,7 +20,7 @@
 
 // Tests what a run must find again besides its weights, and what depends on it: hooks, validation,
 // history, moving averages.
-namespace tutti {
+namespace tutti::state_test {
 namespace {
 
 using testing::ElementsAre;
@@ -657,4 +657,4 @@ TEST(State, of_the_optimiser_is_written_by_all_workers_and_read_by_any_number) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::state_test

@@ -17,7 +17,7 @@
 #include "tutti/train/loop.h"
 #include "tutti/train/test_trainer.h"
 
-namespace tutti {
+namespace tutti::stop_after_test {
 namespace {
 
 using comm::testing::with_ranks;
@@ -316,4 +316,4 @@ TEST(StopAfter, values_of_a_history_that_are_not_finite_are_null) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::stop_after_test

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tutti {
+namespace tutti::stop_signals_test {
 namespace {
 
 RunConfig listening() {
@@ -78,4 +78,4 @@ TEST(StopSignals, do_not_silence_a_training_that_fails) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::stop_signals_test

@@ -4,7 +4,7 @@
 #include "tutti/metrics/metrics.h"
 #include "tutti/train/test_trainer.h"
 
-namespace tutti {
+namespace tutti::trainable_test {
 namespace {
 
 using testing::AllOf;
@@ -130,4 +130,4 @@ TEST(Trainable, without_a_loss_only_predicts_and_is_evaluated) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::trainable_test

@@ -14,7 +14,7 @@
 #include "tutti/store/checkpoint.h"
 #include "tutti/train/test_trainer.h"
 
-namespace tutti {
+namespace tutti::trainer_fits_test {
 namespace {
 
 using comm::testing::with_ranks;
@@ -414,4 +414,4 @@ TEST(Fits, different_mixtures_of_the_same_sources_are_different_feeds) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::trainer_fits_test

@@ -9,7 +9,7 @@
 #include "tutti/store/test_checkpoint.h"
 #include "tutti/train/test_trainer.h"
 
-namespace tutti {
+namespace tutti::trainer_resume_test {
 namespace {
 
 using testing::AllOf;
@@ -270,4 +270,4 @@ TEST(TrainerResume, weights_that_are_no_numbers_do_not_become_the_newest_checkpo
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::trainer_resume_test

@@ -18,7 +18,7 @@
 #include "tutti/train/hooks.h"
 #include "tutti/train/test_trainer.h"
 
-namespace tutti {
+namespace tutti::trainer_test {
 namespace {
 
 using testing::AllOf;
@@ -476,4 +476,4 @@ TEST(Trainer, metrics_of_the_batches_need_predictions) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::trainer_test

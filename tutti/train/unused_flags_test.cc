@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-namespace tutti {
+namespace tutti::unused_flags_test {
 namespace {
 
 using testing::ElementsAre;
@@ -69,4 +69,4 @@ TEST(UnusedFlags, need_other_flags) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::unused_flags_test

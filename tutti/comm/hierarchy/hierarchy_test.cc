@@ -21,7 +21,7 @@
 #include "tutti/comm/test_network.h"
 #include "tutti/comm/test_ranks.h"
 
-namespace tutti::comm {
+namespace tutti::comm::hierarchy_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -435,4 +435,4 @@ TEST_P(HierarchyProcesses, one_that_is_stopped_is_named_by_all_others_when_the_t
 }
 
 }  // namespace
-}  // namespace tutti::comm
+}  // namespace tutti::comm::hierarchy_test

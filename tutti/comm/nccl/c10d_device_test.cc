@@ -8,7 +8,7 @@
 #include "tutti/comm/nccl/test_device.h"
 #include "tutti/comm/test_network.h"
 
-namespace tutti::comm {
+namespace tutti::comm::c10d_device_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -152,4 +152,4 @@ TEST(Device, a_process_that_is_stopped_is_named_when_the_time_is_over) {
 }
 
 }  // namespace
-}  // namespace tutti::comm
+}  // namespace tutti::comm::c10d_device_test

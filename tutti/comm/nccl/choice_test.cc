@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tutti::comm {
+namespace tutti::comm::choice_test {
 namespace {
 
 TEST(ChoiceOfNccl, is_made_where_every_rank_has_a_gpu_of_its_own) {
@@ -22,4 +22,4 @@ TEST(ChoiceOfNccl, says_who_has_no_gpu_or_not_for_itself) {
 }
 
 }  // namespace
-}  // namespace tutti::comm
+}  // namespace tutti::comm::choice_test

@@ -9,7 +9,7 @@
 
 #include "tutti/comm/test_messages.h"
 
-namespace tutti::comm {
+namespace tutti::comm::shared_transport_test {
 namespace {
 
 using testing::kLong;
@@ -106,4 +106,4 @@ TEST(SharedTransport, a_rank_that_sends_and_then_leaves_is_not_lost) {
 }
 
 }  // namespace
-}  // namespace tutti::comm
+}  // namespace tutti::comm::shared_transport_test

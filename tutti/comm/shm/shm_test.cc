@@ -17,7 +17,7 @@
 #include "tutti/comm/test_messages.h"
 #include "tutti/comm/test_network.h"
 
-namespace tutti::comm {
+namespace tutti::comm::shm_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -171,4 +171,4 @@ TEST(ShmDeathTest, a_system_that_hides_who_lives_is_not_taken_for_a_lost_rank) {
 }
 
 }  // namespace
-}  // namespace tutti::comm
+}  // namespace tutti::comm::shm_test

@@ -25,7 +25,7 @@
 #include "tutti/comm/test_messages.h"
 #include "tutti/comm/test_network.h"
 
-namespace tutti::comm {
+namespace tutti::comm::table_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -200,4 +200,4 @@ TEST(Table, listens_at_the_address_that_it_was_given_and_at_no_other) {
 }
 
 }  // namespace
-}  // namespace tutti::comm
+}  // namespace tutti::comm::table_test

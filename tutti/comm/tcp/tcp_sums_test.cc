@@ -20,7 +20,7 @@
 #include "tutti/comm/test_network.h"
 #include "tutti/comm/test_ranks.h"
 
-namespace tutti::comm {
+namespace tutti::comm::tcp_sums_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -288,4 +288,4 @@ TEST_P(TcpLosses, one_that_is_stopped_in_a_sum_is_named_by_all_others_when_the_t
 }
 
 }  // namespace
-}  // namespace tutti::comm
+}  // namespace tutti::comm::tcp_sums_test

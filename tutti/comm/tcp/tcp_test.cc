@@ -16,7 +16,7 @@
 #include "tutti/comm/test_messages.h"
 #include "tutti/comm/test_network.h"
 
-namespace tutti::comm {
+namespace tutti::comm::tcp_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -280,4 +280,4 @@ TEST(Tcp, a_process_that_is_stopped_is_named_when_the_time_is_over) {
 }
 
 }  // namespace
-}  // namespace tutti::comm
+}  // namespace tutti::comm::tcp_test

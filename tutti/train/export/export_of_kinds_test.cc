@@ -20,7 +20,7 @@
 #include "tutti/train/test_training.h"
 #include "tutti/train/trainer.h"
 
-namespace tutti {
+namespace tutti::export_of_kinds_test {
 namespace {
 
 using comm::testing::borrowed;
@@ -448,4 +448,4 @@ TEST(ExportOfAGroup, is_possible_without_a_trainer) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::export_of_kinds_test

@@ -10,6 +10,7 @@
 #include "tutti/base/file.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
+#include "tutti/base/test_run.h"
 #include "tutti/base/text.h"
 #include "tutti/embedding/embedding.h"
 #include "tutti/store/safetensors.h"
@@ -18,7 +19,7 @@
 #include "tutti/train/test_training.h"
 #include "tutti/train/trainer.h"
 
-namespace tutti {
+namespace tutti::export_sizes_test {
 namespace {
 
 using testing::HasSubstr;
@@ -284,7 +285,7 @@ TEST(Export, writes_the_keys_of_signature_json_that_the_page_lists) {
 
   std::set<std::string> listed;
   bool in_section = false;
-  for (const std::string& line : split(read_file(TUTTI_EXPORT_PAGE), '\n')) {
+  for (const std::string& line : split(read_file(source_path("docs/export.md")), '\n')) {
     if (line.starts_with("#")) in_section = line == "### signature.json";
     if (!in_section || !line.starts_with("| `")) continue;
     const size_t end = line.find(" |", 2);
@@ -295,4 +296,4 @@ TEST(Export, writes_the_keys_of_signature_json_that_the_page_lists) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::export_sizes_test

@@ -24,7 +24,7 @@
 #include "tutti/train/test_training.h"
 #include "tutti/train/trainer.h"
 
-namespace tutti {
+namespace tutti::export_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -399,7 +399,7 @@ TEST(Export, to_a_full_disk_says_so_and_leaves_nothing) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::export_test
 
 int main(int argc, char** argv) {
   if (const auto code = tutti::answer_export_check(tutti::Environment::of_process())) return *code;

@@ -9,13 +9,14 @@
 #include "tutti/base/file.h"
 #include "tutti/base/test_folder.h"
 #include "tutti/base/test_oracle.h"
+#include "tutti/base/test_run.h"
 #include "tutti/base/text.h"
 #include "tutti/train/export/test_export.h"
 #include "tutti/train/load.h"
 #include "tutti/train/test_training.h"
 #include "tutti/train/trainer.h"
 
-namespace tutti {
+namespace tutti::python_page_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -77,7 +78,7 @@ TEST(PythonPage, is_true_of_pytorch_and_of_tutti) {
   make_files(folder, net);
   const std::string command = python_command(folder);
   ASSERT_NE(command, "");
-  folder.write("page.py", python_in(TUTTI_PYTHON_PAGE));
+  folder.write("page.py", python_in(source_path("docs/python.md")));
   EXPECT_EQ(std::system((command + "page.py").c_str()), 0);
   for (const char* file : {"weights.safetensors", "weights.pt", "nested.pt"}) {
     Tied other;
@@ -88,4 +89,4 @@ TEST(PythonPage, is_true_of_pytorch_and_of_tutti) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::python_page_test

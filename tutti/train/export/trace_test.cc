@@ -14,7 +14,7 @@
 #include "tutti/train/export/torchscript.h"
 #include "tutti/train/test_training.h"
 
-namespace tutti {
+namespace tutti::trace_test {
 namespace {
 
 using testing::AllOf;
@@ -385,4 +385,4 @@ TEST(TracedLookUp, pools_lists_of_any_length_and_empty_ones) {
 }
 
 }  // namespace
-}  // namespace tutti
+}  // namespace tutti::trace_test
