@@ -8,9 +8,10 @@ namespace tutti {
 //   n' = n + g^2
 //   z += g + 2 l2_shrinkage w - (n'^-p - n^-p) / rate * w    with p = rate_power
 //   w  = 0 if |z| <= l1, else (sign(z) l1 - z) / ((beta + n'^-p) / rate + 2 l2)
-// and keeps w where the denominator is 0. So l1 makes weights exactly 0. The sum z begins with 0, as if the weights did: the first step shrinks other
-// initial weights, nearly to 0 if g^2 is small against the initial n. So this is for linear models and for
-// the weights of features, and not for hidden layers. A step with a rate of 0 changes nothing.
+// and keeps w where the denominator is 0. So l1 makes weights exactly 0. The sum z begins with 0, as if the
+// weights did: the first step shrinks other initial weights, nearly to 0 if g^2 is small against the initial
+// n. So this is for linear models and for the weights of features, and not for hidden layers. A step with a
+// rate of 0 changes nothing.
 struct FtrlOptions {
   double rate = 0.001;                     // the learning rate, alpha in the paper
   double rate_power = -0.5;                // at most 0; 0: the learning rate does not fall
