@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace tutti::xxh64_test {
+namespace tutti::xxhash_test {
 namespace {
 
 // The values are those of LLVM's tests and of the empty text. Saved ids of categories depend on them.
@@ -21,4 +21,4 @@ TEST(Xxh128, gives_the_published_values) {
 }
 
 }  // namespace
-}  // namespace tutti::xxh64_test
+}  // namespace tutti::xxhash_test

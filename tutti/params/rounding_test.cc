@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-namespace tutti::summation_test {
+namespace tutti::rounding_test {
 namespace {
 
 TEST(Rounding, loses_nothing_over_many_steps) {
@@ -41,4 +41,4 @@ TEST(Rounding, stays_in_range_and_forgets_what_is_no_number) {
 }
 
 }  // namespace
-}  // namespace tutti::summation_test
+}  // namespace tutti::rounding_test
