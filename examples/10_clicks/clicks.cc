@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <torch/types.h>
 
-#include "tutti/data/sampler.h"
+#include "tutti/base/mix_bits.h"
 #include "tutti/data/source.h"
 
 namespace example {
@@ -15,11 +15,11 @@ namespace {
 
 using tutti::Batch;
 
-constexpr uint64_t kGoldenBits = 0x9e3779b97f4a7c15ULL;
+using tutti::kGoldenBits;
 
 // A number in [0, 1) from the bits of a word.
 double unit(uint64_t word) {
-  return static_cast<double>(tutti::data::mix(word + kGoldenBits) >> 11) * 0x1p-53;
+  return static_cast<double>(tutti::mix_bits(word + kGoldenBits) >> 11) * 0x1p-53;
 }
 
 // A number in [-0.5, 0.5) for each id of a table, or for each of the 13 numbers.
@@ -56,7 +56,7 @@ class Clicks final : public tutti::data::Source {
     const torch::Tensor truth = torch::empty({size});
     auto* number = static_cast<float*>(numbers.data_ptr());
     for (int64_t i = 0; i < size; ++i) {
-      uint64_t state = tutti::data::mix(options_.seed * kGoldenBits) ^
+      uint64_t state = tutti::mix_bits(options_.seed * kGoldenBits) ^
                        static_cast<uint64_t>(examples[static_cast<size_t>(i)] + 1) * kGoldenBits;
       const auto draw = [&] { return unit(state += kGoldenBits); };
       double logit = -0.5;

@@ -7,7 +7,7 @@
 #include <ATen/Functions.h>
 
 #include "examples/common/digit_shapes.h"
-#include "tutti/data/sampler.h"
+#include "tutti/base/mix_bits.h"
 
 namespace example {
 namespace {
@@ -18,10 +18,7 @@ class RandomStream {
  public:
   explicit RandomStream(uint64_t key) : state_(key) {}
 
-  uint64_t word() {
-    state_ += 0x9e3779b97f4a7c15ULL;
-    return tutti::data::mix(state_);
-  }
+  uint64_t word() { return tutti::mix_bits(state_ += tutti::kGoldenBits); }
 
   // Returns a number in [0, 1), a multiple of 2^-24.
   float uniform() { return static_cast<float>(word() >> 40) * 0x1p-24F; }
@@ -229,8 +226,8 @@ class DrawnDigits final : public tutti::data::Source {
 }  // namespace
 
 DrawnDigit draw_digit(uint64_t seed, int64_t number) {
-  using tutti::data::mix;
-  RandomStream random(mix(mix(seed + 0x2545f4914f6cdd1dULL) ^ static_cast<uint64_t>(number)));
+  using tutti::mix_bits;
+  RandomStream random(mix_bits(mix_bits(seed + 0x2545f4914f6cdd1dULL) ^ static_cast<uint64_t>(number)));
   const size_t label = random.below(10);
   const auto shapes = shapes_of(label);
   Canvas canvas;
