@@ -14,7 +14,6 @@ namespace example {
 namespace {
 
 using tutti::Batch;
-
 using tutti::kGoldenBits;
 
 // A number in [0, 1) from the bits of a word.
