@@ -21,8 +21,8 @@
 namespace tutti {
 
 struct ReducerOptions {
-  bool fast = false;     // add in any order that the communicator chooses
-  bool scatter = false;  // give each worker only its own part of the sum of gradients
+  bool fast = false;          // add in any order that the communicator chooses
+  bool scatter = false;       // give each worker only its own part of the sum of gradients
   RoundingOptions wire = {};  // ignored if it is fast, or if all workers share memory
   // For GradientMean: refuse to send gradients that are not finite.
   bool nan_guard = false;
