@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <memory>
 
 namespace tutti::testing {
 namespace {
@@ -38,12 +39,12 @@ void write_few_digits(const TestFolder& folder) {
 }
 
 std::string few_digits() {
-  static const TestFolder folder;
-  static const bool is_written = [] {
-    write_few_digits(folder);
-    return true;
+  static const auto kFolder = [] {
+    auto folder = std::make_unique<TestFolder>();
+    write_few_digits(*folder);
+    return folder;
   }();
-  return is_written ? folder.path() : "";
+  return kFolder->path();
 }
 
 }  // namespace tutti::testing
