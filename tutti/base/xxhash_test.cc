@@ -13,7 +13,7 @@ TEST(Xxh64, gives_the_published_values) {
   EXPECT_EQ(xxh64("0123456789abcdefghijklmnopqrstuvwxyz"), 0x69196c1b3af0bff9);
 }
 
-// The value of the empty text is that of the hash's specification.
+// The specification of the hash gives the value of the empty text.
 TEST(Xxh128, gives_the_published_values) {
   EXPECT_EQ(xxh128(""), (XxhBits128{0x99aa06d3014798d8, 0x6001c324468d497f}));
   EXPECT_EQ(xxh128("foo"), (XxhBits128{0x79aef92e83454121, 0xab6e5f64077e7d8a}));

@@ -45,7 +45,7 @@ void require_reducible(c10::ScalarType type, ReduceOp op);
 using Program = std::vector<int>;
 inline constexpr int kCombine = -1;
 
-// A value that a rank holds: that of a node of the tree. `present` is false if there is none.
+// A node of the tree whose value a rank holds. `present` is false if the node has no value.
 struct Source {
   TreeNode place;
   int rank;

@@ -22,7 +22,7 @@ struct SlicedSum {
   // that is as long. Empty: all ranks receive the whole result.
   std::vector<Slice> slices = {};
   // The ranks of a host read each other's inputs, and write to each other's outputs: all are in
-  // SharedVectors, `inputs` has those of all sources of the host, and `outputs` those of all its ranks
+  // SharedVectors, `inputs` has an entry for each source of the host, and `outputs` one for each rank of it
   // (unless slices are given). After the inputs were written, the ranks of a host have to meet before they
   // call this.
   bool shared = false;

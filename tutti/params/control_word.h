@@ -59,7 +59,7 @@ class ControlWord {
   size_t most_subtrees() const { return most_subtrees_; }
   // The sources of all workers, in the order of their leaves.
   std::span<const Source> sources() const { return sources_; }
-  // The same in the order in which they are added. After read(), those without data are not present.
+  // The sources and the order in which they are added. After read(), sources without data are not present.
   const comm::Sources& order() const { return order_; }
 
   // Writes this worker's word. In each subtree, the last vector holds the numbers of that sum.

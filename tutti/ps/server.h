@@ -26,7 +26,7 @@ namespace tutti::ps {
 // ends it for all groups. Thread-safe.
 class GroupServices final : public rpc::Service {
  public:
-  // The workers of `options` are those of the job.
+  // `options` has all workers of the job.
   GroupServices(const Log& log, const ServiceOptions& options);
 
   // Throws InvalidArgument if the caller's group shares a worker with another group that is at work.

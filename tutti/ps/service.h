@@ -27,7 +27,7 @@ namespace tutti::ps {
 
 class Service;
 
-// What the groups of workers of one server share: its memory, and the callers that its host has refused.
+// The groups of workers of one server share its memory, and the list of callers that its host has refused.
 // Thread-safe.
 class SharedByGroups {
  public:

@@ -29,8 +29,8 @@ class Service {
   virtual Message serve(const Caller& caller, const std::string& method, const Message& request) = 0;
   // Returns true if the pieces of this caller's requests of this method are to be passed as Message::incoming
   // where the network brings them, so that serve() can use the first ones while the next are on their way.
-  // What it does not take is received and dropped; after an exception, the connection is closed if that is
-  // much.
+  // Pieces that serve() leaves are received and dropped; after an exception, the connection is closed if that
+  // is much.
   virtual bool takes_incoming(const Caller& /*caller*/, const std::string& /*method*/) const { return false; }
   // Called when the connection has ended or the host is closing, so that no more requests come from it. Runs
   // in another thread, possibly while serve() runs for this caller; serve() should then return, or throw if

@@ -62,8 +62,8 @@ class Engine {
   void follow(int64_t fit);
   // Evaluates batch by batch, in the order of the feed, in evaluation mode, without gradients, and without
   // disturbing the program's random numbers. Returns the metrics with the counts of all workers and, as the
-  // last one, the mean loss, if it was counted. Every worker has to call it, unless it evaluates `here`. The
-  // model is that of the Trainer, unless another one is given.
+  // last one, the mean loss, if it was counted. Every worker has to call it, unless it evaluates `here`.
+  // Evaluates the model of the Trainer, unless another one is given.
   metrics::List evaluate(const data::Feed& feed, const metrics::List& list, const EvaluateOptions& options,
                          const Trainable* other = nullptr);
   // Makes an evaluation of a training now, and returns its values; nullopt on a worker that takes no part.
@@ -71,7 +71,7 @@ class Engine {
   // Returns the predictions of the Trainer's model, one row for each example.
   torch::Tensor predict(const data::Feed& feed, const EvaluateOptions& options);
   // Calls `body` while the parameters have the values that are evaluated: the average, if there is one, or
-  // those of the last step.
+  // the values after the last step.
   void with_weights(const EvaluateOptions& options, const std::function<void()>& body);
   const History& history() const { return history_->history(); }
 

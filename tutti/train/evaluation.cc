@@ -269,7 +269,7 @@ void Engine::require_rows_here(const EvaluateOptions& options) {
 }
 
 // If the chief evaluates alone, as with servers, the other workers may be at another step, or lost, so it
-// does not wait for them; those of a master make no steps of their own.
+// does not wait for them; workers of a master make no steps.
 std::optional<std::map<std::string, double>> Engine::evaluate(const Evaluation& evaluation) {
   const SpanScope span(context_.timeline(), Activity::Evaluate, "evaluation", training_.step);
   const StrategyFacts& facts = team_.facts();

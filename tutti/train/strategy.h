@@ -59,7 +59,7 @@ struct StrategyFacts {
   std::string name = {};  // "allreduce"
   LaneRange lanes = {};   // those of this worker
   bool in_step = true;    // all workers make every step together, and so stop after the same one
-  // The number of steps that compute each lane once: that of the workers if each makes steps of its own.
+  // The number of steps that compute each lane once: the number of workers if each makes its steps alone.
   int64_t steps_per_batch = 1;
   bool restarts = false;  // after another task was lost, start() may be called in the middle of a fit
   // The parameters are held by servers: changes that a hook or the program makes in this process are lost
