@@ -294,13 +294,24 @@ TEST_P(AllReduceOver, clips_the_gradient_of_all_workers_alike) {
 INSTANTIATE_TEST_SUITE_P(Backends, AllReduceOver, ::testing::Values("inproc", "plain", "shm"),
                          [](const auto& info) { return info.param; });
 
+// Notes whether a backward pass has begun, in which gradients are sent.
+struct NotedBackward final : LaneSum {
+  double weight(int64_t) const override { return 1; }
+  void begin_lane() override {}
+  void begin_backward(const torch::Tensor&, int64_t) override { has_begun = true; }
+  void add() override {}
+  void skip() override {}
+  bool has_begun = false;
+};
+
 TEST(Replica, a_loss_that_is_no_mean_is_an_error_that_shows_its_shape) {
   Replica replica(
       make_trainable(test_net(), [](TestNet& net, const Batch& b) { return net.forward(b["image"]); }),
       torch::optim::AdamOptions(1e-2), {});
   const Batch batch = test_feed(4).read(std::vector<int64_t>{0, 1});
   try {
-    replica.run_lane(0, 0, batch, 1, [](const torch::Tensor&) {});
+    NotedBackward sum;
+    replica.run_lane(0, 0, batch, sum, [](int64_t, const Batch&, const LossOutput&) {});
     FAIL();
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("float32[2,4]"), std::string::npos) << error.what();
@@ -312,14 +323,14 @@ TEST(Replica, a_loss_that_is_no_number_is_found_before_anything_is_sent) {
                   {.nan_guard = true});
   Batch::Tensors tensors = test_feed(4).read(std::vector<int64_t>{0, 1}).tensors();
   const auto run = [&] {
-    bool sent = false;
+    NotedBackward sum;
     try {
-      replica.run_lane(7, 2, Batch(tensors), 1, [&](const torch::Tensor&) { sent = true; });
+      replica.run_lane(7, 2, Batch(tensors), sum, [](int64_t, const Batch&, const LossOutput&) {});
     } catch (const Error& error) {
       EXPECT_THAT(error.what(),
                   HasSubstr("step 7, lane 2; the first tensor that is not finite is 'image' of the batch"));
     }
-    return sent;
+    return sum.has_begun;
   };
   EXPECT_TRUE(run());
   for (auto& [name, tensor] : tensors) {

@@ -40,16 +40,16 @@ class Objective {
  public:
   Objective(const Context& context, Replica& replica, const data::Feed& feed, comm::Communicator& comm,
             int64_t lanes)
-      : mean_(replica.parameters(), comm, lanes),
-        lanes_(replica, mean_, mean_.lanes()),
+      : replica_(replica),
+        mean_(replica.parameters(), comm, lanes),
         batches_(batches_of(feed, mean_.lanes(), lanes, context.device())) {}
 
   torch::Tensor evaluate() {
     mean_.begin_step(evaluations_++);
     // The random numbers are those of step 0 in every evaluation, which so computes the same function.
     for (int64_t lane = mean_.lanes().begin; lane < mean_.lanes().end; ++lane)
-      lanes_.run_lane(0, lane, batches_[static_cast<size_t>(lane - mean_.lanes().begin)],
-                      [](int64_t, const Batch&, const LossOutput&) {});
+      replica_.run_lane(0, lane, batches_[static_cast<size_t>(lane - mean_.lanes().begin)], mean_,
+                        [](int64_t, const Batch&, const LossOutput&) {});
     const GradientMean::Result result = mean_.finish();
     if (result.examples == 0) fail(ErrorKind::InvalidArgument, "the feed has no examples to train on");
     return result.loss_sum / static_cast<double>(result.examples);
@@ -57,8 +57,8 @@ class Objective {
   int64_t evaluations() const { return evaluations_; }
 
  private:
+  Replica& replica_;
   GradientMean mean_;
-  LaneRunner lanes_;
   const std::vector<Batch> batches_;
   int64_t evaluations_ = 0;
 };

@@ -72,10 +72,19 @@ Replica::Replica(Trainable model, const OptimizerOptions& optimizer, const Repli
                  optimizer),
       tables_(*model_.module) {}
 
-LossOutput Replica::run_lane(int64_t step, int64_t lane, const Batch& batch, double weight,
-                             const std::function<void(const torch::Tensor& loss)>& before_backward) {
-  if (!has_loss())
+void Replica::run_lane(int64_t step, int64_t lane, const Batch& read, LaneSum& sum,
+                       const LaneObserver& observe) {
+  if (read.size() == 0) return sum.skip();
+  if (!model_.loss)
     fail(ErrorKind::InvalidArgument, "the model has no loss function: pass one to make_trainable()");
+  const Batch batch = [&] {
+    const SpanScope span(options_.timeline, Activity::Copy, "prepare the batch", step);
+    return prepare(read);
+  }();
+  {
+    const SpanScope span(options_.timeline, Activity::Compute, "clear the gradients", step);
+    sum.begin_lane();
+  }
   const auto place = [&] { return fmt::format("lane {} of step {}", lane, step); };
   LossOutput output = naming_examples(batch, place, [&] {
     const SpanScope span(options_.timeline, Activity::Compute, "forward", step);
@@ -86,14 +95,16 @@ LossOutput Replica::run_lane(int64_t step, int64_t lane, const Batch& batch, dou
   });
   require_mean(output.loss);
   if (options_.nan_guard) hooks::nan_guard(parameters_, step, lane, batch, output);
-  before_backward(output.loss);
+  sum.begin_backward(output.loss, batch.size());
   naming_examples(batch, place, [&] {
     const SpanScope span(options_.timeline, Activity::Compute, "backward", step);
-    output.loss.backward(torch::full_like(output.loss, weight));
+    output.loss.backward(torch::full_like(output.loss, sum.weight(batch.size())));
   });
   output.loss = output.loss.detach();
   if (output.prediction.defined()) output.prediction = output.prediction.detach();
-  return output;
+  observe(lane, batch, output);
+  const SpanScope span(options_.timeline, Activity::Reduce, "add the lane", step);
+  sum.add();
 }
 
 template <class Body>
@@ -172,28 +183,6 @@ Batch take(data::BatchQueue& queue, int64_t step) {
   return *std::move(batch);
 }
 
-void LaneRunner::run_lane(int64_t step, int64_t lane, const Batch& batch, const LaneObserver& observe) {
-  if (batch.size() == 0) {
-    sum_.skip();
-    return;
-  }
-  Timeline* timeline = replica_.options().timeline;
-  const Batch ready = [&] {
-    const SpanScope span(timeline, Activity::Copy, "prepare the batch", step);
-    return replica_.prepare(batch);
-  }();
-  {
-    const SpanScope span(timeline, Activity::Compute, "clear the gradients", step);
-    sum_.begin_lane();
-  }
-  const LossOutput output =
-      replica_.run_lane(step, lane, ready, sum_.weight(ready.size()),
-                        [&](const torch::Tensor& loss) { sum_.begin_backward(loss, ready.size()); });
-  observe(lane, ready, output);
-  const SpanScope span(timeline, Activity::Reduce, "add the lane", step);
-  sum_.add();
-}
-
 // Returns the next batches, one for each lane.
 std::vector<Batch> LaneRunner::next_batches(data::BatchQueue& queue, int64_t step) {
   std::vector<Batch> batches;
@@ -218,7 +207,7 @@ void LaneRunner::run_step_with_tables(int64_t step, data::BatchQueue& queue, con
   }
   for (size_t i = 0; i < batches.size(); ++i) {
     tables.begin_lane(i);
-    run_lane(step, lanes_.begin + static_cast<int64_t>(i), batches[i], observe);
+    replica_.run_lane(step, lanes_.begin + static_cast<int64_t>(i), batches[i], sum_, observe);
     tables.end_lane();
   }
 }
@@ -242,7 +231,7 @@ void LaneRunner::skip_step(int64_t step, data::BatchQueue& queue) {
 void LaneRunner::run_step(int64_t step, data::BatchQueue& queue, const LaneObserver& observe) {
   if (!replica_.tables().empty()) return run_step_with_tables(step, queue, observe);
   for (int64_t lane = lanes_.begin; lane < lanes_.end; ++lane)
-    run_lane(step, lane, take(queue, step), observe);
+    replica_.run_lane(step, lane, take(queue, step), sum_, observe);
 }
 
 }  // namespace tutti

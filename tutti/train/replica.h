@@ -44,17 +44,19 @@ struct ReplicaOptions {
   Timeline* timeline = nullptr;
 };
 
+// Called for every lane of this worker, in order, before the step changes anything.
+using LaneObserver = std::function<void(int64_t lane, const Batch& batch, const LossOutput& output)>;
+
 // One copy of the model with its flat parameters and optimiser, which a strategy trains. Not thread-safe.
 class Replica {
  public:
   // Moves the module to the device and its parameters into the vectors.
   Replica(Trainable model, const OptimizerOptions& optimizer, const ReplicaOptions& options);
 
-  // Makes the forward and backward pass of one lane, and adds the gradient of the mean loss times `weight` to
-  // the gradient vectors. Random numbers depend only on seed, lane and step. The batch must have examples.
-  // `before_backward` is called with the loss between the two passes.
-  LossOutput run_lane(int64_t step, int64_t lane, const Batch& batch, double weight,
-                      const std::function<void(const torch::Tensor& loss)>& before_backward);
+  // Runs one lane on its batch, as the feed returns it: makes the forward and backward pass, and adds the
+  // result to the sum; skips the lane if the batch has no examples. Random numbers depend only on seed, lane
+  // and step. All ways of training run their lanes with it.
+  void run_lane(int64_t step, int64_t lane, const Batch& batch, LaneSum& sum, const LaneObserver& observe);
 
   // Returns the predictions in evaluation mode, without gradients, in float32.
   torch::Tensor predict(const Batch& batch);
@@ -62,11 +64,9 @@ class Replica {
   // the predictions.
   using Function = std::function<std::vector<torch::Tensor>(const Batch&)>;
   std::vector<torch::Tensor> evaluate(const Batch& batch, const Function& function);
-  // Returns false if the model can only predict.
-  bool has_loss() const { return static_cast<bool>(model_.loss); }
   const Trainable& model() const { return model_; }
   // Returns the mean loss of the batch, and the predictions that the loss function returns with it, in
-  // float32, in evaluation mode and without gradients. Requires has_loss().
+  // float32, in evaluation mode and without gradients. Requires a loss function.
   LossOutput evaluate_loss(const Batch& batch);
   // Returns the batch in the form that the model takes: on the device, images in the layout.
   Batch prepare(const Batch& batch) const;
@@ -114,23 +114,16 @@ class EvaluationScope {
   std::vector<Mode> before_;  // a module comes before its submodules; empty: none was changed
 };
 
-// Called for every lane of this worker, in order, before the step changes anything.
-using LaneObserver = std::function<void(int64_t lane, const Batch& batch, const LossOutput& output)>;
-
 // Returns the next batch of the queue, which must not be at its end.
 Batch take(data::BatchQueue& queue, int64_t step);
 
-// Runs the lanes of a step: seeds the random numbers from seed, step and lane, makes the forward and backward
-// pass, and adds the result. All ways of training run their lanes with it. Not thread-safe.
+// Runs the lanes of a worker in a step, with batches from a queue. Not thread-safe.
 class LaneRunner {
  public:
   // Both must outlive this. `lanes` are those of this worker.
   LaneRunner(Replica& replica, LaneSum& sum, const LaneRange& lanes)
       : replica_(replica), sum_(sum), lanes_(lanes) {}
 
-  // Runs one lane on its batch, as the feed returns it; skips the lane if the batch has no examples. For a
-  // model without sharded tables.
-  void run_lane(int64_t step, int64_t lane, const Batch& batch, const LaneObserver& observe);
   // Runs all lanes, in order, with batches from the queue. Before the first, all workers fetch the rows of
   // sharded tables, and ask for those of the next step.
   void run_step(int64_t step, data::BatchQueue& queue, const LaneObserver& observe);
@@ -138,8 +131,6 @@ class LaneRunner {
   void begin_steps(int64_t count);
   // Passes over a step that is not made, whose batches the queue has.
   void skip_step(int64_t step, data::BatchQueue& queue);
-
-  const LaneRange& lanes() const { return lanes_; }
 
  private:
   void run_step_with_tables(int64_t step, data::BatchQueue& queue, const LaneObserver& observe);

@@ -223,9 +223,8 @@ Assignment::Assignment(const Json& head)
 LaneServer::LaneServer(Replica& replica, const Assignment& assignment)
     : replica_(replica),
       vectors_(replica.parameters(), assignment.lanes),
-      sum_(vectors_, gradients_of(replica.parameters()),
-           lanes_of(assignment.rank, assignment.workers, assignment.lanes), assignment.lanes),
-      lanes_(replica, sum_, lanes_of(assignment.rank, assignment.workers, assignment.lanes)),
+      lanes_(lanes_of(assignment.rank, assignment.workers, assignment.lanes)),
+      sum_(vectors_, gradients_of(replica.parameters()), lanes_, assignment.lanes),
       word_(blocks_of(assignment.workers, assignment.lanes), assignment.lanes, kNumbers) {}
 
 rpc::Message LaneServer::serve(const std::string& method, const rpc::Message& request, const Wishes& wishes) {
@@ -245,22 +244,22 @@ rpc::Message LaneServer::serve(const std::string& method, const rpc::Message& re
 rpc::Message LaneServer::step(const rpc::Message& request, const Wishes& wishes) {
   const int64_t step = ps::number_in(request.head, "step");
   const Json& lanes = request.head.at("lanes");
-  if (static_cast<int64_t>(lanes.size()) != lanes_.lanes().size())
+  if (static_cast<int64_t>(lanes.size()) != lanes_.size())
     fail(ErrorKind::InvalidArgument, "the request is for {} lanes, but this worker has {}", lanes.size(),
-         lanes_.lanes().size());
+         lanes_.size());
   ps::Reader reader(request);
   take_into(reader, everything(replica_.parameters()));
   const torch::Tensor losses =
-      torch::full({lanes_.lanes().size()}, std::numeric_limits<double>::quiet_NaN(), torch::kDouble);
+      torch::full({lanes_.size()}, std::numeric_limits<double>::quiet_NaN(), torch::kDouble);
   predictions_.clear();
   const auto observe = [&](int64_t lane, const Batch&, const LossOutput& output) {
-    losses[lane - lanes_.lanes().begin] = output.loss.to(torch::kDouble).cpu();
+    losses[lane - lanes_.begin] = output.loss.to(torch::kDouble).cpu();
     if (output.prediction.defined()) predictions_.emplace_back(lane, output.prediction);
   };
   sum_.begin_step();
-  int64_t lane = lanes_.lanes().begin;
+  int64_t lane = lanes_.begin;
   for (const Json& outline : lanes)
-    lanes_.run_lane(step, lane++, outline.is_null() ? Batch() : take_batch(reader, outline), observe);
+    replica_.run_lane(step, lane++, outline.is_null() ? Batch() : take_batch(reader, outline), sum_, observe);
   reader.end();
   const std::vector<TreeSum::Subtree> subtrees = sum_.finish();
   const torch::NoGradGuard no_grad;

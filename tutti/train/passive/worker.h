@@ -139,8 +139,8 @@ class LaneServer {
 
   Replica& replica_;
   LaneVectors vectors_;
+  const LaneRange lanes_;
   LocalSum sum_;
-  LaneRunner lanes_;
   const ControlWord word_;
   std::vector<std::pair<int64_t, torch::Tensor>> predictions_;  // by lane
 };
