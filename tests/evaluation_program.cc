@@ -187,7 +187,7 @@ void train_in_own_loop(tutti::Context& ctx, const Options& options) {
   std::vector<int64_t> examples;
   while (loop.goes_on()) {
     for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
-      sampler.examples(loop.step(), lane, examples);
+      sampler.examples(loop.batch(), lane, examples);
       const tutti::Batch batch = feed.read(examples);
       opt.zero_grad();
       opt.backward(task.model.loss(batch).loss, batch.size());

@@ -13,11 +13,11 @@
 #include "tutti/cluster/context.h"
 #include "tutti/comm/collectives.h"
 #include "tutti/comm/inproc/inproc.h"
-#include "tutti/params/distributed_optimizer.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
 #include "tutti/ps/module_server.h"
 #include "tutti/ps/remote_module.h"
+#include "tutti/train/distributed_optimizer.h"
 #include "tutti/train/loop.h"
 #include "tutti/train/snapshot.h"
 

@@ -29,12 +29,15 @@ std::string weights_after(const Flags& command) {
 
 Flags workers(int count) { return {program_path("tutti"), "run", "-n", std::to_string(count), "--"}; }
 
-TEST(OwnLoop, refuses_a_strategy_that_only_a_trainer_has) {
-  for (const char* strategy : {"ps-sync", "ps-async", "in-graph"}) {
+TEST(OwnLoop, refuses_a_strategy_that_only_a_trainer_has_and_servers_that_are_not_there) {
+  const auto expect_refused = [](const char* strategy, const char* why) {
     const ProgramResult result = run_program(alone_with({"--steps", "1", "--strategy", strategy}));
     EXPECT_EQ(result.exit_code, exit_code(ErrorKind::InvalidArgument)) << result.err;
-    EXPECT_THAT(result.err, ::testing::HasSubstr("Use a Trainer")) << strategy;
-  }
+    EXPECT_THAT(result.err, ::testing::HasSubstr(why)) << strategy;
+  };
+  expect_refused("in-graph", "Use a Trainer");
+  expect_refused("ps-sync", "--strategy ps-sync needs parameter servers");
+  expect_refused("ps-async", "--strategy ps-async needs parameter servers");
 }
 
 TEST(OwnLoop, refuses_to_train_alone_with_several_workers) {

@@ -1,8 +1,11 @@
 // Tests parameter servers as users run them: equal bits, and processes that are killed, told to stop, or do
 // not match.
 #include <filesystem>
+#include <iterator>
 #include <regex>
+#include <set>
 #include <signal.h>
+#include <string>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -41,6 +44,78 @@ TEST(Servers, in_lock_step_clip_the_gradient_with_the_bits_of_one_worker) {
   EXPECT_EQ(hash_of(served(2, 3, with(flags, {"--strategy", "ps-sync"})), folder), alone);
 }
 
+TEST(Servers, in_lock_step_give_a_loop_of_the_program_the_bits_of_a_trainer) {
+  const TestFolder folder;
+  const Flags flags = {"--net", "normed",  "--layout", "contiguous",  "--lanes", "4",         "--batch",
+                       "3",     "--steps", "20",       "--clip-norm", "0.5",     "--average", "0.9"};
+  const std::string trainer = hash_of(training(1, flags), folder);
+  const Flags loop = with(flags, {"--own-loop", "--strategy", "ps-sync"});
+  EXPECT_EQ(hash_of(served(1, 1, loop), folder), trainer);
+  EXPECT_EQ(hash_of(served(2, 2, with(loop, {"--placement", "split:1K"})), folder), trainer);
+  const Flags kept = with(loop, {"--logdir", folder / "log"});
+  EXPECT_NE(hash_of(served(2, 4, with(kept, {"--stop-after", "7"})), folder), trainer);
+  EXPECT_EQ(hash_of(served(3, 3, kept), folder), trainer);
+  // A run with servers continues by all-reduce, and in the other kind of loop.
+  const Flags again = with(flags, {"--logdir", folder / "log", "--steps", "30"});
+  const std::string longer = hash_of(training(1, with(flags, {"--steps", "30"})), folder);
+  EXPECT_EQ(hash_of(training(2, with(again, {"--own-loop"})), folder), longer);
+}
+
+TEST(Servers, validate_and_measure_a_loop_of_the_program_as_a_trainer_does) {
+  const TestFolder folder;
+  const Flags flags = {
+      "--net",   "normed", "--layout",  "contiguous", "--lanes",          "4", "--batch", "5",
+      "--steps", "200",    "--average", "0.9",        "--validate-every", "5"};
+  const nlohmann::json trainer = report_of(training(1, flags), folder);
+  EXPECT_LT(trainer.at("steps"), 200);
+  const Flags loop = with(flags, {"--own-loop", "--strategy", "ps-sync", "--evaluate"});
+  const std::string report = folder / "report.json";
+  const ProgramResult result = run_program(served(2, 3, with(loop, {"--report", report})));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const nlohmann::json json = json_of(report);
+  for (const char* same : {"steps", "weights_sha256", "history"}) EXPECT_EQ(json.at(same), trainer.at(same));
+  // After the loop, all workers get what the chief measures.
+  const std::regex line("accuracy of rank [0-2] is ([0-9.]+)");
+  std::set<std::string> values;
+  const auto lines = std::sregex_iterator(result.out.begin(), result.out.end(), line);
+  for (auto each = lines; each != std::sregex_iterator(); ++each) values.insert((*each)[1]);
+  EXPECT_EQ(std::distance(lines, std::sregex_iterator()), 3) << result.out;
+  EXPECT_EQ(values.size(), 1U) << result.out;
+}
+
+TEST(Servers, take_the_pushes_of_a_loop_of_the_program_at_any_time) {
+  const TestFolder folder;
+  const std::string report = folder / "report.json";
+  const Flags flags = {"--own-loop", "--net", "normed",   "--strategy", "ps-async",
+                       "--batch",    "4",     "--report", report};
+  const auto updates = [&](const Flags& more, int64_t oldest) {
+    const ProgramResult result = run_program(served(2, 3, with(flags, more)));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.err, Not(HasSubstr("when the lost task has connected again")));
+    int64_t all = 0;
+    for (const auto& [steps, count] : json_of(report).at("staleness").items()) {
+      EXPECT_LE(std::stoll(steps), oldest);
+      all += count.get<int64_t>();
+    }
+    return all;
+  };
+  EXPECT_EQ(updates({"--steps", "50", "--logdir", folder / "log", "--checkpoint-every", "2"}, 50), 50);
+  EXPECT_TRUE(std::filesystem::exists(folder / "log/ckpt-50"));
+  // If all wait for each other, no update is older than those of the others.
+  EXPECT_EQ(updates({"--steps", "40", "--staleness", "0"}, 4), 40);
+  const nlohmann::json made = json_of(report);
+  EXPECT_EQ(made.at("strategy"), "ps-async");
+  EXPECT_EQ(made.at("examples"), 160);
+  const Flags kept = with(flags, {"--steps", "50", "--logdir", folder / "log"});
+  EXPECT_EQ(report_of(served(1, 3, kept), folder).at("restarts"), 1);
+  // The workers use each example once in an epoch, as one worker alone does.
+  const Flags epoch = {"--own-loop", "--net", "normed", "--lanes", "3", "--batch", "50", "--epochs", "1"};
+  const nlohmann::json alone = report_of(training(1, epoch), folder);
+  const nlohmann::json together = report_of(served(1, 3, with(epoch, {"--strategy", "ps-async"})), folder);
+  EXPECT_EQ(together.at("examples"), alone.at("examples"));
+  EXPECT_EQ(together.at("steps"), 3 * alone.at("steps").get<int64_t>());
+}
+
 TEST(Servers, in_lock_step_end_where_a_hook_says_at_the_step_of_one_worker_and_stay_ended) {
   const TestFolder folder;
   const Flags flags = {"--net", "normed", "--lanes", "4", "--batch", "3", "--steps", "100", "--stop-at", "7"};
@@ -56,9 +131,9 @@ TEST(Servers, in_lock_step_end_where_a_hook_says_at_the_step_of_one_worker_and_s
 
 TEST(Servers, tell_of_a_hook_whose_changes_of_the_weights_would_be_lost) {
   for (const std::string strategy : {"ps-sync", "ps-async"}) {
-    for (const std::string change : {"--decay", "--decay-buffers"}) {
-      const ProgramResult result = run_program(
-          served(1, 2, {"--net", "normed", "--batch", "3", "--steps", "10", change, "--strategy", strategy}));
+    for (const Flags& change : {Flags{"--decay"}, Flags{"--decay-buffers"}, Flags{"--decay", "--own-loop"}}) {
+      const ProgramResult result = run_program(served(
+          1, 2, with({"--net", "normed", "--batch", "3", "--steps", "10", "--strategy", strategy}, change)));
       EXPECT_EQ(result.exit_code, exit_code(ErrorKind::InvalidArgument)) << result.err;
       EXPECT_THAT(result.err, HasSubstr("the parameters or buffers were changed by a hook")) << strategy;
       EXPECT_THAT(result.err, HasSubstr("use --strategy allreduce"));
@@ -351,7 +426,7 @@ TEST(Servers, refuse_a_worker_with_another_flag_and_tell_all) {
   for (const char* strategy : {"ps-sync", "ps-async"}) {
     const Flags flags = {"--strategy", strategy, "--batch", "2", "--lanes", "2", "--steps", "10"};
     expect_all_hear_of_a_wrong_worker(flags, {"--clip-norm", "0.5"}, "'--clip-norm 0.5'");
-    expect_all_hear_of_a_wrong_worker(flags, {"--steps", "20"}, "'--steps 20'");
+    expect_all_hear_of_a_wrong_worker(with(flags, {"--own-loop"}), {"--steps", "20"}, "'--steps 20'");
   }
 }
 
@@ -476,24 +551,30 @@ struct Victim {
   const char* job;
   int index;
   int servers;
+  bool own_loop = false;
 };
 
 class Killed : public ::testing::TestWithParam<Victim> {};
 INSTANTIATE_TEST_SUITE_P(Servers, Killed,
                          ::testing::Values(Victim{"worker", 1, 2}, Victim{"worker", 0, 2}, Victim{"ps", 0, 2},
-                                           Victim{"ps", 1, 2}, Victim{"ps", 0, 1}),
+                                           Victim{"ps", 1, 2}, Victim{"ps", 0, 1},
+                                           Victim{"worker", 1, 2, true}, Victim{"worker", 0, 2, true},
+                                           Victim{"ps", 1, 2, true}),
                          [](const auto& info) {
-                           return fmt::format("{}_{}_of_{}_servers", info.param.job, info.param.index,
-                                              info.param.servers);
+                           return fmt::format("{}_{}_of_{}_servers{}", info.param.job, info.param.index,
+                                              info.param.servers,
+                                              info.param.own_loop ? "_in_a_loop_of_the_program" : "");
                          });
 
 TEST_P(Killed, task_comes_back_and_the_bits_stay) {
-  const auto [job, index, servers] = GetParam();
+  const auto [job, index, servers, own_loop] = GetParam();
   const TestFolder folder;
-  const Flags flags = {"--net", "normed", "--lanes", "4", "--batch", "50", "--steps", "150"};
+  Flags flags = {"--net", "normed",  "--layout", "contiguous", "--lanes",
+                 "4",     "--batch", "50",       "--steps",    "150"};
   const std::string alone = hash_of(training(1, flags), folder);
+  if (own_loop) flags = with(flags, {"--own-loop"});
   const std::string report = folder / "killed.json";
-  ServedRun job_run(fmt::format("{}{}", job, index),
+  ServedRun job_run(fmt::format("{}{}{}", job, index, own_loop),
                     served(servers, 2,
                            with(flags, {"--strategy", "ps-sync", "--logdir", folder / "log",
                                         "--checkpoint-every", "20", "--report", report}),
@@ -605,15 +686,17 @@ TEST(Servers, with_a_port_that_nobody_would_know_are_refused) {
 
 TEST(Servers, stop_with_a_checkpoint_and_go_on_from_it) {
   const TestFolder folder;
-  const Flags flags = {"--net", "odd", "--lanes", "2", "--batch", "4", "--strategy", "ps-sync"};
-  const std::string alone =
-      hash_of(training(1, {"--net", "odd", "--lanes", "2", "--batch", "4", "--steps", "3000"}), folder);
-  const Flags kept = with(flags, {"--logdir", folder / "log", "--steps", "3000"});
-  RunningProgram first(served(1, 2, kept));
-  first.wait_for_output("under way");
-  ::kill(first.pid(), SIGTERM);
-  EXPECT_EQ(first.wait(), 128 + SIGTERM) << first.err();
-  EXPECT_EQ(hash_of(served(2, 2, kept), folder), alone);
+  const Flags model = {"--net", "odd", "--lanes", "2", "--batch", "4", "--steps", "3000"};
+  const std::string alone = hash_of(training(1, model), folder);
+  for (const Flags& how : {Flags{}, Flags{"--own-loop"}}) {
+    const std::string log = folder / fmt::format("log-{}", how.size());
+    const Flags kept = with(with(model, how), {"--strategy", "ps-sync", "--logdir", log});
+    RunningProgram first(served(1, 2, kept));
+    first.wait_for_output("under way");
+    ::kill(first.pid(), SIGTERM);
+    EXPECT_EQ(first.wait(), 128 + SIGTERM) << first.err();
+    EXPECT_EQ(hash_of(served(2, 2, kept), folder), alone);
+  }
 }
 
 // The workers are not connected to each other. One worker alone would do, but not the second.

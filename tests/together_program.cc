@@ -350,7 +350,7 @@ void train_in_own_loop(tutti::Context& ctx, const Options& options) {
   const auto feed = digits.train().shuffle();
   const auto net = make_net<Net>(options);
   tutti::Parameters params(*net);
-  tutti::DistributedOptimizer opt(ctx, params, optimizer_of(options));
+  tutti::DistributedOptimizer opt(ctx, params, optimizer_of(options), {.clip_norm = options.clip_norm});
   const tutti::data::Sampler sampler(feed.size(), {.seed = ctx.config().training.seed,
                                                    .lanes = opt.all_lanes(),
                                                    .batch = ctx.config().training.batch,
@@ -360,6 +360,7 @@ void train_in_own_loop(tutti::Context& ctx, const Options& options) {
   loop.add_hook(std::make_unique<KillChief>(options.kill_at));
   loop.add_hook(std::make_unique<StopAt>(options.stop_at));
   loop.add_hook(std::make_unique<SaySteps>());
+  if (options.decay || options.decay_buffers) loop.add_hook(std::make_unique<Decay>(options.decay_buffers));
   auto breaks = std::make_unique<BreakGradient>(options.break_gradient_at);
   const BreakGradient& gradient = *breaks;
   loop.add_hook(std::move(breaks));
@@ -377,7 +378,7 @@ void train_in_own_loop(tutti::Context& ctx, const Options& options) {
   std::vector<int64_t> examples;
   while (loop.goes_on()) {
     for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
-      sampler.examples(loop.step(), lane, examples);
+      sampler.examples(loop.batch(), lane, examples);
       const tutti::Batch batch = feed.read(examples);
       opt.zero_grad();
       opt.backward(gradient.in(torch::cross_entropy_loss(net->forward(batch["image"]), batch["label"])),
@@ -386,6 +387,10 @@ void train_in_own_loop(tutti::Context& ctx, const Options& options) {
     opt.step();
   }
   if (options.validate_every > 0) print_history(ctx, loop.history());
+  if (!options.evaluate) return;
+  for (const auto& [name, value] :
+       loop.measure(tutti::make_trainable(net), digits.test(), {tutti::metrics::accuracy("label")}))
+    fmt::print("{} of rank {} is {}\n", name, ctx.rank(), value);
 }
 
 template <class Net>

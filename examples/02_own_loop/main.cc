@@ -31,7 +31,7 @@ int main(int argc, char** argv) {
     std::vector<int64_t> examples;
     while (loop.goes_on()) {  // (4)
       for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
-        sampler.examples(loop.step(), lane, examples);
+        sampler.examples(loop.batch(), lane, examples);
         const tutti::Batch batch = feed.read(examples);
         opt.zero_grad();
         const auto prediction = net->forward(batch["image"]);

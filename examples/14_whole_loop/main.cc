@@ -62,7 +62,7 @@ int main(int argc, char** argv) {
     std::vector<int64_t> examples;
     while (loop.goes_on()) {
       for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
-        sampler.examples(loop.step(), lane, examples);
+        sampler.examples(loop.batch(), lane, examples);
         const tutti::Batch batch = train.read(examples).to(ctx.device());
         opt.zero_grad();  // from here on, random numbers and --precision are those of the lane
         const tutti::LossOutput output = loss_of(*net, batch);

@@ -76,8 +76,9 @@ Way draw_way(Dice& dice, const Draw& draw) {
   const int64_t workers = dice.between(1, 4);
   way.launcher = {"-n", std::to_string(workers)};
   std::string kind = dice.one_of<std::string>({"allreduce", "allreduce", "ps-sync", "in-graph"});
-  if (draw.own_loop) kind = "allreduce";
-  if (draw.decays_weights && kind == "ps-sync") kind = "in-graph";  // an error with servers
+  // A loop has no passive workers, and a hook that changes the weights is an error with servers.
+  if (draw.own_loop && kind == "in-graph") kind = "ps-sync";
+  if (draw.decays_weights && kind == "ps-sync") kind = draw.own_loop ? "allreduce" : "in-graph";
 #ifndef TUTTI_TEST_SERVERS
   kind = "allreduce";
 #endif

@@ -185,7 +185,7 @@ void train_by_hand(const Context& context, const Draw& draw, std::shared_ptr<Dra
   std::vector<int64_t> examples;
   while (loop.goes_on()) {
     for (int64_t lane = optimizer.lanes().begin; lane < optimizer.lanes().end; ++lane) {
-      sampler.examples(loop.step(), lane, examples);
+      sampler.examples(loop.batch(), lane, examples);
       const Batch batch = feed.read(examples);
       optimizer.zero_grad();
       if (batch.size() == 0) {

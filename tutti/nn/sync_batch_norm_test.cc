@@ -14,7 +14,6 @@
 #include "tutti/base/error.h"
 #include "tutti/base/torch_compat.h"
 #include "tutti/comm/test_ranks.h"
-#include "tutti/params/distributed_optimizer.h"
 
 namespace tutti::nn::sync_batch_norm_test {
 namespace {
@@ -414,89 +413,6 @@ TEST(SyncBatchNorm, backward_works_after_the_module_is_gone) {
     }
     y.square().sum().backward();
     EXPECT_TRUE(x.grad().defined());
-  });
-}
-
-template <class Norm>
-struct Net : torch::nn::Module {
-  Tensor forward(const Tensor& x) { return second(torch::relu(norm(first(x)))); }
-  torch::nn::Linear first = register_module("first", torch::nn::Linear(5, 7));
-  Norm norm = register_module("norm", Norm(7));
-  torch::nn::Linear second = register_module("second", torch::nn::Linear(7, 3));
-};
-
-template <class Norm>
-std::shared_ptr<Net<Norm>> make_net() {
-  torch::manual_seed(1);
-  auto net = std::make_shared<Net<Norm>>();
-  net->to(torch::kFloat64);
-  return net;
-}
-
-// Makes ten steps on the whole batch, in one process with torch::nn and in several with SyncBatchNorm.
-TEST_P(SyncBatchNormOver, a_distributed_optimizer_trains_as_one_process_on_the_whole_batch) {
-  const int world = GetParam();
-  torch::manual_seed(3);
-  const Tensor x = torch::randn({10, world * 4, 5}, torch::kFloat64);
-  const Tensor y = torch::randn({10, world * 4, 3}, torch::kFloat64);
-  const auto expected = make_net<torch::nn::BatchNorm1d>();
-  torch::optim::SGD plain(expected->parameters(), torch::optim::SGDOptions(0.1));
-  for (int64_t step = 0; step < 10; ++step) {
-    plain.zero_grad();
-    torch::mse_loss(expected->forward(x[step]), y[step]).backward();
-    plain.step();
-  }
-  std::vector<std::shared_ptr<Net<SyncBatchNorm>>> nets;
-  for (int rank = 0; rank < world; ++rank) nets.push_back(make_net<SyncBatchNorm>());
-  with_ranks("inproc", world, [&](comm::Communicator& comm) {
-    RunConfig config;
-    config.compute.device = "cpu";
-    config.compute.threads = 1;
-    const Context context(config, Identity{});
-    auto& net = *nets[static_cast<size_t>(comm.rank())];
-    Parameters params(net);
-    DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
-                             {.group = comm::testing::borrowed(comm)});
-    for (int64_t step = 0; step < 10; ++step) {
-      const auto mine = [&](const Tensor& all) { return all[step].narrow(0, comm.rank() * 4, 4); };
-      opt.zero_grad();
-      torch::mse_loss(net.forward(mine(x)), mine(y)).backward();
-      opt.step(4);
-    }
-  });
-  for (const auto& net : nets) {
-    for (const auto& parameter : expected->named_parameters())
-      expect_near(net->named_parameters()[parameter.key()], parameter.value(), 1e-12, parameter.key());
-    expect_near(net->norm->running_mean, expected->norm->running_mean, 1e-12, "running mean");
-    expect_near(net->norm->running_var, expected->norm->running_var, 1e-12, "running variance");
-    EXPECT_TRUE(net->norm->running_var.equal(nets[0]->norm->running_var));
-    EXPECT_EQ(net->norm->num_batches_tracked.item<int64_t>(), 10);
-  }
-}
-
-// The sum of three equal float32 numbers, divided by three, may differ from the original number.
-TEST_P(SyncBatchNormOver, the_mean_over_the_lanes_leaves_running_statistics_as_they_are) {
-  constexpr int64_t kMany = 500;
-  torch::manual_seed(4);
-  const Tensor x = torch::randn({GetParam(), 4, kMany});
-  with_ranks("inproc", GetParam(), [&](comm::Communicator& comm) {
-    RunConfig config;
-    config.compute.device = "cpu";
-    config.compute.threads = 1;
-    const Context context(config, Identity{});
-    SyncBatchNorm norm(kMany);
-    norm->register_buffer("constant", torch::linspace(0, 1, kMany));
-    Parameters params(*norm);
-    DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
-                             {.group = comm::testing::borrowed(comm)});
-    for (int step = 0; step < 3; ++step) {
-      opt.zero_grad();
-      norm(x[comm.rank()]).square().sum().backward();
-      std::vector<Tensor> before;
-      for (const Tensor& buffer : norm->buffers()) before.push_back(buffer.clone());
-      opt.step(4);
-      for (size_t b = 0; b < before.size(); ++b) EXPECT_TRUE(norm->buffers()[b].equal(before[b])) << b;
-    }
   });
 }
 

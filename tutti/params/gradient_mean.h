@@ -56,8 +56,7 @@ class GradientMean final : public LaneSum {
   void begin_step(int64_t step, const Wishes& wishes = {}, double learning_rate = kNoRate);
   void begin_lane() override;
   void begin_backward(const torch::Tensor& loss, int64_t examples) override;
-  // Returns true while gradients are being sent. Then only add(), if still due, and finish() may be called.
-  bool is_sending() const { return reducer_.is_open(); }
+  bool is_sending() const override { return reducer_.is_open(); }
   void add() override;
   void skip() override {
     reducer_.skip();

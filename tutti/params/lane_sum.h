@@ -28,6 +28,9 @@ class LaneSum {
   virtual void add() = 0;
   // Marks the lane as having no examples.
   virtual void skip() = 0;
+  // Returns true while gradients are being sent. Then only add(), if still due, may be called before the end
+  // of the step.
+  virtual bool is_sending() const = 0;
 };
 
 // The numbers of a lane, which are stored in one float64 vector.
@@ -106,6 +109,7 @@ class LocalSum final : public LaneSum {
   }
   void add() override;
   void skip() override { sum_.skip(); }
+  bool is_sending() const override { return false; }
   // Returns the sums of all lanes: the subtrees that can be computed on this worker.
   std::vector<TreeSum::Subtree> finish() { return sum_.finish(); }
   // Returns whether the gradients among these sums are finite.

@@ -37,7 +37,8 @@ class Steps {
   Steps(const std::shared_ptr<TestNet>& net, const OptimizerOptions& optimizer, int64_t lanes,
         const Group& group = alone(), double clip_norm = 0, const ReplicaOptions& options = {})
       : context_(context_with(lanes)),
-        strategy_(context_, group, make_trainable(net, test_loss), optimizer, options, clip_norm),
+        strategy_(context_, group, make_trainable(net, test_loss), optimizer, options,
+                  {.clip_norm = clip_norm}),
         session_(context_, strategy_.group(),
                  {{"", strategy_.replica().parameters(), strategy_.replica().optimizer()}}) {
     strategy_.start(session_, {});
@@ -301,6 +302,7 @@ struct NotedBackward final : LaneSum {
   void begin_backward(const torch::Tensor&, int64_t) override { has_begun = true; }
   void add() override {}
   void skip() override {}
+  bool is_sending() const override { return false; }
   bool has_begun = false;
 };
 

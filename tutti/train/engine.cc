@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "tutti/base/crc32c.h"
 #include "tutti/base/interrupted.h"
 #include "tutti/base/text.h"
 #include "tutti/store/manifest.h"
@@ -15,6 +16,8 @@
 
 namespace tutti {
 namespace {
+
+constexpr const char* kByHook = "by a hook or by the program";
 
 // Returns what the bits of the result depend on besides the program and its settings, each with the flag that
 // makes them independent of it.
@@ -36,6 +39,18 @@ std::vector<std::string> what_decides_bits(const RunConfig& config, const store:
     all.emplace_back("which workers are late (set --backup 0)");
   if (config.compute.threads == 0) all.emplace_back("the number of cores (set --threads)");
   return all;
+}
+
+// Returns a checksum of the values and of the floating buffers, on any device.
+uint32_t checksum_of(const Parameters& parameters) {
+  uint32_t sum = 0;
+  const auto add = [&sum](const torch::Tensor& vector) {
+    const torch::Tensor values = vector.detach().to(torch::kCPU);
+    sum = crc32c({static_cast<const std::byte*>(values.data_ptr()), values.nbytes()}, sum);
+  };
+  for (const Stretch& block : parameters.blocks()) add(block.values);
+  for (const torch::Tensor& buffers : parameters.buffer_vectors()) add(buffers);
+  return sum;
 }
 
 // The name of a value of an evaluation in the report; the validation is called "".
@@ -76,6 +91,7 @@ Engine::Engine(const Context& context, Team& team, std::vector<SessionPart> part
     report_evaluation(name, values);
   };
   training_.evaluate = [this](const Evaluation& evaluation) { return evaluate(evaluation); };
+  training_.save_checkpoint = [this] { save(); };
   training_.folder = session_.folder();
   if (training_.writes()) pass_advice_ = PassAdvice(&context.log());
   add_state(kGenerators, generators_part(context.device(), team.group().rank));
@@ -188,6 +204,37 @@ void Engine::start(const std::vector<std::string>& plan) {
     training_.average->restart();
   for (const auto& [name, part] : parts_) restore_part(name, part.restore);
   if (!std::exchange(plan_logged_, true) && team_.group().is_chief()) log_plan();
+  remember_parameters();
+}
+
+void Engine::start_again(const Error& error, const std::vector<std::string>& plan) {
+  signals_.reset();
+  is_running_ = false;
+  context_.log().warning("{}; the training goes on when the lost task has connected again", error.what());
+  try {
+    team_.settle();
+  } catch (const Error&) {
+    // After one failure, others are expected.
+  }
+  start(plan);
+  context_.log().info("going on at step {}", progress_.step);
+  if (progress_.stopped) training_.end_step = progress_.step;
+}
+
+void Engine::remember_parameters() {
+  if (team_.facts().keeps_parameters_elsewhere) checksum_ = checksum_of(training_.parameters);
+}
+
+void Engine::require_parameters_as_they_were(const char* since) const {
+  const StrategyFacts& facts = team_.facts();
+  if (!facts.keeps_parameters_elsewhere || checksum_ == checksum_of(training_.parameters)) return;
+  tutti::fail(
+      ErrorKind::InvalidArgument,
+      "the parameters or buffers were changed {} (at step {}), but with --strategy {} the parameter servers "
+      "hold them, so the change would be lost. Let the optimiser make such changes (for example "
+      "weight_decay), keep values computed from the parameters, such as a moving average, in tensors "
+      "outside the model until the training has ended, or use --strategy allreduce",
+      since, progress_.step, facts.name);
 }
 
 // Says once how the model is trained, and what leaves the bits of the result open.
@@ -297,11 +344,6 @@ void Engine::begin_steps() {
   for_each_hook([&](Hook& hook) { hook.after_start(training_); });
 }
 
-void Engine::leave_steps() {
-  signals_.reset();
-  is_running_ = false;
-}
-
 void Engine::before_step() {
   training_.wishes = {};
   set_learning_rates();
@@ -311,6 +353,7 @@ void Engine::before_step() {
   }
   for_each_hook([&](Hook& hook) { hook.before_step(training_); });
   if (training_.in_step) training_.wishes.add(own_reasons());
+  if (has_own_hooks_) require_parameters_as_they_were(kByHook);
 }
 
 void Engine::after_lane(int64_t lane, const Batch& batch, const LossOutput& output) {
@@ -318,6 +361,7 @@ void Engine::after_lane(int64_t lane, const Batch& batch, const LossOutput& outp
 }
 
 void Engine::after_step(const StepResult& result) {
+  if (has_own_hooks_) remember_parameters();
   progress_.step = training_.step = result.step;
   last_step_.wishes = result.wishes;
   if (!result.made) return;
@@ -470,6 +514,10 @@ void Engine::stop_early() {
 }
 
 void Engine::end(const Wishes& reasons) {
+  if (reasons.stop) progress_.stopped = true;
+  if (has_own_hooks_) require_parameters_as_they_were(kByHook);
+  team_.finish_fit(progress_);
+  remember_parameters();
   training_.step = progress_.step;
   const bool interrupted = reasons.signal != 0 && training_.step < training_.end_step;
   const bool stops_early = !reasons.end_training() && !progress_.stopped &&
@@ -547,10 +595,13 @@ void Engine::or_abandon(const std::string& what, const std::function<void()>& bo
 }
 
 void Engine::save() {
+  team_.settle();
+  if (has_own_hooks_) require_parameters_as_they_were(kByHook);
   const SpanScope span(context_.timeline(), Activity::Save, "checkpoint", progress_.step);
   progress_.stop_reason = training_.stop_reason;
   note_loss();
   team_.save(session_, progress_, state());
+  remember_parameters();  // saving may have pulled newer parameters from the servers
 }
 
 void Engine::note_saved() {

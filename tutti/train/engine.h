@@ -88,8 +88,9 @@ class Engine {
   // Begins the steps of the training, again if start() was called meanwhile. From here to the end, signals
   // are recorded if the configuration asks for it.
   void begin_steps();
-  // Leaves the steps because another task was lost.
-  void leave_steps();
+  // Starts again, at the step that the others have, after another task was lost in the middle of the steps.
+  // The caller begins the steps again.
+  void start_again(const Error& error, const std::vector<std::string>& plan);
   void before_step();
   void after_lane(int64_t lane, const Batch& batch, const LossOutput& output);
   // Counts the step, unless the worker took no part in it, and calls the hooks.
@@ -100,7 +101,8 @@ class Engine {
   Wishes reasons_to_end() const;
   // The step of the run after which this process makes no more: the end, or --stop-after.
   int64_t last_step() const;
-  // Ends the training after its last step and writes the report. Throws Interrupted if a signal is a reason.
+  // Ends the training after its last step, after which all workers have the same weights, and writes the
+  // report. Throws Interrupted if a signal is a reason.
   // If --stop-after is, a later process continues as after a signal, but the program goes on: it may
   // evaluate.
   void end(const Wishes& reasons);
@@ -117,8 +119,8 @@ class Engine {
   // Calls `body`. If that throws, tells the other workers that this one could not do `what`.
   void or_abandon(const std::string& what, const std::function<void()>& body);
 
-  // Saves a checkpoint of the steps done. It is written in the background.
-  void save();
+  // If servers hold the parameters: throws InvalidArgument if they have changed since the last step.
+  void require_parameters_as_they_were(const char* since) const;
   // Fills the report and writes it.
   void write_report();
 
@@ -144,6 +146,9 @@ class Engine {
     return added;
   }
   void set_learning_rates();
+  // Saves a checkpoint of the steps done. It is written in the background.
+  void save();
+  void remember_parameters();
   void warn_of_other_lengths() const;
   Wishes own_reasons() const;
   void log_plan();
@@ -194,6 +199,7 @@ class Engine {
   Progress progress_;
   StepResult last_step_;
   store::Report report_;
+  uint32_t checksum_ = 0;               // of the parameters after the last step, if servers hold them
   std::optional<StopSignals> signals_;  // during the steps
   bool was_stopped_ = false;            // by a hook, before it was resumed
   bool is_running_ = false;             // between begin_steps() and the end

@@ -64,19 +64,26 @@ std::vector<SessionPart> session_parts(const std::vector<LoopPart>& parts) {
 
 }  // namespace
 
-// The workers of a loop, which are connected through the optimisers of its parts.
-class Loop::Optimisers final : public Team {
+// The workers that train several nets, each of which has an optimiser with a connected group of its own.
+class Loop::Nets final : public Team {
  public:
-  Optimisers(const Context& context, const std::vector<LoopPart>& parts)
-      : context_(context),
-        parts_(parts),
-        first_(parts.front().optimizer),
-        facts_{.evaluation_part = first_.group().rank, .evaluation_parts = first_.group().world} {}
+  Nets(const Context& context, const std::vector<LoopPart>& parts)
+      : context_(context), parts_(parts), first_(parts.front().optimizer) {
+    for (const LoopPart& part : parts) {
+      const StrategyFacts& facts = part.optimizer.strategy_->facts();
+      if (facts.keeps_parameters_elsewhere)
+        fail(ErrorKind::InvalidArgument,
+             "--strategy {}: a loop of several nets needs connected workers. Use --strategy allreduce, or "
+             "train the nets as submodules of one",
+             facts.name);
+    }
+  }
 
   const Group& group() const override { return first_.group(); }
-  const StrategyFacts& facts() const override { return facts_; }
+  const StrategyFacts& facts() const override { return first_.strategy_->facts(); }
 
-  Start start(Session& session, const std::vector<std::string>& /*plan*/) override {
+  Start start(Session& session, const std::vector<std::string>& plan) override {
+    require_same_plan(context_, first_.communicator(), plan);
     Session::Start start = start_together(context_, first_.communicator(), session);
     start.optimizers.resize(parts_.size());
     for (size_t i = 0; i < parts_.size(); ++i) {
@@ -94,18 +101,9 @@ class Loop::Optimisers final : public Team {
              [&] { session.save(progress, states, all); });
   }
 
-  void finish_saving(Session& session) override {
-    tutti::finish_saving(context_, first_.communicator(), session);
-  }
-
-  void merge(const metrics::List& list) override { tutti::merge(first_.communicator(), list); }
-
-  void fill(store::Report& report) const override {
-    report.strategy = group().world > 1 ? "allreduce" : "single";
-    report.reduce = first_.reduce();
-    report.world = group().world;
-  }
-
+  void finish_saving(Session& session) override { first_.strategy_->finish_saving(session); }
+  void merge(const metrics::List& list) override { first_.strategy_->merge(list); }
+  void fill(store::Report& report) const override { first_.strategy_->fill(report); }
   void write_timeline() override { first_.write_timeline(); }
 
   // Abandons the communicators of all parts, since workers may be waiting in any of them.
@@ -117,7 +115,6 @@ class Loop::Optimisers final : public Team {
   const Context& context_;
   const std::vector<LoopPart>& parts_;
   DistributedOptimizer& first_;
-  const StrategyFacts facts_;
 };
 
 Loop::Loop(const Context& context, Parameters& parameters, DistributedOptimizer& optimizer,
@@ -131,15 +128,15 @@ Loop::Loop(const Context& context, const std::vector<LoopPart>& parts, const Loo
     : context_(context),
       parts_(parts),
       optimizer_(parts.front().optimizer),
-      team_(std::make_unique<Optimisers>(context_, parts_)),
-      engine_(context_, *team_, session_parts(parts),
+      nets_(parts.size() > 1 ? std::make_unique<Nets>(context_, parts_) : nullptr),
+      engine_(context_, nets_ ? static_cast<Team&>(*nets_) : strategy(), session_parts(parts),
               {.lanes = optimizer_.all_lanes(), .name = options.name}),
       options_(options),
-      end_step_(end_step(options)),
+      end_step_(end_step()),
       steps_seen_(optimizer_.steps_here()),
       exceptions_before_(std::uncaught_exceptions()) {
   require_no_export(context_, "a Loop");
-  warn_of_unused_flags(context_, {.strategy = "allreduce"});
+  warn_of_unused_flags(context_, {.strategy = strategy().facts().name});
   for (const LoopPart& part : parts_) require_own_parameters(part);
   engine_.keep_average(averages(parts_, options_));
   engine_.schedule(schedules_of(parts_, options_));
@@ -147,8 +144,6 @@ Loop::Loop(const Context& context, const std::vector<LoopPart>& parts, const Loo
     if (schedule) static_cast<void>(schedule(0, end_step_));  // throws if it needs a last step
   }
   engine_.training().end_step = end_step_;
-  engine_.training().in_step = true;
-  engine_.training().save_checkpoint = [this] { engine_.save(); };
 }
 
 Loop::~Loop() {
@@ -159,10 +154,10 @@ Loop::~Loop() {
     engine_.abandon(fmt::format("gave up at step {}", optimizer_.steps()), why);
 }
 
-int64_t Loop::end_step(const LoopOptions& options) const {
+int64_t Loop::end_step() const {
   const RunConfig::Training& config = context_.config().training;
   if (config.steps > 0) return config.steps;
-  if (options.steps_per_epoch > 0) return std::max<int64_t>(1, config.epochs) * options.steps_per_epoch;
+  if (steps_per_epoch() > 0) return std::max<int64_t>(1, config.epochs) * steps_per_epoch();
   if (config.epochs == 0) return Training::kEndless;
   fail(ErrorKind::InvalidArgument,
        "--epochs {}: the number of steps per epoch is unknown. Use --steps, or set "
@@ -188,23 +183,39 @@ bool Loop::advance(const std::optional<bool>& has_data) {
   or_abandon([&] {
     if (ended_) return;
     if (context_.identity().is_evaluator) return follow();
-    if (!begun_)
-      begin();
-    else if (step() > engine_.progress().step)
-      note_step();
-    const Wishes reasons = engine_.reasons_to_end();
-    going_on = !reasons.end_training() && !engine_.progress().stopped &&
-               engine_.progress().step < engine_.last_step() &&
-               (!has_data.has_value() || optimizer_.goes_on(*has_data));
-    if (!going_on) {
-      ended_ = true;
-      engine_.end(reasons);
-    } else if (!prepared_) {
-      engine_.before_step();
-      optimizer_.wish(engine_.training().wishes);
-      prepared_ = true;
+    for (bool again = false;; again = true) {
+      try {
+        if (again) begin_steps();
+        going_on = next(has_data);
+        return;
+      } catch (const Error& error) {
+        if (!begun_ || error.kind() != ErrorKind::PeerLost || !strategy().facts().restarts) throw;
+        ended_ = false;
+        engine_.start_again(error, plan());
+      }
     }
   });
+  return going_on;
+}
+
+bool Loop::next(const std::optional<bool>& has_data) {
+  if (const auto lost = std::exchange(optimizer_.lost_, std::nullopt)) throw Error(*lost);
+  if (!begun_)
+    begin();
+  else if (optimizer_.steps_here() != steps_seen_)
+    note_step();
+  const Wishes reasons = engine_.reasons_to_end();
+  const bool going_on = !reasons.end_training() && !engine_.progress().stopped &&
+                        engine_.progress().step < engine_.last_step() &&
+                        (!has_data.has_value() || optimizer_.goes_on(*has_data));
+  if (!going_on) {
+    ended_ = true;
+    engine_.end(reasons);
+  } else if (!prepared_) {
+    engine_.before_step();
+    optimizer_.wish(engine_.training().wishes);
+    prepared_ = true;
+  }
   return going_on;
 }
 
@@ -222,6 +233,8 @@ std::map<std::string, double> Loop::measure(const Trainable& model, const data::
                                             const metrics::List& list, const EvaluateOptions& options) {
   EvaluateOptions as_they_are = options;
   const MovingAverage* const average = engine_.training().average;
+  // During the steps of servers each worker measures by itself, since the others are at other steps.
+  if (begun_ && !ended_ && strategy().facts().evaluation_parts == 1) as_they_are.here = true;
   as_they_are.last_weights = options.last_weights || (average != nullptr && !average->is_in_use());
   std::map<std::string, double> values;
   or_abandon([&] {
@@ -236,9 +249,12 @@ void Loop::with_average(const std::function<void()>& body) { engine_.training().
 
 // The facts that have to be the same on all workers.
 std::vector<std::string> Loop::plan() const {
-  std::vector<std::string> plan = {
-      end_step_ == Training::kEndless ? "no last step" : fmt::format("{} steps", end_step_),
-      fmt::format("averages {}", fmt::join(averages(parts_, options_), ", "))};
+  std::vector<std::string> plan =
+      plan_of(context_, parts_.front().parameters, optimizer_.optimizer().options());
+  const std::vector<std::string>& of_steps = optimizer_.strategy_options_.plan;
+  plan.insert(plan.end(), of_steps.begin(), of_steps.end());
+  plan.push_back(end_step_ == Training::kEndless ? "no last step" : fmt::format("{} steps", end_step_));
+  plan.push_back(fmt::format("averages {}", fmt::join(averages(parts_, options_), ", ")));
   std::vector<std::string> evaluations = engine_.evaluation_plan();
   if (evaluations.empty()) evaluations.push_back("never evaluated");
   plan.insert(plan.end(), evaluations.begin(), evaluations.end());
@@ -254,20 +270,26 @@ void Loop::follow() {
 
 void Loop::begin() {
   engine_.require_nothing_stopped();
-  comm::Communicator& comm = optimizer_.communicator();
-  require_same_plan(context_, comm, plan());
   engine_.session().lock();
   engine_.session().describe(facts());
   const std::optional<std::string> stop_reason = engine_.training().stop_reason;
-  engine_.start({});
+  engine_.start(plan());
   begun_ = true;
   if (engine_.progress().stopped && optimizer_.group().is_chief())
     context_.log().info("this loop was already stopped after step {}; it will not be continued",
                         engine_.progress().step);
-  steps_seen_ = optimizer_.steps_here();  // steps made before do not count for the loop
-  engine_.begin({.end_step = end_step_, .steps_per_epoch = options_.steps_per_epoch});
-  engine_.begin_steps();
+  engine_.begin({.end_step = end_step_, .steps_per_epoch = steps_per_epoch()});
+  begin_steps();
   if (stop_reason) engine_.training().stop_reason = stop_reason;
+}
+
+void Loop::begin_steps() {
+  constexpr int64_t kMany = int64_t{1} << 62;
+  engine_.begin_steps();
+  steps_seen_ = optimizer_.steps_here();  // steps made before do not count for the loop
+  prepared_ = false;
+  const int64_t step = engine_.progress().step;
+  batch_ = strategy().begin_steps(step, std::clamp(engine_.last_step(), step, kMany), 0).begin;
 }
 
 RunFacts Loop::facts() const {
@@ -288,18 +310,20 @@ RunFacts Loop::facts() const {
 }
 
 void Loop::note_step() {
-  const int64_t before = engine_.progress().step;
-  if (step() != before + 1) {
+  if (optimizer_.steps_here() != steps_seen_ + 1) {
     fail(ErrorKind::InvalidArgument,
          "the optimiser's step() was called {} times between two calls of Loop::goes_on(); it has to be "
          "called exactly once",
-         step() - before);
+         optimizer_.steps_here() - steps_seen_);
   }
+  const int64_t before = engine_.progress().step;
+  StepResult made = optimizer_.last_step();
+  if (!strategy().facts().keeps_parameters_elsewhere) made.step = before + 1;  // not all steps make an update
   steps_seen_ = optimizer_.steps_here();
+  batch_ += 1 + made.missed;
   prepared_ = false;
-  const GradientMean::Result& made = optimizer_.last_step();
   if (context_.config().training.nan_guard) hooks::nan_guard(before, made.loss_sum);
-  engine_.after_step({before + 1, true, made.examples, made.loss_sum, made.wishes});
+  engine_.after_step(made);
 }
 
 void Loop::observe(int64_t lane, const Batch& batch, const LossOutput& output) {

@@ -15,8 +15,8 @@
 #include "tutti/data/batch.h"
 #include "tutti/data/feed.h"
 #include "tutti/metrics/metric.h"
-#include "tutti/params/distributed_optimizer.h"
 #include "tutti/params/parameters.h"
+#include "tutti/train/distributed_optimizer.h"
 #include "tutti/train/engine.h"
 #include "tutti/train/fit_state.h"
 #include "tutti/train/hook.h"
@@ -26,8 +26,8 @@
 namespace tutti {
 
 struct LoopOptions {
-  // The length of an epoch, for --epochs. Without --epochs and --steps the loop runs for one epoch; if this
-  // is 0, until stop() or the end of the data.
+  // The number of batches of a lane in an epoch, for --epochs. Without --epochs and --steps the loop runs for
+  // one epoch; if this is 0, until stop() or the end of the data.
   int64_t steps_per_epoch = 0;
   // The decay of a moving average of the weights of all nets, such as 0.999; 0: none. The average is used for
   // validations, and saved in checkpoints, as the part "average". It follows the steps of the loop.
@@ -61,13 +61,19 @@ struct LoopPart {
 // Every worker has to make one and to call goes_on() equally often. The parts must outlive it. Not
 // thread-safe.
 //
+// With parameter servers the first goes_on() begins the run on them, or takes part in it, and the last one
+// gives all workers the same weights. If a server or a worker is lost, goes_on() waits until it is back and
+// continues where all tasks are, which may be an earlier step(). With ps-async each worker makes its own
+// steps, and step() counts those of all workers: read the data of batch().
+//
 // In an evaluator, a task beside the training, the first goes_on() evaluates the checkpoints that the
 // training saves, until it is complete, and returns false.
 //
 // Several nets that are trained together, as in a GAN, are parts of one loop and share its checkpoints:
 //   tutti::Loop loop(ctx, {{"g", params_g, opt_g}, {"d", params_d, opt_d}});
 // A step of the loop is a step of the first part's optimiser, whose loss and examples also go to hooks and
-// report. The other optimisers may make any number of steps in the meantime.
+// report. The other optimisers may make any number of steps in the meantime. With parameter servers, a loop
+// has one net.
 class Loop {
  public:
   Loop(const Context& context, Parameters& parameters, DistributedOptimizer& optimizer,
@@ -94,9 +100,9 @@ class Loop {
   void validate_with(Evaluation evaluation);
   // Computes metrics over the whole feed, in evaluation mode, and returns their values by name, with the mean
   // of the model's loss function, if it has one, as "loss". Every worker has to call it, unless it measures
-  // `here`; all get the same values. The model is measured as it is: with its averaged weights only in a
-  // function of an evaluation, or in with_average(). Can be called there, between two steps, or after the
-  // last one.
+  // `here`; all get the same values. With parameter servers, each worker that calls it during the loop
+  // measures by itself. The model is measured as it is: with its averaged weights only in a function of an
+  // evaluation, or in with_average(). Can be called there, between two steps, or after the last one.
   std::map<std::string, double> measure(const Trainable& model, const data::Feed& feed,
                                         const metrics::List& list, const EvaluateOptions& options = {});
   // Calls `body` while the nets have their averaged weights, if they have any.
@@ -116,6 +122,10 @@ class Loop {
   bool goes_on(bool has_data) { return advance(has_data); }
   // The number of steps done, which is also the index of the next step.
   int64_t step() const { return engine_.progress().step + optimizer_.steps_here() - steps_seen_; }
+  // The index of this worker's next batches in the order of the data, for a data::Sampler. It is step() if
+  // all workers make every step together. With ps-async, each worker takes its batches one after the other,
+  // so that all workers together use each example once in an epoch.
+  int64_t batch() const { return batch_ + optimizer_.steps_here() - steps_seen_; }
 
   // Passes a lane's mean loss, and optionally its predictions, to --nan-guard and to hooks that use them.
   // Call it before the backward pass, once per lane. Without it --nan-guard ends the loop after the first
@@ -130,26 +140,31 @@ class Loop {
   void stop(std::string why) { engine_.training().stop_reason = std::move(why); }
 
  private:
-  class Optimisers;   // the loop's Team
+  class Nets;         // the Team of several nets
   struct Checked {};  // tag: the names of the parts are checked
   Loop(const Context& context, const std::vector<LoopPart>& parts, const LoopOptions& options, Checked);
   std::vector<std::string> plan() const;
-  int64_t end_step(const LoopOptions& options) const;
+  int64_t steps_per_epoch() const { return options_.steps_per_epoch * strategy().facts().steps_per_batch; }
+  int64_t end_step() const;
   RunFacts facts() const;
   bool advance(const std::optional<bool>& has_data);
+  bool next(const std::optional<bool>& has_data);
   void follow();
   void begin();
+  void begin_steps();
+  LaneStrategy& strategy() const { return *optimizer_.strategy_; }
   void note_step();
   void or_abandon(const std::function<void()>& body);
 
   const Context context_;
   const std::vector<LoopPart> parts_;
-  DistributedOptimizer& optimizer_;  // of the first part
-  const std::unique_ptr<Optimisers> team_;
+  DistributedOptimizer& optimizer_;   // of the first part
+  const std::unique_ptr<Nets> nets_;  // null if there is one
   Engine engine_;
   const LoopOptions options_;
   const int64_t end_step_;
   int64_t steps_seen_;  // of the optimiser, when last counted
+  int64_t batch_ = 0;   // of the next step, when last counted
   bool begun_ = false;
   bool prepared_ = false;  // the hooks have been called for the next step
   bool ended_ = false;

@@ -190,7 +190,7 @@ std::vector<Case> cases() {
       {"--reduce", {"--reduce", "fast"}, IsNamed{}},
       {"--wire-precision", {"--wire-precision", "bf16"}, IsNamed{}},
       {"--error-feedback", {"--no-error-feedback"}, IsNamed{}},
-      {"--optimizer-state", {}, IsOfOthers{"workers, in distributed_optimizer_test.cc"}},
+      {"--optimizer-state", {}, IsOfOthers{"workers, in loop_test.cc"}},
       {"--comm", {}, IsOfOthers{connection}},
       {"--timeout", {}, IsOfOthers{connection}},
       {"--start-timeout", {}, IsOfOthers{"servers, evaluators and RemoteModule"}},

@@ -5,7 +5,7 @@
 #include "tutti/base/this_host.h"
 #include "tutti/cluster/test_identity.h"
 #include "tutti/params/device_scope.h"
-#include "tutti/params/distributed_optimizer.h"
+#include "tutti/train/distributed_optimizer.h"
 #include "tutti/train/test_training.h"
 #include "tutti/train/trainer.h"
 

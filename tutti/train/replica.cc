@@ -21,10 +21,20 @@
 namespace tutti {
 namespace {
 
-Trainable on_device(Trainable model, torch::Device device) {
+// Moves the module to the device and makes its parameters; returns nullptr if the program has made them.
+std::unique_ptr<Parameters> parameters_of(const Trainable& model, const ReplicaOptions& options) {
+  if (options.parameters != nullptr) return nullptr;
   if (!model.module) fail(ErrorKind::InvalidArgument, "a model needs a module");
-  model.module->to(device);
-  return model;
+  model.module->to(options.device);
+  return std::make_unique<Parameters>(
+      *model.module, ParametersOptions{.allocate = {},
+                                       .layout = options.layout,
+                                       .may_be_empty = !embedding::tables_in(*model.module).empty()});
+}
+
+embedding::Tables tables_of(const Trainable& model) {
+  const torch::nn::Module none;
+  return embedding::Tables(model.module ? *model.module : none);
 }
 
 torch::Tensor in_float32(const torch::Tensor& result) {
@@ -62,15 +72,14 @@ auto naming_examples(const Batch& batch, const Where& where, const Body& body) {
 }  // namespace
 
 Replica::Replica(Trainable model, const OptimizerOptions& optimizer, const ReplicaOptions& options)
-    : model_(on_device(std::move(model), options.device)),
+    : model_(std::move(model)),
       options_(options),
-      parameters_(*model_.module, {.allocate = {},
-                                   .layout = options.layout,
-                                   .may_be_empty = !embedding::tables_in(*model_.module).empty()}),
+      own_parameters_(parameters_of(model_, options)),
+      parameters_(own_parameters_ ? *own_parameters_ : *options.parameters),
       optimizer_(parameters_,
                  parts_of(allocated(parameters_, optimizer, options), options.part, options.parts),
                  optimizer),
-      tables_(*model_.module) {}
+      tables_(tables_of(model_)) {}
 
 void Replica::run_lane(int64_t step, int64_t lane, const Batch& read, LaneSum& sum,
                        const LaneObserver& observe) {
@@ -145,10 +154,10 @@ Batch Replica::prepare(const Batch& batch) const {
   });
 }
 
-ReplicaOptions replica_options(const Context& context, const torch::nn::Module& module) {
+ReplicaOptions replica_options(const Context& context, Layout layout) {
   const RunConfig& config = context.config();
   return {.precision = parse_precision(config.compute.precision),
-          .layout = layout_for(context, module),
+          .layout = layout,
           .seed = config.training.seed,
           .device = context.device(),
           .nan_guard = config.training.nan_guard,
@@ -181,57 +190,6 @@ Batch take(data::BatchQueue& queue, int64_t step) {
   auto batch = queue.next();
   TUTTI_CHECK(batch.has_value(), "the feed ended before step {}", step);
   return *std::move(batch);
-}
-
-// Returns the next batches, one for each lane.
-std::vector<Batch> LaneRunner::next_batches(data::BatchQueue& queue, int64_t step) {
-  std::vector<Batch> batches;
-  for (int64_t lane = lanes_.begin; lane < lanes_.end; ++lane)
-    batches.push_back(replica_.prepare(take(queue, step)));
-  return batches;
-}
-
-// A lane's forward and backward pass send nothing to other workers, so that lanes may be empty.
-void LaneRunner::run_step_with_tables(int64_t step, data::BatchQueue& queue, const LaneObserver& observe) {
-  embedding::Tables& tables = replica_.tables();
-  const bool was_announced = ahead_.has_value();
-  const std::vector<Batch> batches = was_announced ? *std::move(ahead_) : next_batches(queue, step);
-  ahead_.reset();
-  {
-    const SpanScope span(replica_.options().timeline, Activity::Copy, "fetch rows", step);
-    was_announced ? tables.fetch_ahead() : tables.fetch(batches);
-    if (--steps_left_ > 0 && tables.looks_ahead()) {
-      ahead_ = next_batches(queue, step + 1);
-      tables.look_ahead(*ahead_);
-    }
-  }
-  for (size_t i = 0; i < batches.size(); ++i) {
-    tables.begin_lane(i);
-    replica_.run_lane(step, lanes_.begin + static_cast<int64_t>(i), batches[i], sum_, observe);
-    tables.end_lane();
-  }
-}
-
-void LaneRunner::begin_steps(int64_t count) {
-  steps_left_ = count;
-  ahead_.reset();
-  replica_.tables().forget_ahead();
-}
-
-void LaneRunner::skip_step(int64_t step, data::BatchQueue& queue) {
-  --steps_left_;
-  if (!ahead_) {
-    for (int64_t lane = lanes_.begin; lane < lanes_.end; ++lane) static_cast<void>(take(queue, step));
-    return;
-  }
-  ahead_.reset();
-  replica_.tables().forget_ahead();
-}
-
-void LaneRunner::run_step(int64_t step, data::BatchQueue& queue, const LaneObserver& observe) {
-  if (!replica_.tables().empty()) return run_step_with_tables(step, queue, observe);
-  for (int64_t lane = lanes_.begin; lane < lanes_.end; ++lane)
-    replica_.run_lane(step, lane, take(queue, step), sum_, observe);
 }
 
 }  // namespace tutti

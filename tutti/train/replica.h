@@ -37,6 +37,9 @@ struct ReplicaOptions {
   // The part of the parameters that the optimiser updates, out of `parts` (parts_of).
   int part = 0;
   int parts = 1;
+  // The parameters that a loop of the program's own has made, which computes the lanes itself: then the model
+  // is empty. They must outlive the replica. Null: the replica makes those of the model.
+  Parameters* parameters = nullptr;
   // Calls hooks::nan_guard() before each backward pass, and so before a loss affects gradients or other
   // workers.
   bool nan_guard = false;
@@ -87,13 +90,14 @@ class Replica {
 
   Trainable model_;
   ReplicaOptions options_;
-  Parameters parameters_;
+  const std::unique_ptr<Parameters> own_parameters_;  // null if the program has made them
+  Parameters& parameters_;
   Optimizer optimizer_;
   embedding::Tables tables_;
 };
 
 // Returns the options that the context's configuration asks for.
-ReplicaOptions replica_options(const Context& context, const torch::nn::Module& module);
+ReplicaOptions replica_options(const Context& context, Layout layout);
 // Places the replica's vectors, if they are on the CPU, where servers on the same host can read them.
 ReplicaOptions in_arena(ReplicaOptions options, const std::shared_ptr<rpc::Arena>& arena);
 
@@ -116,31 +120,5 @@ class EvaluationScope {
 
 // Returns the next batch of the queue, which must not be at its end.
 Batch take(data::BatchQueue& queue, int64_t step);
-
-// Runs the lanes of a worker in a step, with batches from a queue. Not thread-safe.
-class LaneRunner {
- public:
-  // Both must outlive this. `lanes` are those of this worker.
-  LaneRunner(Replica& replica, LaneSum& sum, const LaneRange& lanes)
-      : replica_(replica), sum_(sum), lanes_(lanes) {}
-
-  // Runs all lanes, in order, with batches from the queue. Before the first, all workers fetch the rows of
-  // sharded tables, and ask for those of the next step.
-  void run_step(int64_t step, data::BatchQueue& queue, const LaneObserver& observe);
-  // Begins so many steps with a new queue.
-  void begin_steps(int64_t count);
-  // Passes over a step that is not made, whose batches the queue has.
-  void skip_step(int64_t step, data::BatchQueue& queue);
-
- private:
-  void run_step_with_tables(int64_t step, data::BatchQueue& queue, const LaneObserver& observe);
-  std::vector<Batch> next_batches(data::BatchQueue& queue, int64_t step);
-
-  Replica& replica_;
-  LaneSum& sum_;
-  const LaneRange lanes_;
-  int64_t steps_left_ = 0;
-  std::optional<std::vector<Batch>> ahead_;  // of the next step, if their rows were asked for
-};
 
 }  // namespace tutti

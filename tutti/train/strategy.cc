@@ -21,6 +21,7 @@
 #include "tutti/params/agreement.h"
 #include "tutti/params/gradient_mean.h"
 #include "tutti/params/random_scope.h"
+#include "tutti/train/lane_strategy.h"
 #include "tutti/train/strategies/all_reduce.h"
 #include "tutti/train/strategies/evaluation_only.h"
 #include "tutti/train/strategies/in_graph.h"
@@ -197,41 +198,77 @@ void add_rows(store::Report& report, const std::string& checksum,
 
 OwnTimelineFile::OwnTimelineFile(const Context& context) : alone_(group_of_one()), file_(context, *alone_) {}
 
-std::unique_ptr<Strategy> make_strategy(const Context& context, const Trainable& model,
-                                        const OptimizerOptions& optimizer, const StrategyOptions& options) {
-  const std::string& asked = context.config().training.strategy;
-  const ReplicaOptions replica = replica_options(context, *model.module);
+namespace {
+
+// Makes a strategy whose workers compute their lanes themselves.
+std::unique_ptr<LaneStrategy> make_lane_strategy(const Context& context, const Trainable& model,
+                                                 const OptimizerOptions& optimizer,
+                                                 const ReplicaOptions& replica,
+                                                 const StrategyOptions& options) {
   if (context.identity().is_evaluator)
     return std::make_unique<EvaluationOnly>(context, options.group ? *options.group : connect(context), model,
                                             optimizer, replica);
-  context.require_worker();
-  require_clip_norm(options.clip_norm);
-  if (asked == "in-graph") {
-    if (options.group)
-      fail(
-          ErrorKind::InvalidArgument,
-          "--strategy in-graph cannot be used for a group of the workers, since the master belongs to all of "
-          "them: use --strategy allreduce, or parameter servers");
-    warn_of_unused_flags(context, {.strategy = asked});
-    if (context.is_chief())
-      return std::make_unique<InGraphMaster>(context, model, optimizer, replica, options.clip_norm);
-    return std::make_unique<InGraphWorker>(context, model, optimizer, replica);
-  }
+  const std::string& asked = context.config().training.strategy;
   const Group group = options.group.value_or(Group::unconnected(context));
-  const bool by_servers = train_through_servers(context) && !(asked.empty() && group.communicator);
-  if (by_servers && (group.communicator || (group.part.empty() && group.world != context.world())))
+  if (!train_through_servers(context) || (asked.empty() && group.communicator))
+    return std::make_unique<AllReduce>(context, options.group ? *options.group : connect(context), model,
+                                       optimizer, replica, options);
+  if (group.communicator || (group.part.empty() && group.world != context.world()))
     fail(ErrorKind::InvalidArgument,
          "the servers have to know which workers are in a group, but the one that was given does not say it: "
          "split tutti::all_workers(context) with a function of the rank, or use --strategy allreduce");
-  const std::string by_default = by_servers ? "ps-async" : "allreduce";
-  const auto tables = embedding::tables_in(*model.module);
-  const bool has_tables =
-      std::any_of(tables.begin(), tables.end(), [](const auto& table) { return !table.weight.defined(); });
-  warn_of_unused_flags(context, {.strategy = asked.empty() ? by_default : asked, .has_tables = has_tables});
-  if (by_servers)
-    return std::make_unique<ParameterServers>(context, group, model, optimizer, replica, options.clip_norm);
-  return std::make_unique<AllReduce>(context, options.group ? *options.group : connect(context), model,
-                                     optimizer, replica, options.clip_norm);
+  return std::make_unique<ParameterServers>(context, group, model, optimizer, replica, options);
+}
+
+void require_worker(const Context& context, const StrategyOptions& options) {
+  if (!context.identity().is_evaluator) context.require_worker();
+  require_clip_norm(options.clip_norm);
+}
+
+void require_no_synchronised_modules(Strategy& strategy) {
+  if (strategy.group().communicator || strategy.replica().parameters().communicator_users().empty()) return;
+  fail(ErrorKind::InvalidArgument,
+       "SyncBatchNorm is not supported with parameter servers or passive workers, since the workers are not "
+       "connected to each other: use BatchNorm, or --strategy allreduce");
+}
+
+}  // namespace
+
+std::unique_ptr<Strategy> make_strategy(const Context& context, const Trainable& model,
+                                        const OptimizerOptions& optimizer, const StrategyOptions& options) {
+  const std::string& asked = context.config().training.strategy;
+  const ReplicaOptions replica = replica_options(context, layout_for(context, *model.module));
+  require_worker(context, options);
+  std::unique_ptr<Strategy> strategy;
+  if (asked != "in-graph" || context.identity().is_evaluator) {
+    strategy = make_lane_strategy(context, model, optimizer, replica, options);
+  } else if (options.group) {
+    fail(ErrorKind::InvalidArgument,
+         "--strategy in-graph cannot be used for a group of the workers, since the master belongs to all of "
+         "them: use --strategy allreduce, or parameter servers");
+  } else if (context.is_chief()) {
+    strategy = std::make_unique<InGraphMaster>(context, model, optimizer, replica, options.clip_norm);
+  } else {
+    strategy = std::make_unique<InGraphWorker>(context, model, optimizer, replica);
+  }
+  require_no_synchronised_modules(*strategy);
+  const bool has_tables = !strategy->replica().tables().empty();
+  if (!context.identity().is_evaluator)
+    warn_of_unused_flags(
+        context, {.strategy = asked.empty() ? strategy->facts().name : asked, .has_tables = has_tables});
+  return strategy;
+}
+
+std::unique_ptr<LaneStrategy> make_strategy(const Context& context, Parameters& parameters,
+                                            const OptimizerOptions& optimizer,
+                                            const StrategyOptions& options) {
+  require_worker(context, options);
+  ReplicaOptions replica = replica_options(context, parameters.layout());
+  replica.device = parameters.device();
+  replica.parameters = &parameters;
+  auto strategy = make_lane_strategy(context, {}, optimizer, replica, options);
+  require_no_synchronised_modules(*strategy);
+  return strategy;
 }
 
 }  // namespace tutti

@@ -38,6 +38,9 @@ struct StepResult {
   // or if the program did not report its losses.
   torch::Tensor loss_sum = {};
   Wishes wishes = {};  // of all workers
+  // The number of steps after the one that was asked for which the others have made without this worker. They
+  // use the batches that this worker would have computed.
+  int64_t missed = 0;
 
   bool has_loss() const { return examples > 0 && loss_sum.defined(); }
   // Returns the mean loss of the step's examples; throws if there is none. Waits for the device.
@@ -102,8 +105,10 @@ class Team {
   virtual void finish_saving(Session& session) { session.finish_saving(); }
   // Waits until all pending requests to other tasks have finished, without applying their results. Afterwards
   // the connections may be used by other callers. Throws the error of a failed request, as
-  // Strategy::finish_fit() will.
+  // finish_fit() will.
   virtual void settle() {}
+  // Ends a training after its last step: gives all workers the same weights, and sets `progress` to the end.
+  virtual void finish_fit(Progress& /*progress*/) {}
   // Merges the counts of all workers, on each of them, in one exchange.
   virtual void merge(const metrics::List& list) = 0;
   // Sets the values of the report that concern the steps.
@@ -138,8 +143,6 @@ class Strategy : public Team {
   // Calls `make` on the chief, while the other workers wait, and returns its result on all of them. If it
   // throws, all throw the same Error, and may continue. `what` names the work.
   virtual Json from_chief(const std::string& what, const std::function<Json()>& make) = 0;
-  // Ends a fit after its last step: gives all workers the same weights, and sets `progress` to the end.
-  virtual void finish_fit(Progress& /*progress*/) {}
 };
 
 struct StrategyOptions {
@@ -147,6 +150,11 @@ struct StrategyOptions {
   // are servers.
   std::optional<Group> group = {};
   double clip_norm = 0;  // the maximum norm of the mean gradient; 0: no limit
+
+  // Of a loop of the program's own, which may make steps before the start:
+  int64_t lanes = 0;
+  std::optional<ReducerOptions> reducer = {};  // of all-reduce; empty: as the flags say
+  std::vector<std::string> plan = {};          // the facts that have to be the same on all workers
 };
 
 // Makes the strategy of --strategy. The context must outlive it.

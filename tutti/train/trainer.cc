@@ -6,7 +6,6 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "tutti/base/crc32c.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/interrupted.h"
 #include "tutti/data/feed.h"
@@ -16,18 +15,6 @@
 
 namespace tutti {
 namespace {
-
-// Returns a checksum of the values and of the floating buffers, on any device.
-uint32_t checksum_of(const Parameters& parameters) {
-  uint32_t sum = 0;
-  const auto add = [&sum](const torch::Tensor& vector) {
-    const torch::Tensor values = vector.detach().to(torch::kCPU);
-    sum = crc32c({static_cast<const std::byte*>(values.data_ptr()), values.nbytes()}, sum);
-  };
-  for (const Stretch& block : parameters.blocks()) add(block.values);
-  for (const torch::Tensor& buffers : parameters.buffer_vectors()) add(buffers);
-  return sum;
-}
 
 [[noreturn]] void fail_too_few(const data::Sampler& sampler) {
   const data::SamplerOptions& options = sampler.options();
@@ -67,11 +54,6 @@ Trainer::Trainer(const Context& context, Trainable model, const OptimizerOptions
       engine_(context_, *strategy_, {{"", replica().parameters(), replica().optimizer()}},
               {.name = options.name}, &replica()),
       device_clock_(context.device()) {
-  if (!strategy_->group().communicator && !replica().parameters().communicator_users().empty())
-    fail(
-        ErrorKind::InvalidArgument,
-        "SyncBatchNorm is not supported with parameter servers or passive workers, since the workers are not "
-        "connected to each other: use BatchNorm, or --strategy allreduce");
   require_tables_to_leave_out(options.exports.leave_out, embedding::tables_in(replica().module()));
   engine_.keep_average({options.average});
   replica().tables().keep_average(options.average);
@@ -79,7 +61,6 @@ Trainer::Trainer(const Context& context, Trainable model, const OptimizerOptions
   if (!replica().tables().empty()) engine_.training().rows = [this] { return strategy_->rows(); };
   if (strategy_->group().is_chief()) warn_of_sparse_tables(context_, replica().parameters());
   engine_.session().describe(facts());
-  engine_.training().save_checkpoint = [this] { save(); };
 }
 
 History Trainer::fit(const data::Feed& feed, const FitOptions& options) {
@@ -162,7 +143,7 @@ void Trainer::run(const data::Feed& feed, const data::Sampler& sampler) {
 
 void Trainer::run_steps(const data::Feed& feed, const data::Sampler& sampler) {
   const Training& training = engine_.training();
-  require_parameters_as_they_were("outside the steps of a fit");
+  engine_.require_parameters_as_they_were("outside the steps of a fit");
   engine_.begin_steps();
   const int64_t first = training.step - feed_begin();
   const StepRange steps =
@@ -181,10 +162,6 @@ void Trainer::run_steps(const data::Feed& feed, const data::Sampler& sampler) {
     one_step(queue);
     reasons = engine_.reasons_to_end();
   }
-  if (reasons.stop) engine_.progress().stopped = true;
-  if (engine_.has_own_hooks()) require_parameters_as_they_were("by a hook");
-  strategy_->finish_fit(engine_.progress());
-  remember_parameters();
   engine_.report().device_seconds = device_clock_.seconds();
   engine_.end(reasons);
 }
@@ -193,37 +170,13 @@ void Trainer::one_step(data::BatchQueue& queue) {
   const Training& training = engine_.training();
   const SpanScope span(context_.timeline(), Activity::Step, "step", training.step);
   engine_.before_step();
-  if (engine_.has_own_hooks()) require_parameters_as_they_were("by a hook");
   device_clock_.begin_step();
   const StepResult result = strategy_->step(training.step, training.wishes, queue,
                                             [&](int64_t lane, const Batch& batch, const LossOutput& output) {
                                               engine_.after_lane(lane, batch, output);
                                             });
   device_clock_.end_step();
-  if (engine_.has_own_hooks()) remember_parameters();
   engine_.after_step(result);
-}
-
-void Trainer::save() {
-  strategy_->settle();
-  if (engine_.has_own_hooks()) require_parameters_as_they_were("by a hook");
-  engine_.save();
-  remember_parameters();  // saving may have pulled newer parameters from the servers
-}
-
-void Trainer::remember_parameters() {
-  if (strategy_->facts().keeps_parameters_elsewhere) checksum_ = checksum_of(replica().parameters());
-}
-
-void Trainer::require_parameters_as_they_were(const char* since) {
-  const StrategyFacts& facts = strategy_->facts();
-  if (!facts.keeps_parameters_elsewhere || checksum_ == checksum_of(replica().parameters())) return;
-  fail(ErrorKind::InvalidArgument,
-       "the parameters or buffers were changed {} (at step {}), but with --strategy {} the parameter servers "
-       "hold them, so the change would be lost. Let the optimiser make such changes (for example "
-       "weight_decay), keep values computed from the parameters, such as a moving average, in tensors "
-       "outside the model until the training has ended, or use --strategy allreduce",
-       since, engine_.progress().step, facts.name);
 }
 
 void Trainer::start_once() {
@@ -233,7 +186,6 @@ void Trainer::start_once() {
 void Trainer::start() {
   engine_.start(plan());
   started_ = true;
-  remember_parameters();
 }
 
 // The facts that have to be the same on all workers.
@@ -319,16 +271,7 @@ int64_t Trainer::feed_begin() const { return engine_.progress().fit_begin - engi
 // Another task was lost, and some steps may be lost with it.
 void Trainer::start_again(const Error& error) {
   const Progress before = engine_.progress();
-  engine_.leave_steps();
-  context_.log().warning("{}; the training goes on when the lost task has connected again", error.what());
-  try {
-    strategy_->settle();
-  } catch (const Error&) {
-    // After one failure, others are expected.
-  }
-  start();
-  context_.log().info("going on at step {}", engine_.progress().step);
-  if (engine_.progress().stopped) engine_.training().end_step = engine_.progress().step;
+  engine_.start_again(error, plan());
   if (engine_.progress().fit < before.fit) begin_again(before);
   follow_feed(feed_);
 }

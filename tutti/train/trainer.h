@@ -152,9 +152,6 @@ class Trainer {
   void run(const data::Feed& feed, const data::Sampler& sampler);
   void run_steps(const data::Feed& feed, const data::Sampler& sampler);
   void one_step(data::BatchQueue& queue);
-  void save();
-  void remember_parameters();
-  void require_parameters_as_they_were(const char* since);
   void start_once();
   void start();
   std::vector<std::string> plan();
@@ -183,8 +180,6 @@ class Trainer {
   int64_t next_fit_ = 0;
   FeedsSeen feeds_;
   size_t feed_ = 0;  // of the current fit
-  // The checksum of the parameters after the last step, if the strategy keeps them elsewhere.
-  std::optional<uint32_t> checksum_;
   DeviceClock device_clock_;
 };
 

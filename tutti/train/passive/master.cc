@@ -53,8 +53,9 @@ Master::Master(const Context& context, const Trainable& model, const OptimizerOp
     : context_(context),
       model_(model),
       arena_(std::make_shared<rpc::Arena>()),
-      own_(std::make_unique<Replica>(model, optimizer,
-                                     options_of_master(replica_options(context, *model.module), arena_))),
+      own_(std::make_unique<Replica>(
+          model, optimizer,
+          options_of_master(replica_options(context, layout_for(context, *model.module)), arena_))),
       replica_(*own_),
       peers_(context, passive::tasks_of(context.cluster()), "passive workers", arena_) {
   require_no_sharded_tables(parameters(), "by a Master");

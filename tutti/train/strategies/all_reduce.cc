@@ -28,34 +28,48 @@ comm::Communicator& connected(const Context& context, const Group& group) {
 // In shared memory, sharding writes only the own part a second time, which costs less than updating all.
 bool is_to_be_sharded(const Context& context, comm::Communicator& comm, const OptimizerOptions& optimizer) {
   const RunConfig::Reduction& asked = context.config().reduction;
-  if (asked.optimizer_state == "sharded") require_elementwise(optimizer, "--optimizer-state sharded");
   if (optimizer.is_replicated()) return false;
-  if (comm.world() == 1) return false;
   if (asked.optimizer_state != "auto") return asked.optimizer_state == "sharded";
   return asked.order == "tree" && context.device().is_cpu() && comm.shared() != nullptr;
+}
+
+// Returns the options that the program gives, or those of the flags.
+ReducerOptions reducer_of(const Context& context, comm::Communicator& comm, const OptimizerOptions& optimizer,
+                          const std::optional<ReducerOptions>& given) {
+  ReducerOptions options = given.value_or(reducer_options(context.config()));
+  if (options.scatter) require_elementwise(optimizer, "--optimizer-state sharded");
+  if (!given) options.scatter = is_to_be_sharded(context, comm, optimizer);
+  options.scatter = options.scatter && comm.world() > 1;
+  return options;
 }
 
 }  // namespace
 
 AllReduce::AllReduce(const Context& context, Group group, const Trainable& model,
-                     const OptimizerOptions& optimizer, const ReplicaOptions& replica, double clip_norm)
+                     const OptimizerOptions& optimizer, const ReplicaOptions& replica,
+                     const StrategyOptions& options)
     : context_(context),
       group_(std::move(group)),
       comm_(connected(context, group_)),
-      clip_norm_(clip_norm),
-      sharded_(is_to_be_sharded(context, comm_, optimizer)),
-      replica_(model, optimizer, placed(replica)),
-      timeline_file_(context, comm_) {}
+      clip_norm_(options.clip_norm),
+      reducer_(reducer_of(context, comm_, optimizer, options.reducer)),
+      replica_(model, optimizer, placed(replica, options.plan)),
+      timeline_file_(context, comm_) {
+  if (options.lanes > 0) prepare(options.lanes);
+}
 
-ReplicaOptions AllReduce::placed(ReplicaOptions options) {
-  options.before_allocate = [this](const Parameters& parameters, const OptimizerOptions& optimizer) {
+ReplicaOptions AllReduce::placed(ReplicaOptions options, const std::vector<std::string>& further_plan) {
+  options.before_allocate = [this, further_plan](const Parameters& parameters,
+                                                 const OptimizerOptions& optimizer) {
     require_unpinned(parameters, context_.cluster());
-    require_same(plan_of(context_, parameters, optimizer));
+    std::vector<std::string> plan = plan_of(context_, parameters, optimizer);
+    plan.insert(plan.end(), further_plan.begin(), further_plan.end());
+    require_same(plan);
     require_same_kernels(context_, comm_);
   };
   options.allocate = shared_allocator(comm_, options.device);
-  options.part = sharded_ ? group_.rank : 0;
-  options.parts = sharded_ ? group_.world : 1;
+  options.part = reducer_.scatter ? group_.rank : 0;
+  options.parts = reducer_.scatter ? group_.world : 1;
   return options;
 }
 
@@ -66,32 +80,49 @@ void AllReduce::require_same(const std::vector<std::string>& plan) {
 Team::Start AllReduce::start(Session& session, const std::vector<std::string>& plan) {
   require_same(plan);
   Session::Start start = start_together(context_, comm_, session);
+  if (!mean_) prepare(session.lanes());
+  broadcast_from(0);
+  if (start.progress.restarts > 0) restore(start.optimizers.front());
+  start_rows(start);
+  return {start.progress, 0, std::move(start.more)};
+}
+
+void AllReduce::prepare(int64_t lanes) {
   Parameters& parameters = replica_.parameters();
-  if (group_.world > 1) {
-    module_group_ = give_group(parameters, comm_, session.lanes());
-    broadcast(comm_, parameters, 0);
-    warn_of_idle_workers(context_, comm_, session.lanes());
-  }
-  ReducerOptions reducer = reducer_options(context_.config());
-  reducer.scatter = sharded_;
-  lanes_.reset();
-  mean_.emplace(parameters, comm_, session.lanes(), reducer);
-  lanes_.emplace(replica_, *mean_, mean_->lanes());
+  module_group_ = give_group(parameters, comm_, lanes);
+  mean_.emplace(parameters, comm_, lanes, reducer_);
+  warn_of_idle_workers(context_, comm_, lanes);
   say_placement(context_, parameters, mean_->lanes());
-  Optimizer::State& state = start.optimizers.front();
-  restore_residuals(context_, comm_, parameters, *mean_, state);
-  replica_.optimizer().restore(broadcast(comm_, state, 0));
   if (!replica_.tables().empty())
-    rows_.emplace(replica_.tables(), comm_, context_.config().training.seed, session.lanes(),
+    rows_.emplace(replica_.tables(), comm_, context_.config().training.seed, lanes,
                   replica_.optimizer().options());
   if (rows_ && replica_.options().nan_guard) rows_->refuse_gradients_that_are_not_finite();
-  start_rows(start);
   facts_ = {.name = group_.world == 1 ? "single" : "allreduce",
             .lanes = mean_->lanes(),
             .needs_data_in_every_lane = module_group_ != nullptr,
             .evaluation_part = group_.rank,
             .evaluation_parts = group_.world};
-  return {start.progress, 0, std::move(start.more)};
+}
+
+void AllReduce::broadcast_from(int root) {
+  broadcast(comm_, replica_.parameters(), root);
+  if (!reducer_.scatter) replica_.optimizer().restore(broadcast(comm_, replica_.optimizer().state(), root));
+}
+
+Optimizer::State AllReduce::gather_state() {
+  Optimizer::State state;
+  if (reducer_.scatter)
+    state = tutti::gather_state(comm_, replica_.parameters(), replica_.optimizer());
+  else if (comm_.rank() == 0)
+    state = replica_.optimizer().state();
+  gather_residuals(comm_, replica_.parameters(), *mean_, state);
+  return state;
+}
+
+void AllReduce::restore(const Optimizer::State& state) {
+  Optimizer::State own = state;
+  restore_residuals(context_, comm_, replica_.parameters(), *mean_, own);
+  replica_.optimizer().restore(broadcast(comm_, own, 0));
 }
 
 void AllReduce::start_rows(const Session::Start& start) {
@@ -121,11 +152,6 @@ void AllReduce::sum_up_rows() {
   row_counts_ = rows_->counts();
 }
 
-StepRange AllReduce::begin_steps(int64_t step, int64_t end, int64_t /*feed_begin*/) {
-  lanes_->begin_steps(end - step);
-  return {step, end};
-}
-
 void AllReduce::finish_fit(Progress& /*progress*/) { sum_up_rows(); }
 
 void AllReduce::require_same_fit(const MakePlan& make) {
@@ -140,51 +166,53 @@ void AllReduce::require_same_fit(const MakePlan& make) {
   require_same(plan);
 }
 
-StepResult AllReduce::step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
-                           const LaneObserver& observe) {
+LaneSum& AllReduce::begin_step(int64_t step, const Wishes& wishes) {
+  step_ = step;
   mean_->begin_step(step, wishes, replica_.optimizer().learning_rate());
-  lanes_->run_step(step, queue, observe);
+  return *mean_;
+}
+
+StepResult AllReduce::end_step() {
   const GradientMean::Result result = [&] {
-    const SpanScope span(context_.timeline(), Activity::Reduce, "gradients", step);
+    const SpanScope span(context_.timeline(), Activity::Reduce, "gradients", step_);
     return mean_->finish();
   }();
   if (result.examples > 0)
-    update(step, result.examples);
+    update(result.examples);
   else if (rows_)
     rows_->skip_step();
-  return {step + 1, true, result.examples, result.loss_sum, result.wishes};
+  return {step_ + 1, true, result.examples, result.loss_sum, result.wishes};
 }
 
-void AllReduce::update(int64_t step, int64_t examples) {
+void AllReduce::update(int64_t examples) {
   if (rows_) {
-    const SpanScope span(context_.timeline(), Activity::Reduce, "gradients of rows", step);
-    rows_->begin_step(examples, step);
+    const SpanScope span(context_.timeline(), Activity::Reduce, "gradients of rows", step_);
+    rows_->begin_step(examples, step_);
   }
   double factor = 1;
   if (clip_norm_ > 0) {
     const double squares = rows_ ? rows_->squares() : 0;
     factor = clip_factor(mean_->clip_norm(clip_norm_, squares), clip_norm_);
   }
-  const SpanScope span(context_.timeline(), Activity::Compute, "update", step);
+  const SpanScope span(context_.timeline(), Activity::Compute, "update", step_);
   replica_.optimizer().step();
   mean_->share_update();
   if (rows_) rows_->update(replica_.optimizer().learning_rate(), factor, replica_.optimizer().steps());
 }
 
 void AllReduce::save(Session& session, const Progress& progress, const Snapshots& more) {
-  const bool has_parts = sharded_ || (rows_ && group_.world > 1);
+  const bool has_parts = reducer_.scatter || (rows_ && group_.world > 1);
   const std::string folder = has_parts ? shared_folder(session, progress.step) : "";
   Optimizer::State state;
   Snapshots all = gather_generators(comm_, more);
   Session::Tensors own;
-  if (!folder.empty() && sharded_) {
+  if (!folder.empty() && reducer_.scatter) {
     const Optimizer::State part = replica_.optimizer().state();
     own[store::kOptimizerPart] = tensors_of(replica_.parameters(), part.slots);
     state.steps = part.steps;
-  } else if (sharded_) {
-    state = gather_state(comm_, replica_.parameters(), replica_.optimizer());
-  } else if (group_.is_chief()) {
-    state = replica_.optimizer().state();
+    gather_residuals(comm_, replica_.parameters(), *mean_, state);
+  } else {
+    state = gather_state();
   }
   std::optional<int64_t> base;
   if (rows_) {
@@ -199,7 +227,6 @@ void AllReduce::save(Session& session, const Progress& progress, const Snapshots
       own[store::kRowsPart] = rows;
   }
   if (!folder.empty()) session.write_parts(folder, own, progress.step);
-  gather_residuals(comm_, replica_.parameters(), *mean_, state);
   std::vector<store::SharedFile> files;
   for (const auto& [part, tensors] : own) {
     for (int rank = 0; rank < group_.world; ++rank)

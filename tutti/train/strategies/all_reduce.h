@@ -11,27 +11,28 @@
 #include "tutti/comm/timeline_file.h"
 #include "tutti/embedding/connected_rows.h"
 #include "tutti/params/gradient_mean.h"
+#include "tutti/train/lane_strategy.h"
 #include "tutti/train/replica.h"
-#include "tutti/train/strategy.h"
 
 namespace tutti {
 
 // Every worker computes its lanes, one after the other, sums the results together with all other workers, and
 // makes the same update: the strategy "allreduce", or "single" if there is one worker.
-class AllReduce final : public Strategy {
+class AllReduce final : public LaneStrategy {
  public:
-  // The context must outlive this. The group has to be connected.
+  // The context must outlive this. The group has to be connected. If the options have a number of lanes,
+  // steps can be made before start(). Throws InvalidArgument on all workers if their plans differ.
   AllReduce(const Context& context, Group group, const Trainable& model, const OptimizerOptions& optimizer,
-            const ReplicaOptions& replica, double clip_norm);
+            const ReplicaOptions& replica, const StrategyOptions& options);
 
   const Group& group() const override { return group_; }
   Replica& replica() override { return replica_; }
   const StrategyFacts& facts() const override { return facts_; }
   Start start(Session& session, const std::vector<std::string>& plan) override;
   void require_same_fit(const MakePlan& make) override;
-  StepResult step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
-                  const LaneObserver& observe) override;
-  StepRange begin_steps(int64_t step, int64_t end, int64_t feed_begin) override;
+  LaneSum& begin_step(int64_t step, const Wishes& wishes) override;
+  StepResult end_step() override;
+  int64_t updates() const override { return replica_.optimizer().steps(); }
   Snapshot rows() override;
   void finish_fit(Progress& progress) override;
   void save(Session& session, const Progress& progress, const Snapshots& more) override;
@@ -44,24 +45,31 @@ class AllReduce final : public Strategy {
   void write_timeline() override { timeline_file_.write(); }
   void abandon(const std::string& why) noexcept override;
 
+  // See DistributedOptimizer.
+  void broadcast_from(int root);
+  Optimizer::State gather_state();
+  void restore(const Optimizer::State& state);
+
  private:
-  ReplicaOptions placed(ReplicaOptions options);
+  void prepare(int64_t lanes);
+  ReplicaOptions placed(ReplicaOptions options, const std::vector<std::string>& further_plan);
   std::string shared_folder(Session& session, int64_t step);
   void require_same(const std::vector<std::string>& plan);
   void start_rows(const Session::Start& start);
   void sum_up_rows();
   std::optional<int64_t> rows_base(const Session& session, int64_t step);
-  void update(int64_t step, int64_t examples);
+  void update(int64_t examples);
 
   const Context& context_;
   const Group group_;
   comm::Communicator& comm_;  // of the group
   const double clip_norm_;
-  const bool sharded_;  // each worker keeps and updates its own part of the optimiser's state
+  // With `scatter`, each worker keeps and updates its own part of the optimiser's state.
+  const ReducerOptions reducer_;
   Replica replica_;
   StrategyFacts facts_;
-  std::optional<GradientMean> mean_;                  // once started, like all below
-  std::optional<LaneRunner> lanes_;                   // of this worker
+  int64_t step_ = 0;
+  std::optional<GradientMean> mean_;                  // once prepared, like all below
   std::shared_ptr<comm::Communicator> module_group_;  // null if no module needs one
   std::optional<embedding::ConnectedRows> rows_;      // of sharded tables; empty if there are none
   std::string rows_checksum_;                         // after the last fit, like the counts

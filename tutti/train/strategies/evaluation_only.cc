@@ -1,6 +1,5 @@
 #include "tutti/train/strategies/evaluation_only.h"
 
-#include "tutti/base/check.h"
 #include "tutti/base/error.h"
 
 namespace tutti {
@@ -34,10 +33,9 @@ void EvaluationOnly::fill(store::Report& report) const {
   if (rows_) add_rows(report, rows_->checksum(), rows_->counts());
 }
 
-StepResult EvaluationOnly::step(int64_t step, const Wishes& /*wishes*/, data::BatchQueue& /*queue*/,
-                                const LaneObserver& /*observe*/) {
-  TUTTI_CHECK(false, "an evaluator was asked to make step {}", step);
-  return {};
+LaneSum& EvaluationOnly::begin_step(int64_t step, const Wishes& /*wishes*/) {
+  context_.require_worker();  // throws
+  fail(ErrorKind::Bug, "an evaluator was asked to make step {}", step);
 }
 
 }  // namespace tutti

@@ -6,12 +6,12 @@
 
 #include "tutti/comm/group.h"
 #include "tutti/embedding/connected_rows.h"
-#include "tutti/train/strategy.h"
+#include "tutti/train/lane_strategy.h"
 
 namespace tutti {
 
 // The way of an evaluator, which makes no steps: it has a model, and loads weights into it.
-class EvaluationOnly final : public Strategy {
+class EvaluationOnly final : public LaneStrategy {
  public:
   // The group has this task alone.
   EvaluationOnly(const Context& context, Group group, const Trainable& model,
@@ -25,8 +25,9 @@ class EvaluationOnly final : public Strategy {
   // Leaves the weights as they are.
   Start start(Session& session, const std::vector<std::string>& plan) override;
   void require_same_fit(const MakePlan& /*make*/) override {}
-  StepResult step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
-                  const LaneObserver& observe) override;
+  LaneSum& begin_step(int64_t step, const Wishes& wishes) override;
+  StepResult end_step() override { return {}; }
+  int64_t updates() const override { return 0; }
   void save(Session& /*session*/, const Progress& /*progress*/, const Snapshots& /*more*/) override {}
   // Requires start(). Throws InvalidArgument if the model has tables of which the checkpoint has no rows.
   void take_rows(const Session::Start& start) override;

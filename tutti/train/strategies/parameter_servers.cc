@@ -72,15 +72,21 @@ std::string saved_key(int64_t fits) { return fmt::format("saved {}", fits); }
 
 ParameterServers::ParameterServers(const Context& context, Group group, const Trainable& model,
                                    const OptimizerOptions& optimizer, const ReplicaOptions& replica,
-                                   double clip_norm)
+                                   const StrategyOptions& options)
     : context_(context),
       group_(std::move(group)),
       name_(name_of(context, optimizer)),
       in_step_(name_ == "ps-sync" && context.config().servers.backup == 0),
-      clip_norm_(clip_norm),
+      clip_norm_(options.clip_norm),
       arena_(std::make_shared<rpc::Arena>()),
       replica_(model, optimizer, in_arena(replica, arena_)),
+      facts_{.name = name_,
+             .in_step = in_step_,
+             .restarts = true,
+             .keeps_parameters_elsewhere = true,
+             .evaluation_part = group_.is_chief() ? 0 : -1},
       timeline_file_(context) {
+  if (options.lanes > 0) know_lanes(options.lanes);
   for (const auto& table : replica_.tables().tables()) {
     if (table->has_rows_alone()) rows_alone_.push_back(embedding::rows_alone(table->alone()));
   }
@@ -165,7 +171,7 @@ Team::Start ParameterServers::try_to_start(Session& session, const std::vector<s
   const ps::Client::Standing standing = client_->join(whole_plan);
   client_->pull_frozen();
   session.follow(standing.progress.at("lanes").get<int64_t>());
-  lanes_ = session.lanes();
+  know_lanes(session.lanes());
   make_vectors(lanes_);
   const int64_t step = client_->pull();
   vectors_->take_over_buffers();
@@ -287,15 +293,14 @@ void ParameterServers::sum_up_rows() {
   if (!replica_.tables().empty()) rows_summary_ = client_->sum_up_rows();
 }
 
+void ParameterServers::know_lanes(int64_t lanes) {
+  lanes_ = lanes;
+  facts_.lanes = lanes_of(group_.rank, group_.world, lanes);
+  facts_.steps_per_batch = in_step_ ? 1 : std::min<int64_t>(group_.world, lanes);  // workers with lanes
+}
+
 void ParameterServers::make_steps(int64_t lanes) {
   const RunConfig::Servers& config = context_.config().servers;
-  facts_ = {.name = name_,
-            .lanes = lanes_of(group_.rank, group_.world, lanes),
-            .in_step = in_step_,
-            .steps_per_batch = in_step_ ? 1 : std::min<int64_t>(group_.world, lanes),  // workers with lanes
-            .restarts = true,
-            .keeps_parameters_elsewhere = true,
-            .evaluation_part = group_.is_chief() ? 0 : -1};
   const ServerStepsOptions options{.rank = group_.rank,
                                    .world = group_.world,
                                    .lanes = lanes,
@@ -312,6 +317,16 @@ void ParameterServers::make_steps(int64_t lanes) {
     fail(ErrorKind::InvalidArgument,
          "ps-async needs a lane for each of the {} workers, but there are {} lanes", group_.world, lanes);
   steps_ = std::make_unique<PsAsync>(replica_, *client_, *rows_, *vectors_, options);
+}
+
+LaneSum& ParameterServers::begin_step(int64_t step, const Wishes& wishes) {
+  if (!steps_)
+    fail(ErrorKind::InvalidArgument,
+         "--strategy {}: nobody has begun the run on the servers. Make the steps in a tutti::Loop, whose "
+         "first "
+         "goes_on() begins it",
+         name_);
+  return steps_->begin_step(step, wishes);
 }
 
 void ParameterServers::require_same_fit(const MakePlan& make) {

@@ -10,19 +10,20 @@
 #include "tutti/cluster/context.h"
 #include "tutti/params/lane_sum.h"
 #include "tutti/ps/client.h"
+#include "tutti/train/lane_strategy.h"
 #include "tutti/train/strategies/server_steps.h"
-#include "tutti/train/strategy.h"
 
 namespace tutti {
 
 // Workers that communicate only through the parameter servers: the strategies "ps-async" and "ps-sync", which
 // differ in the way they make a step (ServerSteps). Workers may join and leave at any time; the chief begins
 // the run, writes the checkpoints, and ends the job.
-class ParameterServers final : public Strategy {
+class ParameterServers final : public LaneStrategy {
  public:
   // The workers of the group need no communicator. The context must outlive this.
   ParameterServers(const Context& context, Group group, const Trainable& model,
-                   const OptimizerOptions& optimizer, const ReplicaOptions& replica, double clip_norm);
+                   const OptimizerOptions& optimizer, const ReplicaOptions& replica,
+                   const StrategyOptions& options);
   ~ParameterServers() override;
 
   const Group& group() const override { return group_; }
@@ -31,15 +32,13 @@ class ParameterServers final : public Strategy {
   Start start(Session& session, const std::vector<std::string>& plan) override;
   void require_same_fit(const MakePlan& make) override;
   void set_progress(const Progress& progress) override;
-  StepRange begin_steps(int64_t step, int64_t end, int64_t feed_begin) override {
-    return steps_->begin(step, end, feed_begin);
-  }
-  StepResult step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
-                  const LaneObserver& observe) override {
-    const StepResult result = steps_->make(step, wishes, queue, observe);
+  LaneSum& begin_step(int64_t step, const Wishes& wishes) override;
+  StepResult end_step() override {
+    const StepResult result = steps_->end_step();
     last_step_ = result.step;
     return result;
   }
+  int64_t updates() const override { return last_step_; }
   void settle() override { steps_->settle(); }
   Snapshot rows() override;
   void save(Session& session, const Progress& progress, const Snapshots& more) override;
@@ -51,6 +50,9 @@ class ParameterServers final : public Strategy {
   void write_timeline() override { timeline_file_.write(); }
 
  private:
+  StepRange steps_of_feed(int64_t step, int64_t end, int64_t feed_begin) override {
+    return steps_->steps_of_feed(step, end, feed_begin);
+  }
   Start try_to_start(Session& session, const std::vector<std::string>& plan);
   // Connects and runs the body; repeats this if a server is lost in the meantime.
   template <class Body>
@@ -59,6 +61,7 @@ class ParameterServers final : public Strategy {
   void make_vectors(int64_t lanes);
   int64_t begin(Session& session, const std::vector<std::string>& plan);
   bool takes_part(Session& session, int64_t step);
+  void know_lanes(int64_t lanes);
   void make_steps(int64_t lanes);
   Json share(const std::string& what, const std::function<Json()>& make);
   void mark_lost_writers();

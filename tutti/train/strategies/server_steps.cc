@@ -36,40 +36,43 @@ PsSync::PsSync(Replica& replica, ps::Client& client, ps::ServerRows& rows, LaneV
       options_(options),
       block_(lanes_of(options.rank, options.world, options.lanes)),
       sum_(vectors, gradients_by_server(client), block_, options.lanes),
-      lanes_(replica, sum_, block_),
       word_(blocks_of(options.world, options.lanes), options.lanes, kNumbers),
       own_word_(torch::zeros({word_.size()}, torch::kDouble)) {}
 
-StepResult PsSync::make(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
-                        const LaneObserver& observe) {
+LaneSum& PsSync::begin_step(int64_t step, const Wishes& wishes) {
+  step_ = step;
+  wishes_ = wishes;
   sum_.begin_step();
   // With backup workers, the others may be at a later step.
   rows_.at_step(options_.backup > 0 ? std::nullopt : std::optional(step));
-  lanes_.run_step(step, queue, observe);
+  return sum_;
+}
+
+StepResult PsSync::end_step() {
   const auto subtrees = sum_.finish();
   const torch::NoGradGuard no_grad;
   embedding::TableGradients rows;
   if (!replica_.tables().empty()) rows = replica_.tables().gradients(block_, options_.lanes);
-  const SpanScope span(options_.timeline, Activity::Wait, "gradients", step);
+  const SpanScope span(options_.timeline, Activity::Wait, "gradients", step_);
   int64_t expected = options_.world;
   if (options_.backup > 0) {
-    const std::optional<int64_t> with_us = client_.enter(step);
-    if (!with_us) return catch_up(step, queue);
+    const std::optional<int64_t> with_us = client_.enter(step_);
+    if (!with_us) return catch_up();
     expected = *with_us;
   }
-  StepResult result = push(step, wishes, subtrees, rows, expected);
+  StepResult result = push(subtrees, rows, expected);
   if (options_.backup == 0) rows_.at_step(result.step);
   return result;
 }
 
-StepResult PsSync::push(int64_t step, const Wishes& wishes, const std::vector<TreeSum::Subtree>& subtrees,
-                        const embedding::TableGradients& rows, int64_t expected) {
+StepResult PsSync::push(const std::vector<TreeSum::Subtree>& subtrees, const embedding::TableGradients& rows,
+                        int64_t expected) {
   const double rate = replica_.optimizer().learning_rate();
   Gradients gradients = Gradients::Finite;
   if (replica_.options().nan_guard)
     gradients = rows.are_finite() ? sum_.gradients_in(subtrees) : Gradients::NotFinite;
-  word_.write(own_word_, step, wishes, rate, subtrees, gradients);
-  ps::Client::Push push{.step = step,
+  word_.write(own_word_, step_, wishes_, rate, subtrees, gradients);
+  ps::Client::Push push{.step = step_,
                         .learning_rate = rate,
                         .word = own_word_,
                         .gradients = {},
@@ -80,22 +83,22 @@ StepResult PsSync::push(int64_t step, const Wishes& wishes, const std::vector<Tr
   const ps::Client::Summed summed = client_.push_synchronous(push, expected);
   if (options_.clip_norm > 0) {
     const double norm = norm_of(buckets_of(replica_.parameters()), summed.row_squares);
-    client_.scale(step, clip_factor(norm, options_.clip_norm));
+    client_.scale(step_, clip_factor(norm, options_.clip_norm));
   }
   const Tensors of_each = summed.words.chunk(options_.world);
   const ReduceOutcome outcome = word_.read(of_each);
-  if (!outcome.any_data) return {.step = step + 1, .wishes = outcome.wishes};
+  if (!outcome.any_data) return {.step = step_ + 1, .wishes = outcome.wishes};
   vectors_.take_over_buffers();
-  const torch::Tensor numbers = word_.sum_numbers(of_each);
-  return {step + 1, true, numbers[kExamples].item<int64_t>(), numbers[kLoss].clone(), outcome.wishes};
+  vectors_.numbers().copy_(word_.sum_numbers(of_each));
+  return {step_ + 1, true, vectors_.numbers()[kExamples].item<int64_t>(), vectors_.loss_sum(),
+          outcome.wishes};
 }
 
 // The other workers have made this step, and maybe more, without this one.
-StepResult PsSync::catch_up(int64_t step, data::BatchQueue& queue) {
-  const int64_t now = client_.pull(step + 1);
+StepResult PsSync::catch_up() {
+  const int64_t now = client_.pull(step_ + 1);
   vectors_.take_over_buffers();
-  for (int64_t passed = step + 1; passed < now; ++passed) lanes_.skip_step(passed, queue);
-  return {.step = now, .made = false};
+  return {.step = now, .made = false, .missed = now - step_ - 1};
 }
 
 void PsSync::add_sums(const std::vector<TreeSum::Subtree>& subtrees, ps::Client::Push& push) const {
@@ -154,7 +157,6 @@ PsAsync::PsAsync(Replica& replica, ps::Client& client, ps::ServerRows& rows, Lan
       block_(lanes_of(options.rank, options.world, options.lanes)),
       gradients_(gradients_of(replica.parameters())),
       sum_(vectors, gradients_, {0, block_.size()}, std::max<int64_t>(1, block_.size())),
-      lanes_(replica, sum_, block_),
       results_({like(vectors.buffers()), like(vectors.counters())}),
       going_(like_ours()),
       coming_(like_ours()) {
@@ -173,12 +175,19 @@ PsAsync::Vectors PsAsync::like_ours() const {
   return all;
 }
 
-StepResult PsAsync::make(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
-                         const LaneObserver& observe) {
+LaneSum& PsAsync::begin_step(int64_t step, const Wishes& wishes) {
   now_ = step;
-  const int64_t of = values_step_ < 0 ? step : values_step_;
-  const bool any_data = compute(step, queue, observe);
+  of_ = values_step_ < 0 ? step : values_step_;
+  wishes_ = wishes;
   const torch::NoGradGuard no_grad;
+  copy(vectors_.counters(), results_.counters);
+  sum_.begin_step();
+  return sum_;
+}
+
+StepResult PsAsync::end_step() {
+  const torch::NoGradGuard no_grad;
+  const bool any_data = finish_lanes();
   if (any_data && options_.clip_norm > 0) {
     const double norm =
         clip_norm(buckets_of(replica_.parameters()), options_.clip_norm, row_gradients_.squares());
@@ -189,24 +198,16 @@ StepResult PsAsync::make(int64_t step, const Wishes& wishes, data::BatchQueue& q
   subtract_from(vectors_.counters(), results_.counters);
   StepResult result = end_push();
   if (any_data && (end_ < 0 || result.step < end_)) {
-    start_push(of);
+    start_push();
     if (!options_.overlap) result = end_push();
   }
-  result.wishes = wishes;
+  result.wishes = wishes_;
   return result;
 }
 
 // Leaves the mean of this worker's lanes in gradients and buffers. Returns false if no lane had data.
-bool PsAsync::compute(int64_t step, data::BatchQueue& queue, const LaneObserver& observe) {
-  {
-    const torch::NoGradGuard no_grad;
-    vectors_.begin_step();
-    copy(vectors_.counters(), results_.counters);
-  }
-  sum_.begin_step();
-  lanes_.run_step(step, queue, observe);
+bool PsAsync::finish_lanes() {
   const auto subtrees = sum_.finish();
-  const torch::NoGradGuard no_grad;
   const bool any_data = std::any_of(subtrees.begin(), subtrees.end(), [](const TreeSum::Subtree& subtree) {
     return subtree.values.has_value();
   });
@@ -218,7 +219,7 @@ bool PsAsync::compute(int64_t step, data::BatchQueue& queue, const LaneObserver&
     fail(ErrorKind::InvalidArgument,
          "the gradients of this worker (rank {}) are not finite at step {} and were not sent. Try a lower "
          "learning rate, or check the data; --no-nan-guard continues the training anyway",
-         options_.rank, step);
+         options_.rank, now_);
   examples_ = vectors_.numbers()[kExamples].item<int64_t>();
   if (vectors_.one_lane()) return true;
   row_gradients_.divide(static_cast<double>(examples_));
@@ -228,15 +229,15 @@ bool PsAsync::compute(int64_t step, data::BatchQueue& queue, const LaneObserver&
   return true;
 }
 
-// Starts to push the gradients, which were computed from the values of step `of`.
-void PsAsync::start_push(int64_t of) {
+// Starts to push the gradients.
+void PsAsync::start_push() {
   copy(gradients_, going_.blocks);
   copy(results_, going_.extras);
   going_rows_ = std::exchange(row_gradients_, {});
   // The rows of the next step are as new as the parameters, which are those before this push.
   if (options_.overlap) rows_.begin_reading(thread_);
   const double rate = replica_.optimizer().learning_rate();
-  push_ = thread_.run([this, of, rate, examples = examples_] {
+  push_ = thread_.run([this, of = of_, rate, examples = examples_] {
     name_thread(options_.timeline, "push and pull");
     const SpanScope span(options_.timeline, Activity::Copy, "push and pull", now_);
     const torch::NoGradGuard no_grad;
@@ -252,7 +253,7 @@ void PsAsync::start_push(int64_t of) {
   });
   under_way_ = true;
   pushed_examples_ = examples_;
-  pushed_loss_ = vectors_.numbers()[kLoss].clone();
+  pushed_loss_ = vectors_.loss_sum();
 }
 
 // Waits for the push and takes over the new values.

@@ -12,8 +12,8 @@
 #include "tutti/params/lane_sum.h"
 #include "tutti/ps/client.h"
 #include "tutti/ps/server_rows.h"
+#include "tutti/train/lane_strategy.h"
 #include "tutti/train/replica.h"
-#include "tutti/train/strategy.h"
 
 // The two ways in which the workers of parameter servers (ParameterServers) make their steps.
 namespace tutti {
@@ -31,13 +31,13 @@ struct ServerStepsOptions {
   Timeline* timeline = nullptr;
 };
 
-// See Strategy, whose methods these are.
+// See LaneStrategy, whose methods these are.
 class ServerSteps {
  public:
   virtual ~ServerSteps() = default;
-  virtual StepRange begin(int64_t step, int64_t end, int64_t /*feed_begin*/) { return {step, end}; }
-  virtual StepResult make(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
-                          const LaneObserver& observe) = 0;
+  virtual StepRange steps_of_feed(int64_t step, int64_t end, int64_t /*feed_begin*/) { return {step, end}; }
+  virtual LaneSum& begin_step(int64_t step, const Wishes& wishes) = 0;
+  virtual StepResult end_step() = 0;
   virtual void settle() {}
   // Waits for pending requests and applies their results; returns the number of steps made.
   virtual int64_t finish(int64_t step) { return step; }
@@ -57,20 +57,20 @@ class PsSync final : public ServerSteps {
          const ServerStepsOptions& options);
 
   // Waits for the workers that have not started yet.
-  StepRange begin(int64_t step, int64_t end, int64_t feed_begin) override {
+  StepRange steps_of_feed(int64_t step, int64_t end, int64_t feed_begin) override {
     if (step < end) client_.await_workers();
-    return ServerSteps::begin(step, end, feed_begin);
+    return ServerSteps::steps_of_feed(step, end, feed_begin);
   }
-  StepResult make(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
-                  const LaneObserver& observe) override;
+  LaneSum& begin_step(int64_t step, const Wishes& wishes) override;
+  StepResult end_step() override;
   std::string reduce() const override {
     return options_.backup > 0 ? "tree, of those who were there" : "tree";
   }
 
  private:
-  StepResult push(int64_t step, const Wishes& wishes, const std::vector<TreeSum::Subtree>& subtrees,
-                  const embedding::TableGradients& rows, int64_t expected);
-  StepResult catch_up(int64_t step, data::BatchQueue& queue);
+  StepResult push(const std::vector<TreeSum::Subtree>& subtrees, const embedding::TableGradients& rows,
+                  int64_t expected);
+  StepResult catch_up();
   void add_sums(const std::vector<TreeSum::Subtree>& subtrees, ps::Client::Push& push) const;
 
   Replica& replica_;
@@ -80,9 +80,10 @@ class PsSync final : public ServerSteps {
   const ServerStepsOptions options_;
   const LaneRange block_;
   LocalSum sum_;
-  LaneRunner lanes_;
   ControlWord word_;
   const torch::Tensor own_word_;
+  int64_t step_ = 0;  // the current one
+  Wishes wishes_;     // of this worker, for this step
 };
 
 // Every worker pulls the newest parameters, computes the mean gradient of its lanes, and pushes it; the
@@ -96,13 +97,12 @@ class PsAsync final : public ServerSteps {
           const ServerStepsOptions& options);
 
   // This worker's share of the steps, if all workers make equally many.
-  StepRange begin(int64_t step, int64_t end, int64_t feed_begin) override {
+  StepRange steps_of_feed(int64_t step, int64_t end, int64_t feed_begin) override {
     end_ = feed_begin + end;
-    lanes_.begin_steps(end - step + 1);
     return {step / options_.world, step / options_.world + (end - step) + 1};
   }
-  StepResult make(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
-                  const LaneObserver& observe) override;
+  LaneSum& begin_step(int64_t step, const Wishes& wishes) override;
+  StepResult end_step() override;
   void settle() override {
     if (under_way_) push_.wait();
   }
@@ -117,8 +117,8 @@ class PsAsync final : public ServerSteps {
   };
 
   Vectors like_ours() const;
-  bool compute(int64_t step, data::BatchQueue& queue, const LaneObserver& observe);
-  void start_push(int64_t of);
+  bool finish_lanes();
+  void start_push();
   StepResult end_push();
 
   Replica& replica_;
@@ -129,7 +129,6 @@ class PsAsync final : public ServerSteps {
   const LaneRange block_;
   std::vector<torch::Tensor> gradients_;  // those of the parameters
   LocalSum sum_;
-  LaneRunner lanes_;
   ps::Extras results_;  // of the lanes: the floating buffers, and the changes of the counters
   embedding::TableGradients row_gradients_;  // of the lanes
   embedding::TableGradients going_rows_;
@@ -137,6 +136,8 @@ class PsAsync final : public ServerSteps {
   Vectors coming_;
   int64_t end_ = -1;
   int64_t now_ = 0;
+  int64_t of_ = 0;            // the step of the values from which the current gradients are computed
+  Wishes wishes_;             // of this worker, for this step
   int64_t values_step_ = -1;  // the step of the values from the last push; -1: none
   int64_t examples_ = 0;
   ps::Client::Applied applied_;  // written by the thread

@@ -9,28 +9,32 @@
 #include "tutti/cluster/context.h"
 #include "tutti/comm/communicator.h"
 #include "tutti/comm/group.h"
-#include "tutti/comm/timeline_file.h"
-#include "tutti/params/gradient_mean.h"
+#include "tutti/params/lanes.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
 #include "tutti/params/precision.h"
 #include "tutti/params/random_scope.h"
+#include "tutti/params/reducer.h"
+#include "tutti/train/lane_strategy.h"
 
 namespace tutti {
+
+class AllReduce;
 
 struct DistributedOptimizerOptions {
   int64_t lanes = 0;     // 0: --lanes, or one per worker if that is 0 too
   double clip_norm = 0;  // the maximum norm of the mean gradient; 0: no limit
-  // If empty, the options that the flags set.
+  // Of all-reduce; if empty, the options that the flags set.
   std::optional<ReducerOptions> reducer = {};
-  // The workers that train together; empty: all of the job, connected as the flags and the launcher say.
+  // The workers that train together; empty: all of the job (all_workers()).
   std::optional<Group> group = {};
   // The seed of the random numbers in lanes; empty: --seed. If a program has two optimisers, each should have
   // a seed of its own, unless both are to draw the same numbers.
   std::optional<int64_t> seed = {};
 };
 
-// An optimiser for custom training loops on any number of workers:
+// An optimiser for custom training loops on any number of workers, in every way of training (--strategy) but
+// in-graph:
 //   tutti::Parameters params(*net);
 //   tutti::DistributedOptimizer opt(ctx, params, torch::optim::AdagradOptions(0.01));
 //   opt.broadcast_from(0);
@@ -50,6 +54,10 @@ struct DistributedOptimizerOptions {
 // any number of workers and after a resume. The program's random numbers outside of lanes are not affected.
 // The forward pass is computed in the precision of --precision, up to the backward pass of opt.backward(), or
 // until the lane is added.
+//
+// With parameter servers, step() pushes the gradients to them and pulls the new values, as the steps of a
+// Trainer do. The steps have to be made in a Loop, which begins the run on the servers and saves their state;
+// the methods for connected workers throw InvalidArgument.
 //
 // Between a worker's last backward() or add_lane() and step(), gradients are being sent. Calls that would
 // change them, or that need the communicator, throw InvalidArgument during that time.
@@ -74,17 +82,19 @@ class DistributedOptimizer {
   DistributedOptimizer(const DistributedOptimizer&) = delete;
   DistributedOptimizer& operator=(const DistributedOptimizer&) = delete;
 
-  // Copies the parameters, the buffers and, unless it is sharded, the optimiser's state from rank `root` to
-  // all workers.
+  // Connected workers only: copies the parameters, the buffers and, unless it is sharded, the optimiser's
+  // state from rank `root` to all workers.
   void broadcast_from(int root);
-  // gather_state() returns the whole state of the optimiser at rank 0, and an empty one elsewhere; restore()
-  // distributes such a state from rank 0 to all workers. It includes the residuals of --wire-precision
-  // (gather_residuals).
+  // Connected workers only: gather_state() returns the whole state of the optimiser at rank 0, and an empty
+  // one elsewhere; restore() distributes such a state from rank 0 to all workers. It includes the residuals
+  // of --wire-precision (gather_residuals).
   Optimizer::State gather_state();
   void restore(const Optimizer::State& state);
 
   // Returns true if another step is to be made: with --drop-remainder as long as all workers have data, else
-  // as long as any has. Every worker has to call it.
+  // as long as any has. Every worker has to call it. With ps-async each worker ends by itself, so the result
+  // is `has_data`. With ps-sync and several workers throws InvalidArgument: they have to know the number of
+  // steps.
   bool goes_on(bool has_data);
 
   // Begins a lane, or begins it again. Call it before the forward pass. With --precision bf16, backward() and
@@ -100,25 +110,27 @@ class DistributedOptimizer {
   void add_lane(int64_t examples = 1, const torch::Tensor& loss = {});
   // Averages the gradients over the examples of all workers and makes one update with them. If the worker has
   // a single lane and add_lane() was not called, adds that lane first. Returns the number of examples of all
-  // workers; if it is 0, makes no update.
+  // workers; if it is 0, makes no update. With ps-async it is the number of examples of this worker's last
+  // update of which the servers have told, which is the previous one with --overlap. If a server was lost,
+  // returns 0, and the next call of Loop::goes_on() starts again at the step that all tasks have.
   int64_t step(int64_t examples = 1);
 
   // The learning rate of the next step, of the parameters that are in no group; those of the groups are
   // multiples of it. Every worker has to set the same rate. A Loop sets it by itself if it has a schedule
   // (LoopOptions::learning_rate). Throws InvalidArgument if the rate is negative or not finite.
-  void set_learning_rate(double rate) { optimizer_.set_learning_rate(rate); }
-  double learning_rate() const { return optimizer_.learning_rate(); }
+  void set_learning_rate(double rate) { optimizer().set_learning_rate(rate); }
+  double learning_rate() const { return strategy_->replica().optimizer().learning_rate(); }
 
   // Sets the wishes of this worker for the next step. Has to be called before that step begins.
   void wish(const Wishes& wishes);
   // The result of the last step, which is the same on all workers. The sum of losses is undefined if no loss
   // was passed for a lane of any worker, to backward() or add_lane().
-  const GradientMean::Result& last_step() const { return last_step_; }
+  const StepResult& last_step() const { return last_step_; }
   // The number of calls of step(), including those without examples.
   int64_t steps_here() const { return steps_here_; }
 
   // The lanes of this worker.
-  LaneRange lanes() const { return mean_.lanes(); }
+  LaneRange lanes() const { return lanes_; }
   int64_t all_lanes() const { return all_lanes_; }
   const ReducerOptions& reducer_options() const { return reducer_options_; }
   double clip_norm() const { return options_.clip_norm; }
@@ -127,18 +139,20 @@ class DistributedOptimizer {
 
   // Writes the file of --timeline, for programs that continue after the workers have stopped together. Every
   // worker has to call it.
-  void write_timeline() { timeline_file_.write(); }
+  void write_timeline() { strategy_->write_timeline(); }
 
-  // "tree" or "fast".
-  std::string reduce() const { return mean_.name(); }
   // The number of updates, including those before a resume.
-  int64_t steps() const { return optimizer_.steps(); }
-  Optimizer& optimizer() { return optimizer_; }
+  int64_t steps() const { return strategy_->updates(); }
+  // Has no state if servers hold it.
+  Optimizer& optimizer() { return strategy_->replica().optimizer(); }
+  // Connected workers only.
   comm::Communicator& communicator();
-  const Group& group() const { return group_; }
+  const Group& group() const { return strategy_->group(); }
   const Parameters& parameters() const { return parameters_; }
 
  private:
+  friend class Loop;
+
   void require_between_steps(const char* what) const;
   void give_up(const std::exception& error);
   void close_lane();
@@ -147,28 +161,28 @@ class DistributedOptimizer {
   template <class Body>
   void add(const char* what, Body body);
   void begin_step();
-  void update();
+  AllReduce& all_reduce();
 
   const Context context_;
   Parameters& parameters_;
   const DistributedOptimizerOptions options_;
   const ReducerOptions reducer_options_;
   const Precision precision_;
-  const Group group_;
-  const std::shared_ptr<comm::Communicator> comm_;  // of the group
+  const StrategyOptions strategy_options_;
   const int64_t all_lanes_;
-  Optimizer optimizer_;
-  comm::TimelineFile timeline_file_;
-  const std::shared_ptr<comm::Communicator> module_group_;  // null if no module needs one
-  Wishes wishes_;                                           // for the next step
-  GradientMean::Result last_step_;
+  const LaneRange lanes_;
+  Wishes wishes_;  // for the next step
+  StepResult last_step_;
   int64_t steps_here_ = 0;
+  std::optional<Error> lost_;  // a task was lost in the last step, which was not made
   bool in_step_ = false;
   int64_t lanes_added_ = 0;                // in the current step
   std::optional<RandomScope> random_;      // from zero_grad() until the lane is added
   std::optional<PrecisionScope> forward_;  // from zero_grad() until backward(), or until the lane is added
   uint64_t first_node_ = 0;                // of autograd's graph, in this forward pass
-  GradientMean mean_;                      // last member: its destructor waits until everything has been sent
+  LaneSum* sum_ = nullptr;                 // of the current step; null before the first
+  // Last member: its destructor waits until everything has been sent.
+  const std::unique_ptr<LaneStrategy> strategy_;
 };
 
 }  // namespace tutti

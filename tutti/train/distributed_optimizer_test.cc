@@ -1,4 +1,4 @@
-#include "tutti/params/distributed_optimizer.h"
+#include "tutti/train/distributed_optimizer.h"
 
 #include <memory>
 #include <mutex>
@@ -9,6 +9,7 @@
 #include <torch/torch.h>
 
 #include "tutti/comm/test_ranks.h"
+#include "tutti/nn/sync_batch_norm.h"
 #include "tutti/params/test_lanes.h"
 
 namespace tutti::distributed_optimizer_test {
@@ -374,6 +375,98 @@ TEST_P(DistributedOptimizerOver, two_in_one_program_train_over_two_parts_of_one_
 
 INSTANTIATE_TEST_SUITE_P(Backends, DistributedOptimizerOver, ::testing::Values("inproc", "plain", "shm"),
                          [](const auto& info) { return info.param; });
+
+class SynchronisedOver : public ::testing::TestWithParam<int> {};
+
+void expect_near(const torch::Tensor& actual, const torch::Tensor& expected, const std::string& what) {
+  const double scale = expected.abs().max().item<double>() + 1;
+  EXPECT_LE((actual - expected).abs().max().item<double>(), 1e-12 * scale) << what;
+}
+
+template <class Norm>
+struct NormedNet : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x) { return second(torch::relu(norm(first(x)))); }
+  torch::nn::Linear first = register_module("first", torch::nn::Linear(5, 7));
+  Norm norm = register_module("norm", Norm(7));
+  torch::nn::Linear second = register_module("second", torch::nn::Linear(7, 3));
+};
+
+template <class Norm>
+std::shared_ptr<NormedNet<Norm>> make_normed() {
+  torch::manual_seed(1);
+  auto net = std::make_shared<NormedNet<Norm>>();
+  net->to(torch::kFloat64);
+  return net;
+}
+
+// Makes ten steps on the whole batch, in one process with torch::nn and in several with SyncBatchNorm.
+TEST_P(SynchronisedOver, a_distributed_optimizer_trains_as_one_process_on_the_whole_batch) {
+  const int world = GetParam();
+  torch::manual_seed(3);
+  const torch::Tensor x = torch::randn({10, world * 4, 5}, torch::kFloat64);
+  const torch::Tensor y = torch::randn({10, world * 4, 3}, torch::kFloat64);
+  const auto expected = make_normed<torch::nn::BatchNorm1d>();
+  torch::optim::SGD plain(expected->parameters(), torch::optim::SGDOptions(0.1));
+  for (int64_t step = 0; step < 10; ++step) {
+    plain.zero_grad();
+    torch::mse_loss(expected->forward(x[step]), y[step]).backward();
+    plain.step();
+  }
+  std::vector<std::shared_ptr<NormedNet<nn::SyncBatchNorm>>> nets;
+  for (int rank = 0; rank < world; ++rank) nets.push_back(make_normed<nn::SyncBatchNorm>());
+  with_ranks("inproc", world, [&](comm::Communicator& comm) {
+    RunConfig config;
+    config.compute.device = "cpu";
+    config.compute.threads = 1;
+    const Context context(config, Identity{});
+    auto& net = *nets[static_cast<size_t>(comm.rank())];
+    Parameters params(net);
+    DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
+                             {.group = comm::testing::borrowed(comm)});
+    for (int64_t step = 0; step < 10; ++step) {
+      const auto mine = [&](const torch::Tensor& all) { return all[step].narrow(0, comm.rank() * 4, 4); };
+      opt.zero_grad();
+      torch::mse_loss(net.forward(mine(x)), mine(y)).backward();
+      opt.step(4);
+    }
+  });
+  for (const auto& net : nets) {
+    for (const auto& parameter : expected->named_parameters())
+      expect_near(net->named_parameters()[parameter.key()], parameter.value(), parameter.key());
+    expect_near(net->norm->running_mean, expected->norm->running_mean, "running mean");
+    expect_near(net->norm->running_var, expected->norm->running_var, "running variance");
+    EXPECT_TRUE(net->norm->running_var.equal(nets[0]->norm->running_var));
+    EXPECT_EQ(net->norm->num_batches_tracked.item<int64_t>(), 10);
+  }
+}
+
+// The sum of three equal float32 numbers, divided by three, may differ from the original number.
+TEST_P(SynchronisedOver, the_mean_over_the_lanes_leaves_running_statistics_as_they_are) {
+  constexpr int64_t kMany = 500;
+  torch::manual_seed(4);
+  const torch::Tensor x = torch::randn({GetParam(), 4, kMany});
+  with_ranks("inproc", GetParam(), [&](comm::Communicator& comm) {
+    RunConfig config;
+    config.compute.device = "cpu";
+    config.compute.threads = 1;
+    const Context context(config, Identity{});
+    nn::SyncBatchNorm norm(kMany);
+    norm->register_buffer("constant", torch::linspace(0, 1, kMany));
+    Parameters params(*norm);
+    DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1),
+                             {.group = comm::testing::borrowed(comm)});
+    for (int step = 0; step < 3; ++step) {
+      opt.zero_grad();
+      norm(x[comm.rank()]).square().sum().backward();
+      std::vector<torch::Tensor> before;
+      for (const torch::Tensor& buffer : norm->buffers()) before.push_back(buffer.clone());
+      opt.step(4);
+      for (size_t b = 0; b < before.size(); ++b) EXPECT_TRUE(norm->buffers()[b].equal(before[b])) << b;
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, SynchronisedOver, ::testing::Values(1, 2, 3, 4));
 
 }  // namespace
 }  // namespace tutti::distributed_optimizer_test

@@ -11,8 +11,8 @@
 #include "tutti/base/error.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/comm/test_ranks.h"
-#include "tutti/params/distributed_optimizer.h"
 #include "tutti/params/test_lanes.h"
+#include "tutti/train/distributed_optimizer.h"
 
 namespace tutti::distributed_optimizer_errors_test {
 namespace {

@@ -1,4 +1,4 @@
-#include "tutti/params/distributed_optimizer.h"
+#include "tutti/train/distributed_optimizer.h"
 
 #include <unordered_set>
 #include <utility>
@@ -10,49 +10,32 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
-#include "tutti/cluster/roles.h"
 #include "tutti/params/agreement.h"
-#include "tutti/params/device_scope.h"
-#include "tutti/params/optimizer_state.h"
+#include "tutti/params/gradient_mean.h"
+#include "tutti/train/strategies/all_reduce.h"
 
 namespace tutti {
 namespace {
 
-// Returns the stretches of the parameters that this worker updates.
-std::vector<Stretch> updated(const Parameters& parameters, const OptimizerOptions& optimizer,
-                             const comm::Communicator& comm, const ReducerOptions& options) {
-  if (options.scatter) require_elementwise(optimizer, "--optimizer-state sharded");
-  return options.scatter ? parts_of(parameters, comm.rank(), comm.world()) : parameters.blocks();
-}
-
-std::vector<std::string> plan_for(const Context& context, const Parameters& parameters,
-                                  const OptimizerOptions& optimizer,
-                                  const DistributedOptimizerOptions& options, const ReducerOptions& reducer,
-                                  int64_t lanes) {
-  require_clip_norm(options.clip_norm);
-  std::vector<std::string> plan = plan_of(context, parameters, optimizer);
-  plan.push_back(fmt::format("lanes {}", lanes));
-  plan.push_back(fmt::format("clip_norm {}", options.clip_norm));
-  plan.push_back(fmt::format("seed {}", options.seed.value_or(context.config().training.seed)));
-  plan.push_back(fmt::format("drop-remainder {}", context.config().training.drop_remainder));
-  plan.push_back(to_string(reducer));
-  plan.push_back(context.config().checkpoints.logdir.empty() ? "no logdir" : "a logdir");
-  return plan;
-}
-
-Group group_for(const Context& context, const DistributedOptimizerOptions& options) {
-  if (context.identity().is_evaluator) return options.group ? *options.group : connect(context);
-  std::string strategy = context.config().training.strategy;
-  if (strategy.empty() && has_servers(context.cluster()))
-    strategy = "ps-async (the default, as there are servers)";
-  if (!strategy.empty() && strategy != "single" && strategy != "allreduce") {
-    fail(
-        ErrorKind::InvalidArgument,
-        "--strategy {}: a training loop of your own works with all-reduce only. Use a Trainer, or --strategy "
-        "allreduce",
-        strategy);
-  }
-  return options.group ? *options.group : connect(context);
+// Returns the options of the strategy, with the facts about the steps that all workers must have in common.
+StrategyOptions strategy_options(const Context& context, const DistributedOptimizerOptions& options,
+                                 const ReducerOptions& reducer) {
+  const RunConfig& config = context.config();
+  if (config.training.strategy == "in-graph")
+    fail(ErrorKind::InvalidArgument,
+         "--strategy in-graph: passive workers compute the lanes of a Trainer, and not those of a training "
+         "loop of your own. Use a Trainer, or another --strategy");
+  StrategyOptions all{.group = options.group ? *options.group : all_workers(context),
+                      .clip_norm = options.clip_norm,
+                      .reducer = options.reducer};
+  all.lanes = options.lanes > 0 ? options.lanes : lanes_for(config, all.group->world);
+  all.plan = {fmt::format("lanes {}", all.lanes),
+              fmt::format("clip_norm {}", options.clip_norm),
+              fmt::format("seed {}", options.seed.value_or(config.training.seed)),
+              fmt::format("drop-remainder {}", config.training.drop_remainder),
+              to_string(reducer),
+              config.checkpoints.logdir.empty() ? "no logdir" : "a logdir"};
+  return all;
 }
 
 // With --device auto, the parameters are where the program has put them.
@@ -65,16 +48,10 @@ void require_device(const Context& context, const Parameters& parameters) {
        asked, parameters.device().str());
 }
 
-Parameters& alike(const Context& context, Parameters& parameters, comm::Communicator& comm,
-                  const std::vector<std::string>& plan) {
-  require_alone_if_single(context, comm);
+Parameters& require_usable(const Context& context, Parameters& parameters) {
   require_no_sharded_tables(parameters, "in a training loop of your own");
   require_device(context, parameters);
   require_layout(context, parameters);
-  require_unpinned(parameters, context.cluster());
-  require_created_on(parameters, parameters.device());
-  require_same_plan(context, comm, plan);
-  require_same_kernels(context, comm);
   return parameters;
 }
 
@@ -91,54 +68,45 @@ DistributedOptimizer::DistributedOptimizer(const Context& context, Parameters& p
                                            const OptimizerOptions& optimizer,
                                            const DistributedOptimizerOptions& options)
     : context_(context),
-      parameters_(freeze(parameters, optimizer.groups)),
+      parameters_(require_usable(context, parameters)),
       options_(options),
       reducer_options_(options.reducer ? *options.reducer : tutti::reducer_options(context.config())),
       precision_(parse_precision(context.config().compute.precision)),
-      group_(group_for(context, options)),
-      comm_(group_.connected()),
-      all_lanes_(options.lanes > 0 ? options.lanes : lanes_for(context.config(), group_.world)),
-      optimizer_(
-          parameters,
-          updated(alike(context, parameters, *comm_,
-                        plan_for(context, parameters, optimizer, options, reducer_options_, all_lanes_)),
-                  optimizer, *comm_, reducer_options_),
-          optimizer),
-      timeline_file_(context, *comm_),
-      module_group_(give_group(parameters, *comm_, all_lanes_)),
-      mean_(parameters, *comm_, all_lanes_, reducer_options_) {
-  warn_of_idle_workers(context, *comm_, all_lanes_);
-  say_placement(context, parameters, lanes());
-  if (group_.is_chief()) warn_of_sparse_tables(context, parameters);
+      strategy_options_(strategy_options(context_, options, reducer_options_)),
+      all_lanes_(strategy_options_.lanes),
+      lanes_(lanes_of(strategy_options_.group->rank, strategy_options_.group->world, all_lanes_)),
+      strategy_(make_strategy(context_, parameters, optimizer, strategy_options_)) {
+  if (group().is_chief()) warn_of_sparse_tables(context, parameters);
 }
 
 comm::Communicator& DistributedOptimizer::communicator() {
   require_between_steps("the communicator is requested");
-  return *comm_;
+  return *group().connected();
 }
 
-void DistributedOptimizer::broadcast_from(int root) {
-  broadcast(communicator(), parameters_, root);
-  if (!reducer_options_.scatter) optimizer_.restore(broadcast(*comm_, optimizer_.state(), root));
+AllReduce& DistributedOptimizer::all_reduce() {
+  static_cast<void>(communicator());  // throws if there is none
+  auto* const connected = dynamic_cast<AllReduce*>(strategy_.get());
+  if (connected != nullptr) return *connected;
+  context_.require_worker();  // throws in an evaluator
+  fail(ErrorKind::Bug, "connected workers that do not train by all-reduce");
 }
 
-Optimizer::State DistributedOptimizer::gather_state() {
-  Optimizer::State state;
-  if (reducer_options_.scatter)
-    state = tutti::gather_state(communicator(), parameters_, optimizer_);
-  else if (communicator().rank() == 0)
-    state = optimizer_.state();
-  gather_residuals(communicator(), parameters_, mean_, state);
-  return state;
-}
+void DistributedOptimizer::broadcast_from(int root) { all_reduce().broadcast_from(root); }
 
-void DistributedOptimizer::restore(const Optimizer::State& state) {
-  Optimizer::State own = state;
-  restore_residuals(context_, communicator(), parameters_, mean_, own);
-  optimizer_.restore(broadcast(*comm_, own, 0));
-}
+Optimizer::State DistributedOptimizer::gather_state() { return all_reduce().gather_state(); }
+
+void DistributedOptimizer::restore(const Optimizer::State& state) { all_reduce().restore(state); }
 
 bool DistributedOptimizer::goes_on(bool has_data) {
+  if (!group().communicator) {
+    if (group().world == 1 || !strategy_->facts().in_step) return has_data;
+    fail(ErrorKind::InvalidArgument,
+         "--strategy {}: workers that are not connected cannot tell each other whether they have data. Give "
+         "the number of steps (--steps, or --epochs with LoopOptions::steps_per_epoch) in place of "
+         "goes_on(has_data)",
+         strategy_->facts().name);
+  }
   const torch::Tensor goes_on = torch::full({1}, has_data, torch::kBool);
   communicator().all_reduce(
       goes_on, context_.config().training.drop_remainder ? comm::ReduceOp::Min : comm::ReduceOp::Max,
@@ -158,15 +126,14 @@ void DistributedOptimizer::require_between_steps(const char* what) const {
 // lane failed while it was being sent cannot continue: begin_step() throws the reason.
 void DistributedOptimizer::enter_step(const char* what) {
   require_between_steps(what);
-  if (in_step_ && !mean_.is_sending()) return;
-  in_step_ = true;
+  if (in_step_ && !sum_->is_sending()) return;
   begin_step();
+  in_step_ = true;
 }
 
 void DistributedOptimizer::begin_step() {
-  if (context_.identity().is_evaluator) context_.require_worker();  // fails
   lanes_added_ = 0;
-  mean_.begin_step(steps(), wishes_, optimizer_.learning_rate());
+  sum_ = &strategy_->begin_step(steps(), wishes_);
 }
 
 // A lane counts only when it is complete. If it fails before it is sent, other workers are not affected.
@@ -182,7 +149,7 @@ void DistributedOptimizer::add(const char* what, Body body) {
   try {
     body();
   } catch (const std::exception& error) {
-    if (mean_.is_sending()) give_up(error);
+    if (sum_->is_sending()) give_up(error);
     throw;
   }
   close_lane();
@@ -199,7 +166,7 @@ void DistributedOptimizer::close_lane() {
 
 void DistributedOptimizer::zero_grad() {
   enter_step("zero_grad()");
-  mean_.begin_lane();
+  sum_->begin_lane();
   if (!random_) {
     random_.emplace(parameters_.device());
     open_lanes().push_back(this);
@@ -243,9 +210,9 @@ void DistributedOptimizer::backward(const torch::Tensor& loss, int64_t examples)
   require_forward_in_lane(loss);
   add("backward()", [&] {
     forward_.reset();
-    mean_.begin_backward(loss, examples);
-    loss.backward(torch::full_like(loss, mean_.weight(examples)));
-    mean_.add();
+    sum_->begin_backward(loss, examples);
+    loss.backward(torch::full_like(loss, sum_->weight(examples)));
+    sum_->add();
   });
 }
 
@@ -254,17 +221,17 @@ void DistributedOptimizer::add_lane(int64_t examples, const torch::Tensor& loss)
   if (examples > 0) require_forward_in_lane(loss);
   add("add_lane()", [&] {
     if (examples < 1) {
-      mean_.skip();
+      sum_->skip();
       return;
     }
     parameters_.collect_grads();
-    const double weight = mean_.weight(examples);
+    const double weight = sum_->weight(examples);
     if (weight != 1) {
       const torch::NoGradGuard no_grad;
       for (const auto& block : parameters_.blocks()) block.grads.mul_(weight);
     }
-    mean_.begin_backward(loss, examples);
-    mean_.add();
+    sum_->begin_backward(loss, examples);
+    sum_->add();
   });
 }
 
@@ -281,25 +248,20 @@ int64_t DistributedOptimizer::step(int64_t examples) {
   lanes_added_ = 0;
   wishes_ = {};
   try {
-    update();
+    last_step_ = strategy_->end_step();
     ++steps_here_;
     return last_step_.examples;
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::PeerLost || !strategy_->facts().restarts) {
+      give_up(error);
+      throw;
+    }
+    lost_ = error;
+    return 0;
   } catch (const std::exception& error) {
     give_up(error);
     throw;
   }
-}
-
-void DistributedOptimizer::update() {
-  {
-    const SpanScope span(comm_->timeline(), Activity::Reduce, "gradients", steps());
-    last_step_ = mean_.finish();
-  }
-  if (last_step_.examples == 0) return;
-  const SpanScope span(comm_->timeline(), Activity::Compute, "update", steps());
-  if (options_.clip_norm > 0) mean_.clip_norm(options_.clip_norm);
-  optimizer_.step();
-  mean_.share_update();
 }
 
 void DistributedOptimizer::wish(const Wishes& wishes) {
@@ -314,9 +276,6 @@ void DistributedOptimizer::give_up(const std::exception& error) {
   abandon(fmt::format("{} gave up at step {}: {}", context_.task().short_name(), steps(), error.what()));
 }
 
-void DistributedOptimizer::abandon(const std::string& why) noexcept {
-  comm_->abandon(why);
-  if (module_group_) module_group_->abandon(why);
-}
+void DistributedOptimizer::abandon(const std::string& why) noexcept { strategy_->abandon(why); }
 
 }  // namespace tutti

@@ -1,0 +1,75 @@
+#include "tutti/train/lane_strategy.h"
+
+#include <utility>
+
+#include "tutti/base/timeline.h"
+
+namespace tutti {
+
+StepRange LaneStrategy::begin_steps(int64_t step, int64_t end, int64_t feed_begin) {
+  const StepRange range = steps_of_feed(step, end, feed_begin);
+  steps_left_ = range.end - range.begin;
+  ahead_.reset();
+  replica().tables().forget_ahead();
+  return range;
+}
+
+StepResult LaneStrategy::step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
+                              const LaneObserver& observe) {
+  run_lanes(step, queue, begin_step(step, wishes), observe);
+  const StepResult result = end_step();
+  for (int64_t passed = 1; passed <= result.missed; ++passed) skip_step(step + passed, queue);
+  return result;
+}
+
+// Runs all lanes, in order. If there are tables, all workers fetch their rows before the first lane, and ask
+// for those of the next step: a forward and backward pass sends nothing to other workers, so that lanes may
+// be empty.
+void LaneStrategy::run_lanes(int64_t step, data::BatchQueue& queue, LaneSum& sum,
+                             const LaneObserver& observe) {
+  const LaneRange& lanes = facts().lanes;
+  embedding::Tables& tables = replica().tables();
+  if (tables.empty()) {
+    for (int64_t lane = lanes.begin; lane < lanes.end; ++lane)
+      replica().run_lane(step, lane, take(queue, step), sum, observe);
+    return;
+  }
+  const bool was_announced = ahead_.has_value();
+  const std::vector<Batch> batches = was_announced ? *std::move(ahead_) : next_batches(queue, step);
+  ahead_.reset();
+  {
+    const SpanScope span(replica().options().timeline, Activity::Copy, "fetch rows", step);
+    was_announced ? tables.fetch_ahead() : tables.fetch(batches);
+    if (--steps_left_ > 0 && tables.looks_ahead()) {
+      ahead_ = next_batches(queue, step + 1);
+      tables.look_ahead(*ahead_);
+    }
+  }
+  for (size_t i = 0; i < batches.size(); ++i) {
+    tables.begin_lane(i);
+    replica().run_lane(step, lanes.begin + static_cast<int64_t>(i), batches[i], sum, observe);
+    tables.end_lane();
+  }
+}
+
+// Returns the next batches, one for each lane.
+std::vector<Batch> LaneStrategy::next_batches(data::BatchQueue& queue, int64_t step) {
+  std::vector<Batch> batches;
+  for (int64_t lane = facts().lanes.begin; lane < facts().lanes.end; ++lane)
+    batches.push_back(replica().prepare(take(queue, step)));
+  return batches;
+}
+
+// Passes over a step that is not made, whose batches the queue has.
+void LaneStrategy::skip_step(int64_t step, data::BatchQueue& queue) {
+  --steps_left_;
+  if (!ahead_) {
+    for (int64_t lane = facts().lanes.begin; lane < facts().lanes.end; ++lane)
+      static_cast<void>(take(queue, step));
+    return;
+  }
+  ahead_.reset();
+  replica().tables().forget_ahead();
+}
+
+}  // namespace tutti
