@@ -10,6 +10,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/test_errors.h"
+#include "tutti/cluster/roles.h"
 #include "tutti/comm/test_ranks.h"
 #include "tutti/params/test_lanes.h"
 #include "tutti/train/distributed_optimizer.h"
@@ -287,6 +288,31 @@ TEST(DistributedOptimizer, says_when_workers_have_nothing_to_do) {
     });
     const std::string said = ::testing::internal::GetCapturedStderr();
     EXPECT_EQ(said.find("1 of the 2 workers have no lane") != std::string::npos, lanes == 1) << said;
+  }
+}
+
+TEST(DistributedOptimizer, says_what_needs_a_loop_or_connected_workers_where_there_are_servers) {
+  const auto net = make_net(1);
+  for (const std::string strategy : {"ps-sync", "ps-async"}) {
+    RunConfig config = context_of().config();
+    config.training.strategy = strategy;
+    const Context context(config, identity_in(ClusterSpec::parse("ps|h:2222,worker|h:2223;h:2224"),
+                                              {.job = "worker", .index = 0}, "a test"));
+    Parameters params(*net);
+    DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1));
+    const auto expect_refused = [](const char* why, const std::function<void()>& call) {
+      expect_error(ErrorKind::InvalidArgument, HasSubstr(why), call);
+    };
+    expect_refused("Make the steps in a tutti::Loop", [&] { opt.zero_grad(); });
+    expect_refused("not connected", [&] { opt.broadcast_from(0); });
+    expect_refused("not connected", [&] { opt.gather_state(); });
+    expect_refused("not connected", [&] { opt.communicator(); });
+    if (strategy == "ps-async") {
+      EXPECT_TRUE(opt.goes_on(true));
+      EXPECT_FALSE(opt.goes_on(false));
+    } else {
+      expect_refused("cannot tell each other whether they have data", [&] { opt.goes_on(true); });
+    }
   }
 }
 

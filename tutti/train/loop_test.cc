@@ -1,5 +1,6 @@
 #include "tutti/train/loop.h"
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -25,6 +26,7 @@
 #include "tutti/base/interrupted.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
+#include "tutti/cluster/roles.h"
 #include "tutti/comm/test_ranks.h"
 #include "tutti/embedding/embedding.h"
 #include "tutti/metrics/metrics.h"
@@ -304,6 +306,26 @@ TEST(Loop, keeps_the_optimiser_s_state_where_nothing_is_restored) {
   });
 }
 
+TEST(Loop, shards_the_optimiser_s_state_where_the_flags_and_the_memory_say_so) {
+  for (const std::string backend : {"shm", "plain"}) {
+    for (const std::string asked : {"auto", "sharded", "replicated"}) {
+      std::atomic<int64_t> elements = 0;  // of all workers
+      std::atomic<int64_t> whole = 0;
+      with_ranks(backend, 2, [&](comm::Communicator& comm) {
+        RunConfig config = flags_for("", 1);
+        config.reduction.optimizer_state = asked;
+        OnRank worker(comm, config);
+        worker.run();
+        for (const Optimizer::Slot& slot : worker.opt.optimizer().state().slots)
+          elements += slot.vector.numel();
+        whole = 2 * worker.params.blocks().front().values.numel();  // two moments of Adam
+      });
+      const bool is_sharded = asked == "sharded" || (asked == "auto" && backend == "shm");
+      EXPECT_EQ(elements, is_sharded ? whole.load() : 2 * whole) << backend << " " << asked;
+    }
+  }
+}
+
 TEST(Loop, a_step_that_was_begun_may_be_begun_again) {
   std::string heard;
   with_ranks("inproc", 1, [&](comm::Communicator& comm) {
@@ -510,6 +532,15 @@ TEST(Loop, refuses_what_it_cannot_do_when_it_is_made) {
   config.exports.dir = folder / "exports";
   expect_error(ErrorKind::InvalidArgument, HasSubstr("--export works with a Trainer"),
                [&] { Loop(context.with(config), params, opt); });
+  const Identity worker =
+      identity_in(ClusterSpec::parse("ps|h:2222,worker|h:2223"), {.job = "worker"}, "a test");
+  const Context by_servers(flags_for("", 2), worker);
+  DistributedOptimizer opt_a(by_servers, params, torch::optim::SGDOptions(0.1));
+  DistributedOptimizer opt_b(by_servers, of_other, torch::optim::SGDOptions(0.1));
+  expect_error(ErrorKind::InvalidArgument,
+               HasSubstr("ps-async: a loop of several nets needs connected workers"), [&] {
+                 Loop(by_servers, {{"a", params, opt_a}, {"b", of_other, opt_b}});
+               });
   config = flags_for("", 0);
   expect_error(ErrorKind::InvalidArgument, HasSubstr("this run has no last step"),
                [&] { Loop(context.with(config), params, opt, {.learning_rate = schedules::cosine(0.1)}); });

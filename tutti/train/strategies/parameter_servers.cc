@@ -323,8 +323,7 @@ LaneSum& ParameterServers::begin_step(int64_t step, const Wishes& wishes) {
   if (!steps_)
     fail(ErrorKind::InvalidArgument,
          "--strategy {}: nobody has begun the run on the servers. Make the steps in a tutti::Loop, whose "
-         "first "
-         "goes_on() begins it",
+         "first goes_on() begins it",
          name_);
   return steps_->begin_step(step, wishes);
 }
