@@ -26,6 +26,7 @@ struct Options {
   bool keep_best = false;
   bool bare = false;
   bool two_groups = false;
+  bool own_loop = false;
 };
 
 constexpr int64_t kExamples = 3000;
@@ -109,6 +110,50 @@ class StopAfter final : public tutti::Hook {
   const int64_t step_;
 };
 
+tutti::LossOutput loss_of(Net& net, const Batch& batch) {
+  const torch::Tensor logits = net.forward(batch);
+  return {torch::binary_cross_entropy_with_logits(logits, batch["click"]), logits};
+}
+
+tutti::Evaluation validation(const Options& options) {
+  return {
+      .feed = examples(options, 2).take(500), .metrics = {tutti::metrics::auc("click")}, .every_steps = 7};
+}
+
+// Trains as the Trainer in main() does.
+void train_in_own_loop(const tutti::Context& ctx, const Options& options, const std::shared_ptr<Net>& net) {
+  const auto feed = examples(options, 1).shuffle();
+  tutti::Parameters params(*net, {.may_be_empty = true});
+  tutti::DistributedOptimizer opt(ctx, params, optimizer_of(options),
+                                  {.clip_norm = options.clip_norm, .module = net});
+  const tutti::data::Sampler sampler(feed.size(), {.order = feed.order(),
+                                                   .seed = ctx.config().training.seed,
+                                                   .lanes = opt.all_lanes(),
+                                                   .batch = ctx.config().training.batch,
+                                                   .drop_remainder = true});
+  tutti::Loop loop(ctx, params, opt,
+                   {.steps_per_epoch = sampler.steps_per_epoch(), .average = options.average});
+  loop.add_hook(std::make_unique<StopAfter>(options.stop_after));
+  if (options.keep_best) loop.add_hook(tutti::hooks::keep_best({.monitor = "auc"}));
+  tutti::Evaluation evaluation = validation(options);
+  evaluation.model = tutti::make_trainable(net, loss_of);
+  loop.validate_with(evaluation);
+  std::vector<int64_t> ids;
+  while (loop.goes_on()) {
+    std::vector<Batch> batches;
+    for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
+      sampler.examples(loop.batch(), lane, ids);
+      batches.push_back(feed.read(ids));
+    }
+    opt.fetch(batches);
+    for (const Batch& batch : batches) {
+      opt.zero_grad();
+      opt.backward(loss_of(*net, batch).loss, batch.size());
+    }
+    opt.step();
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -128,6 +173,7 @@ int main(int argc, char** argv) {
     flags.add("--weights", options.weights, "a checkpoint whose weights the model begins with");
     flags.add("--stop-at", options.stop_after, "the step after which a hook ends the training");
     flags.add("--keep-best", options.keep_best, "save the weights with the best AUC");
+    flags.add("--own-loop", options.own_loop, "train in a loop of its own");
     flags.add("--bare", options.bare, "the tables are all that the model learns");
     flags.add(
         "--two-groups", options.two_groups,
@@ -137,23 +183,18 @@ int main(int argc, char** argv) {
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
     const auto net = std::make_shared<Net>(options);
     if (!options.weights.empty()) tutti::load_weights(*net, options.weights);
-    const auto loss = [](Net& of, const Batch& batch) -> tutti::LossOutput {
-      const torch::Tensor logits = of.forward(batch);
-      return {torch::binary_cross_entropy_with_logits(logits, batch["click"]), logits};
-    };
+    if (options.own_loop) return train_in_own_loop(ctx, options, net);
     tutti::RunConfig config = ctx.config();
     tutti::TrainerOptions how{.clip_norm = options.clip_norm, .average = options.average};
     if (options.two_groups) {
       how.group = tutti::all_workers(ctx).split([](int rank) { return rank % 2; });
       config.output.report += fmt::format(".{}", ctx.rank() % 2);
     }
-    tutti::Trainer trainer(ctx.with(config), net, optimizer_of(options), loss, how);
+    tutti::Trainer trainer(ctx.with(config), net, optimizer_of(options), loss_of, how);
     trainer.add_hook(std::make_unique<StopAfter>(options.stop_after));
     if (options.keep_best) trainer.add_hook(tutti::hooks::keep_best({.monitor = "auc"}));
-    const auto test = examples(options, 2).take(500);
-    trainer.fit(examples(options, 1).shuffle(),
-                {.validate = {.feed = test, .metrics = {tutti::metrics::auc("click")}, .every_steps = 7}});
-    trainer.evaluate(test, {tutti::metrics::auc("click")});
+    trainer.fit(examples(options, 1).shuffle(), {.validate = validation(options)});
+    trainer.evaluate(*validation(options).feed, {tutti::metrics::auc("click")});
   });
 }
 

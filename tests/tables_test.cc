@@ -226,6 +226,33 @@ TEST(Tables, are_trained_asynchronously) {
                    .hash.empty());
 }
 
+TEST(Tables, are_trained_in_a_loop_of_the_program_as_by_a_trainer) {
+  const auto of_steps = [](const Flags& command) {
+    Result result = result_of(command);
+    nlohmann::json& metrics = result.metrics;  // the program measures once more after the fit of a Trainer
+    metrics = {metrics.value("validation_auc", -1.0), metrics.value("validation_loss", -1.0)};
+    return result;
+  };
+  for (const Flags& kind :
+       {Flags{"--clip-norm", "0.05"}, Flags{"--dynamic", "--rows", "1000"}, Flags{"--bare"}}) {
+    const TestFolder folder;
+    const Flags flags = with(kind, {"--average", "0.8", "--steps", "14"});
+    const Result trainer = of_steps(on_workers(1, flags));
+    const Flags loop = with(flags, {"--own-loop"});
+    EXPECT_EQ(of_steps(on_workers(1, loop)), trainer);
+    EXPECT_EQ(of_steps(on_workers(3, with(loop, {"--comm", "tcp"}))), trainer);
+    EXPECT_EQ(of_steps(on_servers(2, 2, loop)), trainer);
+    const Flags saving = with(loop, {"--logdir", folder / "run"});
+    result_of(on_servers(2, 3, with(saving, {"--stop-after", "9"})));
+    EXPECT_EQ(of_steps(on_workers(2, saving)), trainer);
+  }
+  const TestFolder folder;
+  const Flags async = {"--own-loop", "--strategy", "ps-async", "--lanes", "2", "--steps", "120"};
+  const nlohmann::json report = report_of(on_servers(2, 2, async), folder);
+  EXPECT_EQ(report.at("steps"), 120);
+  EXPECT_LT(report.at("loss"), 0.6) << report;
+}
+
 TEST(Tables, stop_together_although_they_have_asked_for_the_next_rows) {
   const Flags stopping = {"--stop-at", "5", "--steps", "40"};
   const Result alone = result_of(on_workers(1, stopping));

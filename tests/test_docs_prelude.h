@@ -32,6 +32,7 @@ extern char** argv;
 extern tutti::data::Feed feed, train, test;
 extern const tutti::data::Schema schema;
 extern std::vector<tutti::Batch> batches;
+extern tutti::Batch (*const batch_of)(int64_t index, int64_t lane);
 
 extern tutti::Parameters params, params_g, params_d;
 extern torch::optim::AdamOptions adam;

@@ -60,6 +60,7 @@ void Lookups::read_from(torch::Tensor fetched) {
 void Lookups::begin_lane(size_t lane) {
   TUTTI_CHECK(lane < lanes_.size(), "lane {} of {}", lane, lanes_.size());
   lane_ = lane;
+  for (InLane& column : columns_of_lane()) column.leaf = column.grads = torch::Tensor();
 }
 
 void Lookups::end_lane() {

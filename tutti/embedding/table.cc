@@ -235,8 +235,10 @@ torch::Tensor Table::look_up_by_operators(const torch::Tensor& weight, const tor
 torch::Tensor Table::look_up_now(const torch::Tensor& ids) {
   if (torch::GradMode::is_enabled())
     fail(ErrorKind::InvalidArgument,
-         "the rows of '{}' can only be trained by a Trainer: outside of its steps, look them up without "
-         "gradients (torch::NoGradGuard), or make the table small enough to be replicated "
+         "the rows of '{}' can only be trained by a Trainer, or in a Loop after "
+         "DistributedOptimizer::fetch(): "
+         "outside of their steps, look them up without gradients (torch::NoGradGuard), or make the table "
+         "small enough to be replicated "
          "(EmbeddingOptions::replicate_up_to)",
          label());
   if (!is_direct() && !read_now_)

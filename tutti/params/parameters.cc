@@ -198,7 +198,7 @@ Parameters::Parameters(torch::nn::Module& module, const ParametersOptions& optio
   buffers_ = once_each(module.named_buffers(), aliases_);
   std::erase_if(buffers_, [](const View& buffer) { return !buffer.tensor.defined(); });
   if (trained_.empty() && !may_be_empty_)
-    require_no_sharded_tables(*this, "in a training loop of your own, or on a server of modules");
+    require_no_sharded_tables(*this, "without ParametersOptions::may_be_empty");
   if (trained_.empty() && !may_be_empty_) fail_nothing_to_train(frozen_.size());
   if (!parameters.empty())
     require_trainable(parameters, (trained_.empty() ? parameters : trained_).front().tensor.device());
@@ -361,11 +361,11 @@ std::vector<std::string> Parameters::plan() const {
 
 void require_no_sharded_tables(const Parameters& parameters, std::string_view where) {
   if (parameters.sharded_tables().empty()) return;
-  fail(
-      ErrorKind::InvalidArgument,
-      "the sharded embedding '{}' cannot be trained {}: use a Trainer, with all-reduce or parameter servers, "
-      "or let every worker have the whole table (EmbeddingOptions::replicate_up_to)",
-      parameters.sharded_tables().front(), where);
+  fail(ErrorKind::InvalidArgument,
+       "the sharded embedding '{}' cannot be trained {}: use a Trainer, or a Loop with "
+       "DistributedOptimizerOptions::module, with all-reduce or parameter servers, or let every worker have "
+       "the whole table (EmbeddingOptions::replicate_up_to)",
+       parameters.sharded_tables().front(), where);
 }
 
 std::string describe(const torch::Tensor& tensor) {

@@ -48,8 +48,8 @@ void require_device(const Context& context, const Parameters& parameters) {
        asked, parameters.device().str());
 }
 
-Parameters& require_usable(const Context& context, Parameters& parameters) {
-  require_no_sharded_tables(parameters, "in a training loop of your own");
+Parameters& require_usable(const Context& context, Parameters& parameters, bool has_module) {
+  if (!has_module) require_no_sharded_tables(parameters, "without its module");
   require_device(context, parameters);
   require_layout(context, parameters);
   return parameters;
@@ -68,14 +68,14 @@ DistributedOptimizer::DistributedOptimizer(const Context& context, Parameters& p
                                            const OptimizerOptions& optimizer,
                                            const DistributedOptimizerOptions& options)
     : context_(context),
-      parameters_(require_usable(context, parameters)),
+      parameters_(require_usable(context, parameters, options.module != nullptr)),
       options_(options),
       reducer_options_(options.reducer ? *options.reducer : tutti::reducer_options(context.config())),
       precision_(parse_precision(context.config().compute.precision)),
       strategy_options_(strategy_options(context_, options, reducer_options_)),
       all_lanes_(strategy_options_.lanes),
       lanes_(lanes_of(strategy_options_.group->rank, strategy_options_.group->world, all_lanes_)),
-      strategy_(make_strategy(context_, parameters, optimizer, strategy_options_)) {
+      strategy_(make_strategy(context_, options.module, parameters, optimizer, strategy_options_)) {
   if (group().is_chief()) warn_of_sparse_tables(context, parameters);
 }
 
@@ -159,13 +159,33 @@ void DistributedOptimizer::add(const char* what, Body body) {
 DistributedOptimizer::~DistributedOptimizer() { std::erase(open_lanes(), this); }
 
 void DistributedOptimizer::close_lane() {
+  if (random_ && !tables().empty()) tables().end_lane();
   forward_.reset();
   random_.reset();
   std::erase(open_lanes(), this);
 }
 
+void DistributedOptimizer::fetch(std::span<const Batch> batches) {
+  if (!in_loop_ || in_step_)
+    fail(ErrorKind::InvalidArgument,
+         "fetch() was called {}: call it after Loop::goes_on(), before zero_grad()",
+         in_step_ ? "after the step had begun" : "outside of a Loop");
+  if (static_cast<int64_t>(batches.size()) != lanes().size())
+    fail(ErrorKind::InvalidArgument, "fetch() was called with {} batches, but this worker has {} lanes",
+         batches.size(), lanes().size());
+  if (!tables().empty()) tables().fetch(batches);
+  fetched_ = true;
+}
+
 void DistributedOptimizer::zero_grad() {
   enter_step("zero_grad()");
+  if (!tables().empty()) {
+    if (!fetched_)
+      fail(ErrorKind::InvalidArgument,
+           "the module has sharded embeddings: call fetch() with the batches of all lanes before the first "
+           "lane");
+    tables().begin_lane(static_cast<size_t>(lanes_added_));
+  }
   sum_->begin_lane();
   if (!random_) {
     random_.emplace(parameters_.device());
@@ -219,8 +239,11 @@ void DistributedOptimizer::backward(const torch::Tensor& loss, int64_t examples)
 void DistributedOptimizer::add_lane(int64_t examples, const torch::Tensor& loss) {
   if (loss.defined()) require_number(loss);
   if (examples > 0) require_forward_in_lane(loss);
+  if (examples > 0 && !tables().empty())
+    fail(ErrorKind::InvalidArgument, "a lane of a module with sharded embeddings is made by backward()");
   add("add_lane()", [&] {
     if (examples < 1) {
+      if (random_ && !tables().empty()) tables().begin_lane(static_cast<size_t>(lanes_added_));  // forgets it
       sum_->skip();
       return;
     }
@@ -244,7 +267,7 @@ int64_t DistributedOptimizer::step(int64_t examples) {
   }
   close_lane();
   if (!in_step_) begin_step();  // this worker has no lanes
-  in_step_ = false;
+  in_step_ = fetched_ = false;
   lanes_added_ = 0;
   wishes_ = {};
   try {

@@ -4,11 +4,13 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include "tutti/cluster/context.h"
 #include "tutti/comm/communicator.h"
 #include "tutti/comm/group.h"
+#include "tutti/data/batch.h"
 #include "tutti/params/lanes.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
@@ -28,6 +30,8 @@ struct DistributedOptimizerOptions {
   std::optional<ReducerOptions> reducer = {};
   // The workers that train together; empty: all of the job (all_workers()).
   std::optional<Group> group = {};
+  // The module of the parameters, if it has sharded embeddings: their rows are trained as well (fetch()).
+  std::shared_ptr<torch::nn::Module> module = {};
   // The seed of the random numbers in lanes; empty: --seed. If a program has two optimisers, each should have
   // a seed of its own, unless both are to draw the same numbers.
   std::optional<int64_t> seed = {};
@@ -74,7 +78,7 @@ class DistributedOptimizer {
   // each needs a group of its own: call tutti::connect() once, and split(0) on it for each.
   //
   // Throws InvalidArgument as well if the parameters are not as --device and --layout say (layout_for()), or
-  // if the module has sharded embeddings.
+  // if the module has sharded embeddings and is not among the options.
   DistributedOptimizer(const Context& context, Parameters& parameters, const OptimizerOptions& optimizer,
                        const DistributedOptimizerOptions& options = {});
 
@@ -97,6 +101,11 @@ class DistributedOptimizer {
   // steps.
   bool goes_on(bool has_data);
 
+  // If the module has sharded embeddings: gets the rows that the lanes of the next step look up, from the
+  // workers or servers that have them. There is one batch for each lane of this worker, without examples if
+  // the lane has none. Every worker has to call it before the lanes of each step, which are then made by
+  // backward(), in a Loop.
+  void fetch(std::span<const Batch> batches);
   // Begins a lane, or begins it again. Call it before the forward pass. With --precision bf16, backward() and
   // add_lane() throw InvalidArgument if the forward pass was made before.
   void zero_grad();
@@ -156,6 +165,7 @@ class DistributedOptimizer {
   void require_between_steps(const char* what) const;
   void give_up(const std::exception& error);
   void close_lane();
+  embedding::Tables& tables() { return strategy_->replica().tables(); }
   void require_forward_in_lane(const torch::Tensor& loss) const;
   void enter_step(const char* what);
   template <class Body>
@@ -175,6 +185,8 @@ class DistributedOptimizer {
   StepResult last_step_;
   int64_t steps_here_ = 0;
   std::optional<Error> lost_;  // a task was lost in the last step, which was not made
+  bool in_loop_ = false;       // which has begun
+  bool fetched_ = false;       // the rows of the current step
   bool in_step_ = false;
   int64_t lanes_added_ = 0;                // in the current step
   std::optional<RandomScope> random_;      // from zero_grad() until the lane is added

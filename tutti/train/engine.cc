@@ -72,9 +72,10 @@ void measure_rest(const std::vector<const EvaluationHook*>& evaluations, Trainin
 }  // namespace
 
 Engine::Engine(const Context& context, Team& team, std::vector<SessionPart> parts,
-               const SessionOptions& options, Replica* replica)
+               const SessionOptions& options, embedding::Tables& tables, Replica* replica)
     : context_(context),
       team_(team),
+      tables_(tables),
       replica_(replica),
       session_(context, team.group(), parts, options),
       training_{.context = context,
@@ -112,12 +113,12 @@ void Engine::validate(Evaluation evaluation) {
 }
 
 void Engine::keep_average(const std::vector<double>& decays) {
-  embedding::Tables* const tables = replica_ != nullptr ? &replica_->tables() : nullptr;
   std::vector<MovingAverage::Net> nets;
   for (size_t i = 0; i < decays.size(); ++i) {
     const SessionPart& part = training_.parts.at(i);
-    if (decays[i] != 0) nets.push_back({part.name, part.parameters, decays[i], i == 0 ? tables : nullptr});
+    if (decays[i] != 0) nets.push_back({part.name, part.parameters, decays[i], i == 0 ? &tables_ : nullptr});
   }
+  tables_.keep_average(decays.front());
   if (nets.empty()) return;
   training_.average = add_first_hook(std::make_unique<MovingAverage>(std::move(nets)));
   add_state(store::kAveragePart, training_.average->part());

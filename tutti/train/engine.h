@@ -33,9 +33,9 @@ namespace tutti {
 class Engine {
  public:
   // The context and the team must outlive this, and the objects that the parts refer to. Hooks see the first
-  // part. `replica` is the model of a Trainer; null in a Loop.
+  // part, whose sharded tables are `tables`. `replica` is the model of a Trainer; null in a Loop.
   Engine(const Context& context, Team& team, std::vector<SessionPart> parts, const SessionOptions& options,
-         Replica* replica = nullptr);
+         embedding::Tables& tables, Replica* replica = nullptr);
 
   // Adds a hook after those of the configuration, but before the one that saves checkpoints, so that a
   // checkpoint includes what hooks have changed.
@@ -159,7 +159,8 @@ class Engine {
   void take(const Evaluator::Found& found);
   void evaluate_checkpoint(const Evaluator::Found& found);
   void for_each_batch(const data::Feed& feed, const EvaluateOptions& options, data::SamplerOptions how,
-                      int part, int parts, Replica* replica, const std::function<void(const Batch&)>& body);
+                      int part, int parts, Replica* replica, embedding::Tables* fetched,
+                      const std::function<void(const Batch&)>& body);
   void require_rows_here(const EvaluateOptions& options);
   Json values_of_hooks() const;
   void restore_hooks_from(const Json& values);
@@ -183,6 +184,7 @@ class Engine {
 
   const Context& context_;
   Team& team_;
+  embedding::Tables& tables_;
   Replica* const replica_;  // null in a Loop
   Session session_;
   Training training_;

@@ -152,10 +152,10 @@ void Engine::with_weights(const EvaluateOptions& options, const std::function<vo
 }
 
 // Calls `body` for each batch with examples of this part of the lanes. Batches are counted step by step, and
-// within a step lane by lane. A replica prepares them; if its workers have to fetch rows of sharded tables
+// within a step lane by lane. A replica prepares them; if the workers have to fetch rows of sharded tables
 // together, each makes as many fetches, some of which are empty.
 void Engine::for_each_batch(const data::Feed& feed, const EvaluateOptions& options, data::SamplerOptions how,
-                            int part, int parts, Replica* replica,
+                            int part, int parts, Replica* replica, embedding::Tables* fetched,
                             const std::function<void(const Batch&)>& body) {
   if (options.batch < 1)
     tutti::fail(ErrorKind::InvalidArgument,
@@ -178,8 +178,7 @@ void Engine::for_each_batch(const data::Feed& feed, const EvaluateOptions& optio
                           .device = device,
                           .timeout = milliseconds_of(context_.config().data.timeout),
                           .timeline = context_.timeline()});
-  embedding::Tables* const tables =
-      replica != nullptr && !replica->tables().are_direct() ? &replica->tables() : nullptr;
+  embedding::Tables* const tables = fetched != nullptr && !fetched->are_direct() ? fetched : nullptr;
   int64_t fetches_left =
       tables != nullptr && !tables->can_read_alone() ? steps * lanes_of(0, parts, how.lanes).size() : 0;
   for (int64_t step = 0; step < steps; ++step) {
@@ -208,11 +207,13 @@ metrics::List Engine::evaluate(const data::Feed& feed, const metrics::List& list
                                const EvaluateOptions& options, const Trainable* other) {
   metrics::require_distinct_names(list);
   Replica* const replica = other == nullptr ? replica_ : nullptr;
+  // Another model than that of a Trainer has no rows that would have to be fetched.
+  embedding::Tables* const tables = replica != nullptr || replica_ == nullptr ? &tables_ : nullptr;
   if (other == nullptr && replica == nullptr)
     tutti::fail(ErrorKind::InvalidArgument,
                 "an evaluation of a feed in a Loop, which does not know how its nets predict: set "
                 "Evaluation::model, or let a function measure them (Evaluation::measure)");
-  if (replica != nullptr && options.here) require_rows_here(options);
+  if (tables != nullptr && options.here) require_rows_here(options);
   const Trainable model = replica != nullptr ? evaluated(*replica) : *other;
   // The mean of the loss function is the last metric.
   metrics::List all = list;
@@ -246,7 +247,7 @@ metrics::List Engine::evaluate(const data::Feed& feed, const metrics::List& list
     for_each_batch(
         feed, options,
         {.lanes = is_dealt ? lanes : std::max<int64_t>(lanes, parts), .ranges = feed.ranges(lanes)}, part,
-        parts, replica, count);
+        parts, replica, tables, count);
   };
   or_abandon("evaluate", [&] { with_weights(options, count_part); });
   team_.settle();
@@ -255,16 +256,15 @@ metrics::List Engine::evaluate(const data::Feed& feed, const metrics::List& list
 }
 
 void Engine::require_rows_here(const EvaluateOptions& options) {
-  const embedding::Tables& tables = replica_->tables();
-  if (tables.empty()) return;
+  if (tables_.empty()) return;
   with_weights(options, [&] {
-    if (tables.can_read_alone()) return;
+    if (tables_.can_read_alone()) return;
     tutti::fail(
         ErrorKind::InvalidArgument,
         "{} cannot evaluate alone, since it cannot read the {} of sharded embeddings that other workers "
         "have: evaluate on all workers",
         context_.task().short_name(),
-        tables.values() == embedding::RowValues::Average ? "averaged rows" : "rows");
+        tables_.values() == embedding::RowValues::Average ? "averaged rows" : "rows");
   });
 }
 
@@ -297,7 +297,7 @@ std::optional<std::map<std::string, double>> Engine::evaluate(const Evaluation& 
 torch::Tensor Engine::predict(const data::Feed& feed, const EvaluateOptions& options) {
   std::vector<torch::Tensor> rows;
   with_weights(options, [&] {
-    for_each_batch(feed, options, {}, 0, 1, replica_,
+    for_each_batch(feed, options, {}, 0, 1, replica_, &tables_,
                    [&](const Batch& batch) { rows.push_back(replica_->predict(batch).cpu()); });
   });
   return rows.empty() ? torch::Tensor() : torch::cat(rows);

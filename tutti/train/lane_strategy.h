@@ -40,9 +40,10 @@ class LaneStrategy : public Strategy {
 };
 
 // Makes the strategy of --strategy, which is not in-graph, for a loop of the program's own that has made
-// these parameters. Context and parameters must outlive it.
-std::unique_ptr<LaneStrategy> make_strategy(const Context& context, Parameters& parameters,
-                                            const OptimizerOptions& optimizer,
+// these parameters. Context and parameters must outlive it. `module` is null if it has no sharded embeddings.
+std::unique_ptr<LaneStrategy> make_strategy(const Context& context,
+                                            const std::shared_ptr<torch::nn::Module>& module,
+                                            Parameters& parameters, const OptimizerOptions& optimizer,
                                             const StrategyOptions& options);
 
 }  // namespace tutti

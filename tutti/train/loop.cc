@@ -71,6 +71,11 @@ class Loop::Nets final : public Team {
       : context_(context), parts_(parts), first_(parts.front().optimizer) {
     for (const LoopPart& part : parts) {
       const StrategyFacts& facts = part.optimizer.strategy_->facts();
+      if (!part.optimizer.tables().empty())
+        fail(ErrorKind::InvalidArgument,
+             "a loop of several nets cannot train the sharded embeddings of '{}': make the nets submodules "
+             "of one",
+             part.name);
       if (facts.keeps_parameters_elsewhere)
         fail(ErrorKind::InvalidArgument,
              "--strategy {}: a loop of several nets needs connected workers. Use --strategy allreduce, or "
@@ -130,14 +135,15 @@ Loop::Loop(const Context& context, const std::vector<LoopPart>& parts, const Loo
       optimizer_(parts.front().optimizer),
       nets_(parts.size() > 1 ? std::make_unique<Nets>(context_, parts_) : nullptr),
       engine_(context_, nets_ ? static_cast<Team&>(*nets_) : strategy(), session_parts(parts),
-              {.lanes = optimizer_.all_lanes(), .name = options.name}),
+              {.lanes = optimizer_.all_lanes(), .name = options.name}, tables()),
       options_(options),
       end_step_(end_step()),
       steps_seen_(optimizer_.steps_here()),
       exceptions_before_(std::uncaught_exceptions()) {
   require_no_export(context_, "a Loop");
-  warn_of_unused_flags(context_, {.strategy = strategy().facts().name});
+  warn_of_unused_flags(context_, {.strategy = strategy().facts().name, .has_tables = !tables().empty()});
   for (const LoopPart& part : parts_) require_own_parameters(part);
+  if (!tables().empty()) engine_.training().rows = [this] { return strategy().rows(); };
   engine_.keep_average(averages(parts_, options_));
   engine_.schedule(schedules_of(parts_, options_));
   for (const Schedule& schedule : schedules_of(parts_, options_)) {
@@ -253,6 +259,7 @@ std::vector<std::string> Loop::plan() const {
       plan_of(context_, parts_.front().parameters, optimizer_.optimizer().options());
   const std::vector<std::string>& of_steps = optimizer_.strategy_options_.plan;
   plan.insert(plan.end(), of_steps.begin(), of_steps.end());
+  for (std::string& line : tables().plan()) plan.push_back(std::move(line));
   plan.push_back(end_step_ == Training::kEndless ? "no last step" : fmt::format("{} steps", end_step_));
   plan.push_back(fmt::format("averages {}", fmt::join(averages(parts_, options_), ", ")));
   std::vector<std::string> evaluations = engine_.evaluation_plan();
@@ -265,6 +272,7 @@ std::vector<std::string> Loop::plan() const {
 // Evaluates the checkpoints of the loop in an evaluator, which makes no steps.
 void Loop::follow() {
   begun_ = ended_ = true;
+  if (!tables().empty()) engine_.start({});
   engine_.follow(0);
 }
 
@@ -274,7 +282,7 @@ void Loop::begin() {
   engine_.session().describe(facts());
   const std::optional<std::string> stop_reason = engine_.training().stop_reason;
   engine_.start(plan());
-  begun_ = true;
+  begun_ = optimizer_.in_loop_ = true;
   if (engine_.progress().stopped && optimizer_.group().is_chief())
     context_.log().info("this loop was already stopped after step {}; it will not be continued",
                         engine_.progress().step);

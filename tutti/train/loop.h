@@ -153,6 +153,7 @@ class Loop {
   void begin();
   void begin_steps();
   LaneStrategy& strategy() const { return *optimizer_.strategy_; }
+  embedding::Tables& tables() const { return strategy().replica().tables(); }
   void note_step();
   void or_abandon(const std::function<void()>& body);
 

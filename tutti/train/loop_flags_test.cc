@@ -1,5 +1,6 @@
-// Every standard flag in a training loop of one's own. What the log and the report say has to be what was
-// done: a flag has an effect, or the log says that it has none, or it is refused.
+// Every standard flag in a training loop of one's own without servers (servers_test has those with servers).
+// What the log and the report say has to be what was done: a flag has an effect, or the log says that it has
+// none, or it is refused.
 #include <filesystem>
 #include <functional>
 #include <map>

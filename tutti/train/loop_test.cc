@@ -546,8 +546,8 @@ TEST(Loop, refuses_what_it_cannot_do_when_it_is_made) {
                [&] { Loop(context.with(config), params, opt, {.learning_rate = schedules::cosine(0.1)}); });
 }
 
-// Sharded embeddings belong to a Trainer: an error names the table when the optimiser is made.
-TEST(Loop, refuses_sharded_tables_when_the_optimiser_is_made) {
+// An error names the table when the optimiser is made, and what is missing before the first lane.
+TEST(Loop, refuses_sharded_tables_without_their_module_or_their_batches) {
   struct Users : torch::nn::Module {
     nn::Embedding user = register_module("user", nn::Embedding(100'000, 4));
   };
@@ -559,15 +559,25 @@ TEST(Loop, refuses_sharded_tables_when_the_optimiser_is_made) {
   Users alone;
   expect_error(ErrorKind::InvalidArgument, HasSubstr("embedding 'user' cannot be trained"),
                [&] { Parameters{alone}; });
-  Both both;
-  Parameters params(both);
-  expect_error(ErrorKind::InvalidArgument,
-               HasSubstr("embedding 'users.user' cannot be trained in a training loop of your own"),
-               [&] { DistributedOptimizer(context, params, torch::optim::SGDOptions(0.1)); });
   // A lookup with gradients outside of any training does not invent a name.
   expect_error(ErrorKind::InvalidArgument,
                HasSubstr("'Embedding(100000, 4)' can only be trained by a Trainer"),
                [&] { alone.user->forward(torch::zeros({1}, torch::kLong)); });
+  const auto both = std::make_shared<Both>();
+  Parameters params(*both);
+  expect_error(ErrorKind::InvalidArgument,
+               HasSubstr("embedding 'users.user' cannot be trained without its module"),
+               [&] { DistributedOptimizer(context, params, torch::optim::SGDOptions(0.1)); });
+  DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1), {.module = both});
+  const std::vector<Batch> batches(2, Batch({{"user", torch::zeros({1}, torch::kLong)}}));
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("outside of a Loop"), [&] { opt.fetch(batches); });
+  Loop loop(context, params, opt);
+  ASSERT_TRUE(loop.goes_on());
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("with 1 batches, but this worker has 2 lanes"), [&] {
+    opt.fetch({&batches[0], 1});
+  });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("call fetch() with the batches"),
+               [&] { opt.zero_grad(); });
 }
 
 // Records the learning rate of each part at each step.

@@ -259,14 +259,15 @@ std::unique_ptr<Strategy> make_strategy(const Context& context, const Trainable&
   return strategy;
 }
 
-std::unique_ptr<LaneStrategy> make_strategy(const Context& context, Parameters& parameters,
-                                            const OptimizerOptions& optimizer,
+std::unique_ptr<LaneStrategy> make_strategy(const Context& context,
+                                            const std::shared_ptr<torch::nn::Module>& module,
+                                            Parameters& parameters, const OptimizerOptions& optimizer,
                                             const StrategyOptions& options) {
   require_worker(context, options);
   ReplicaOptions replica = replica_options(context, parameters.layout());
   replica.device = parameters.device();
   replica.parameters = &parameters;
-  auto strategy = make_lane_strategy(context, {}, optimizer, replica, options);
+  auto strategy = make_lane_strategy(context, {.module = module}, optimizer, replica, options);
   require_no_synchronised_modules(*strategy);
   return strategy;
 }

@@ -52,11 +52,10 @@ Trainer::Trainer(const Context& context, Trainable model, const OptimizerOptions
       strategy_(make_strategy(context_, model, optimizer,
                               {.group = options.group, .clip_norm = options.clip_norm})),
       engine_(context_, *strategy_, {{"", replica().parameters(), replica().optimizer()}},
-              {.name = options.name}, &replica()),
+              {.name = options.name}, replica().tables(), &replica()),
       device_clock_(context.device()) {
   require_tables_to_leave_out(options.exports.leave_out, embedding::tables_in(replica().module()));
   engine_.keep_average({options.average});
-  replica().tables().keep_average(options.average);
   engine_.schedule({options.learning_rate});
   if (!replica().tables().empty()) engine_.training().rows = [this] { return strategy_->rows(); };
   if (strategy_->group().is_chief()) warn_of_sparse_tables(context_, replica().parameters());

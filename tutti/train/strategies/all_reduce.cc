@@ -83,7 +83,7 @@ Team::Start AllReduce::start(Session& session, const std::vector<std::string>& p
   if (!mean_) prepare(session.lanes());
   broadcast_from(0);
   if (start.progress.restarts > 0) restore(start.optimizers.front());
-  start_rows(start);
+  start_rows(start, session.lanes());
   return {start.progress, 0, std::move(start.more)};
 }
 
@@ -93,10 +93,6 @@ void AllReduce::prepare(int64_t lanes) {
   mean_.emplace(parameters, comm_, lanes, reducer_);
   warn_of_idle_workers(context_, comm_, lanes);
   say_placement(context_, parameters, mean_->lanes());
-  if (!replica_.tables().empty())
-    rows_.emplace(replica_.tables(), comm_, context_.config().training.seed, lanes,
-                  replica_.optimizer().options());
-  if (rows_ && replica_.options().nan_guard) rows_->refuse_gradients_that_are_not_finite();
   facts_ = {.name = group_.world == 1 ? "single" : "allreduce",
             .lanes = mean_->lanes(),
             .needs_data_in_every_lane = module_group_ != nullptr,
@@ -125,8 +121,11 @@ void AllReduce::restore(const Optimizer::State& state) {
   replica_.optimizer().restore(broadcast(comm_, own, 0));
 }
 
-void AllReduce::start_rows(const Session::Start& start) {
-  if (!rows_) return;
+void AllReduce::start_rows(const Session::Start& start, int64_t lanes) {
+  if (replica_.tables().empty()) return;
+  rows_.emplace(replica_.tables(), comm_, context_.config().training.seed, lanes,
+                replica_.optimizer().options());
+  if (replica_.options().nan_guard) rows_->refuse_gradients_that_are_not_finite();
   const auto has_rows = comm::gather_all(comm_, int64_t{!start.rows.empty()}, "the rows of tables");
   if (has_rows[0] != 0) {
     std::optional<embedding::TablesPart> changes;

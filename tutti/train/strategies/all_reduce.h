@@ -55,7 +55,7 @@ class AllReduce final : public LaneStrategy {
   ReplicaOptions placed(ReplicaOptions options, const std::vector<std::string>& further_plan);
   std::string shared_folder(Session& session, int64_t step);
   void require_same(const std::vector<std::string>& plan);
-  void start_rows(const Session::Start& start);
+  void start_rows(const Session::Start& start, int64_t lanes);
   void sum_up_rows();
   std::optional<int64_t> rows_base(const Session& session, int64_t step);
   void update(int64_t examples);
@@ -71,7 +71,7 @@ class AllReduce final : public LaneStrategy {
   int64_t step_ = 0;
   std::optional<GradientMean> mean_;                  // once prepared, like all below
   std::shared_ptr<comm::Communicator> module_group_;  // null if no module needs one
-  std::optional<embedding::ConnectedRows> rows_;      // of sharded tables; empty if there are none
+  std::optional<embedding::ConnectedRows> rows_;      // of sharded tables, once started
   std::string rows_checksum_;                         // after the last fit, like the counts
   std::map<std::string, embedding::GrowthCounts> row_counts_;
   comm::TimelineFile timeline_file_;  // last member, so that it is written first
