@@ -267,7 +267,8 @@ std::unique_ptr<LaneStrategy> make_strategy(const Context& context,
   ReplicaOptions replica = replica_options(context, parameters.layout());
   replica.device = parameters.device();
   replica.parameters = &parameters;
-  auto strategy = make_lane_strategy(context, {.module = module}, optimizer, replica, options);
+  auto strategy = make_lane_strategy(context, {.module = module, .loss = {}, .predict = {}, .script = {}},
+                                     optimizer, replica, options);
   require_no_synchronised_modules(*strategy);
   return strategy;
 }
