@@ -92,8 +92,9 @@ TEST(Servers, take_the_pushes_of_a_loop_of_the_program_at_any_time) {
     const ProgramResult result = run_program(served(2, 3, with(flags, more)));
     EXPECT_EQ(result.exit_code, 0) << result.err;
     EXPECT_THAT(result.err, Not(HasSubstr("when the lost task has connected again")));
+    const nlohmann::json made = json_of(report);
     int64_t all = 0;
-    for (const auto& [steps, count] : json_of(report).at("staleness").items()) {
+    for (const auto& [steps, count] : made.at("staleness").items()) {
       EXPECT_LE(std::stoll(steps), oldest);
       all += count.get<int64_t>();
     }
