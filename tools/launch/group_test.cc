@@ -49,14 +49,11 @@ struct RunResult {
 
 RunResult run_workers(const std::string& script, const GroupOptions& options) {
   SignalPipe signals({SIGCHLD, SIGTERM});
-  const JobMark mark;
-  JobProcesses processes;
-  Guardian guardian(mark, processes);
+  JobWatch watch(-1, {"cat"});
   const std::vector<TaskPlan> tasks = {{"worker/0", {{"INDEX", "0"}}, TaskRole::Worker},
                                        {"worker/1", {{"INDEX", "1"}}, TaskRole::Worker}};
   testing::internal::CaptureStderr();
-  TaskGroup group({"sh", "-c", script}, Environment::of_process(), tasks, signals,
-                  {mark, processes, guardian}, options);
+  TaskGroup group({"sh", "-c", script}, Environment::of_process(), tasks, signals, watch, options);
   RunResult result{group.run(), ""};
   result.err = testing::internal::GetCapturedStderr();
   return result;
