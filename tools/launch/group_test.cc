@@ -49,7 +49,8 @@ struct RunResult {
 
 RunResult run_workers(const std::string& script, const GroupOptions& options) {
   SignalPipe signals({SIGCHLD, SIGTERM});
-  JobWatch watch(-1, {"cat"});
+  const std::string guardian = "cat >/dev/null; while [ -d \"$2\" ] && ! rmdir \"$2\"; do sleep 0.1; done";
+  JobWatch watch(-1, {"sh", "-c", guardian, "guardian"});
   const std::vector<TaskPlan> tasks = {{"worker/0", {{"INDEX", "0"}}, TaskRole::Worker},
                                        {"worker/1", {{"INDEX", "1"}}, TaskRole::Worker}};
   testing::internal::CaptureStderr();

@@ -86,10 +86,10 @@ void kill_all_marked(const std::string& mark) {
 
 }  // namespace
 
-Guardian::Guardian(const GuardedJob& job, int keep, std::vector<std::string> command)
-    : command_(command.empty() ? std::vector<std::string>{"/proc/self/exe", kGuardian, job.mark, job.group}
-                               : std::move(command)),
-      keep_(keep) {
+Guardian::Guardian(const GuardedJob& job, int keep, std::vector<std::string> program)
+    : command_(std::move(program)), keep_(keep) {
+  if (command_.empty()) command_ = {"/proc/self/exe", kGuardian};
+  command_.insert(command_.end(), {job.mark, job.group});
   start();
 }
 
@@ -107,6 +107,11 @@ void Guardian::start() {
 void Guardian::replace() {
   pid_ = -1;
   start();
+}
+
+void Guardian::let_go() {
+  pid_ = -1;
+  leash_ = FileDescriptor();
 }
 
 Guardian::~Guardian() {

@@ -25,9 +25,9 @@ struct GuardedJob {
 // The guardian as the launcher sees it. Not thread-safe.
 class Guardian {
  public:
-  // `keep` is a descriptor that stays open until the guardian has ended; -1: none. `command` is another
-  // program in place of `tutti run-guardian`, for tests.
-  explicit Guardian(const GuardedJob& job, int keep = -1, std::vector<std::string> command = {});
+  // `keep` is a descriptor that stays open until the guardian has ended; -1: none. `program` is another
+  // one in place of `tutti run-guardian`, for tests; it gets the same arguments.
+  explicit Guardian(const GuardedJob& job, int keep = -1, std::vector<std::string> program = {});
   // Ends the guardian, even if it is stopped.
   ~Guardian();
   Guardian(const Guardian&) = delete;
@@ -36,11 +36,13 @@ class Guardian {
   pid_t pid() const { return pid_; }
   // Starts another one after the guardian was killed and has been reaped.
   void replace();
+  // Lets it end the job, as after the death of this process.
+  void let_go();
 
  private:
   void start();
 
-  const std::vector<std::string> command_;
+  std::vector<std::string> command_;
   const int keep_;
   pid_t pid_ = -1;
   FileDescriptor leash_;  // the guardian's stdin, which ends with this process

@@ -21,7 +21,8 @@ class JobWatch {
  public:
   // Children that this process has already do not belong to the job. The arguments are those of Guardian.
   explicit JobWatch(int keep = -1, std::vector<std::string> guardian = {});
-  // Ends the guardian. There should be no living processes then.
+  // Ends the guardian, unless there are still processes in the control group: it kills these as soon as they
+  // can be killed, and removes the group.
   ~JobWatch();
   JobWatch(const JobWatch&) = delete;
   JobWatch& operator=(const JobWatch&) = delete;
