@@ -49,7 +49,7 @@ bool is_open(const FileDescriptor& socket) { return socket.get() >= 0; }
 Server::Server(std::vector<Listening> listeners, const ServeOptions& options,
                std::shared_ptr<LocalRendezvous> table)
     : options_(options), table_(std::move(table)), wake_(make_event()), listeners_(std::move(listeners)) {
-  thread_ = start_thread("serving a table", [this] { serve(); });
+  thread_ = start_thread("serving the table of the " + options_.purpose, [this] { serve(); });
 }
 
 Server::~Server() {
