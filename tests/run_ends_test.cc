@@ -8,6 +8,9 @@
 #include <gmock/gmock.h>
 
 #include "tests/run_job.h"
+#include "tools/launch/control_group.h"
+#include "tools/launch/processes.h"
+#include "tutti/base/file.h"
 
 namespace tutti::testing::run_ends_test {
 namespace {
@@ -262,6 +265,32 @@ pid_t guardian_of(pid_t launcher) {
   if (!eventually([&] { return (guardian = child_named_guardian(launcher)) > 0; }))
     throw std::runtime_error("there is no guardian");
   return guardian;
+}
+
+// Their environment does not show that they belong to the job, but their control group does.
+TEST_F(Run, nobody_with_an_empty_environment_survives_the_launchers_death_where_there_are_control_groups) {
+  const auto group = ControlGroup::make();
+  if (!group) GTEST_SKIP() << "NOT TESTED: no control group can be made here";
+  EXPECT_TRUE(group->remove());
+  RunningProgram program(
+      command({"-n", "2"}, "cd " + folder_.path() +
+                               "; (env -i setsid sh -c 'echo $$ >>pids; exec sleep 1000' &)"
+                               "; echo ready; sleep 1000"),
+      {mark_});
+  std::vector<std::string> pids;
+  ASSERT_TRUE(eventually([&] {
+    pids = lines_of(path_exists(folder_ / "pids") ? read_file(folder_ / "pids") : "");
+    return pids.size() == 2;
+  }));
+  kill(program.pid(), SIGKILL);
+  for (const std::string& pid : pids) {
+    const auto has_ended = [&] {
+      const auto process = process_state(std::stoi(pid));
+      return !process || process->state == 'Z';
+    };
+    EXPECT_TRUE(eventually(has_ended)) << pid;
+  }
+  EXPECT_TRUE(nobody_is_left());
 }
 
 TEST_F(Run, a_guardian_that_is_stopped_does_not_hold_up_the_end) {

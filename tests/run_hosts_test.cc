@@ -16,11 +16,12 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/tool.h"
+#include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/ports.h"
-#include "tutti/base/random_key.h"
 #include "tutti/base/secret.h"
 #include "tutti/base/sha256.h"
+#include "tutti/comm/table/tcp_rendezvous.h"
 
 namespace tutti::testing::run_hosts_test {
 namespace {
@@ -75,13 +76,6 @@ class Stranger {
   FileDescriptor socket_;
 };
 
-// The words of launchers that meet, as they are on the wire.
-constexpr std::string_view kProtocol = "tutti-run/3 ";
-
-std::string said(Side side, const Nonces& nonces, const std::string& text, const std::string& secret = "") {
-  return fmt::format("{} {} {}\n", nonces.of_caller, prove(secret, side, kProtocol, nonces, text), text);
-}
-
 // Listens instead of the first launcher.
 class StrangeHost {
  public:
@@ -109,28 +103,11 @@ class RunHosts : public ::testing::Test {
   std::string address(int host) const {
     return fmt::format("127.0.0.1:{}", ports_[static_cast<size_t>(host)]);
   }
-  // Returns the hello of the second of two launchers of these hosts.
-  std::string hello_of_second() const {
+  // What two launchers of these hosts have to have the same.
+  std::string terms() const {
     Sha256 hash;
     hash.update(as_bytes(fmt::format("worker/0 ({})\nworker/1 ({})\n", address(0), address(1))));
-    return fmt::format("1 1 60000 {}", hash.hex());
-  }
-  // Answers the challenge of the first launcher, with the proof of a launcher that has this secret.
-  static void say_hello(Stranger& stranger, const std::string& hello, const std::string& secret = "") {
-    const std::string challenge = stranger.hear_line();
-    ASSERT_EQ(challenge.size(), kProtocol.size() + kNonceSize + 1) << challenge;
-    const Nonces nonces{challenge.substr(kProtocol.size(), kNonceSize), random_key()};
-    stranger.say(said(Side::Caller, nonces, hello, secret));
-  }
-  // Takes the hello of a launcher as the first one does, and answers it.
-  static void answer(Stranger& guest, const std::string& text) {
-    Nonces nonces{random_key(), ""};
-    guest.say(fmt::format("{}{}\n", kProtocol, nonces.of_listener));
-    const std::string hello = guest.hear_line();
-    nonces.of_caller = hello.substr(0, kNonceSize);
-    const std::string words = hello.substr(std::min(hello.size(), kNonceSize + kProofSize + 2));
-    EXPECT_EQ(hello, said(Side::Caller, nonces, words.substr(0, words.find('\n'))));
-    guest.say(said(Side::Listener, nonces, text));
+    return hash.hex();
   }
   // Returns a cluster of `hosts` workers.
   nlohmann::json cluster_of(int hosts) const {
@@ -153,6 +130,18 @@ class RunHosts : public ::testing::Test {
         command,
         std::vector<std::string>{mark_, "TF_CONFIG=" + config.dump(), "CUDA_VISIBLE_DEVICES=" + how.gpus,
                                  "TUTTI_SECRET=" + how.secret, "TUTTI_LOG_LEVEL=debug"}));
+    return *programs_.back();
+  }
+  // Starts a launcher of `hosts` nodes.
+  RunningProgram& start_node(int hosts, int rank, const Start& how) {
+    std::vector<std::string> command = {program_path("tutti"), "run",         "--nnodes",
+                                        std::to_string(hosts), "--node-rank", std::to_string(rank),
+                                        "--rendezvous",        address(0)};
+    command.insert(command.end(), how.flags.begin(), how.flags.end());
+    command.insert(command.end(), {"--", "sh", "-c", how.script});
+    programs_.push_back(std::make_unique<RunningProgram>(
+        command, std::vector<std::string>{mark_, "CUDA_VISIBLE_DEVICES=" + how.gpus,
+                                          "TUTTI_SECRET=" + how.secret, "TUTTI_LOG_LEVEL=debug"}));
     return *programs_.back();
   }
   RunningProgram& start(int hosts, int index, const Start& how) {
@@ -341,7 +330,7 @@ TEST_F(RunHosts, two_with_index_0_on_one_machine_are_told_so) {
   const Stranger listens(ports_[0]);
   RunningProgram& twin = start(2, 0);
   EXPECT_EQ(twin.wait(), 13);
-  EXPECT_THAT(twin.err(), HasSubstr(fmt::format("port {} is in use", ports_[0])));
+  EXPECT_THAT(twin.err(), HasSubstr(fmt::format("port {} of this machine is in use", ports_[0])));
   RunningProgram& second = start(2, 1);
   EXPECT_EQ(first.wait(), 0) << first.err();
   EXPECT_EQ(second.wait(), 0) << second.err();
@@ -368,19 +357,12 @@ TEST_F(RunHosts, strangers_at_the_port_keep_nobody_from_meeting) {
     Stranger stranger(ports_[0]);
     stranger.hear_line();
     stranger.say(bytes);
-    EXPECT_EQ(stranger.hear(), "") << bytes.substr(0, 40);
+    EXPECT_LE(stranger.hear().size(), kNonceSize) << bytes.substr(0, 40);
   }
-  for (const std::string& hello : {"1 999999 3 " + std::string(64, 'a'), "77 1 3 " + std::string(64, 'a')}) {
-    Stranger stranger(ports_[0]);
-    say_hello(stranger, hello);
-    EXPECT_EQ(stranger.hear(), "") << hello;
-  }
-  Stranger guesses(ports_[0]);
-  say_hello(guesses, "1 1 1000 " + std::string(64, 'a'));
-  EXPECT_THAT(guesses.hear(), HasSubstr(" no its TF_CONFIG lists different hosts"));
   Stranger does_not_know(ports_[0]);
-  say_hello(does_not_know, hello_of_second(), "guessed");
-  EXPECT_EQ(does_not_know.hear(), std::string(32, '0') + " " + std::string(64, '0') + " no\n");
+  does_not_know.hear_line();
+  does_not_know.say(std::string(kNonceSize + kProofSize, '0'));
+  EXPECT_EQ(does_not_know.hear().substr(kNonceSize), "n" + std::string(kProofSize, '-'));
   Stranger cut_off(ports_[0]);
   cut_off.say("0123456789abcdef");
   RunningProgram& second = start(2, 1);
@@ -406,14 +388,18 @@ TEST_F(RunHosts, more_strangers_at_once_than_a_process_may_have_files_keep_nobod
 TEST_F(RunHosts, the_meeting_place_is_free_before_anybody_hears_that_all_are_there) {
   const int port = ports_[0];
   RunningProgram& first = start(2, 0, {.script = "sleep 0.1"});
-  Stranger second(port);
-  say_hello(second, hello_of_second());
-  EXPECT_THAT(second.hear_line(), HasSubstr(" all "));
+  first.wait_for_error("waits up to");
+  auto second = comm::find_tcp_rendezvous(
+                    {.hosts = {"127.0.0.1"}, .port = static_cast<uint16_t>(port), .purpose = "launchers"})
+                    .table;
+  const nlohmann::json word = {{"offer", {{"address", ""}, {"ports", {1}}, {"workers", 1}}}, {"from", "b"}};
+  EXPECT_EQ(second->hold("offer/1", word.dump()), word.dump());
+  EXPECT_THAT(second->get("answer", std::chrono::minutes(1)), HasSubstr("offers"));
   const FileDescriptor worker(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const SocketAddress address = loopback(port);
   EXPECT_NE(connect(worker.get(), address.get(), address.size), 0);
   EXPECT_EQ(errno, ECONNREFUSED);
-  second.stop_speaking();
+  second.reset();
   EXPECT_EQ(first.wait(), 0) << first.err();
 }
 
@@ -436,7 +422,7 @@ TEST_F(RunHosts, quote_a_stranger_when_a_launcher_is_missing) {
   Stranger stranger(ports_[0]);
   stranger.say("HELO\x1b[2J\n");
   EXPECT_EQ(first.wait(), 11);
-  EXPECT_THAT(first.err(), HasSubstr("is not a launcher: it sent 'HELO?[2J'"));
+  EXPECT_THAT(first.err(), HasSubstr("it sent 'HELO?[2J"));
 }
 
 TEST_F(RunHosts, a_host_that_lies_is_not_believed) {
@@ -453,12 +439,23 @@ TEST_F(RunHosts, a_host_that_lies_is_not_believed) {
     EXPECT_EQ(second.out(), "");
   };
   for (const std::string& challenge :
-       std::vector<std::string>{"HTTP/1.1 400\r\n", "tutti-run/3 x\n", std::string(2'000'000, 'x'), ""})
+       std::vector<std::string>{"HTTP/1.1 400\r\n", "tutti table 3 ranks\n", std::string(2'000'000, 'x'), ""})
     lie([&](Stranger& guest) { guest.say(challenge); });
-  const std::string all = "all " + std::string(32, 'a');
-  for (const std::string& text :
-       {all + " 1", all + " 1 1", all + " 1 2 1", all + " 0 2", std::string("all 1 2"), std::string("yes")}) {
-    lie([&](Stranger& guest) { answer(guest, text); });
+  const auto served = comm::serve_tcp_rendezvous({.port = static_cast<uint16_t>(ports_[0]),
+                                                  .purpose = "launchers",
+                                                  .farewell = std::chrono::seconds(0)});
+  served.table->set("terms", terms());
+  const std::string one = R"({"address": "", "ports": [], "workers": 1})";
+  const std::string none = R"({"address": "", "ports": [], "workers": 0})";
+  for (const std::string& answer :
+       {std::string("yes"), std::string("{}"), std::string(R"({"launch": 1, "offers": []})"),
+        fmt::format(R"({{"launch": "a", "offers": [{}]}})", one),
+        fmt::format(R"({{"launch": "a", "offers": [{}, {}]}})", none, one),
+        fmt::format(R"({{"launch": "a", "offers": [{0}, {0}, {0}]}})", one)}) {
+    served.table->set("answer", answer);
+    RunningProgram& second = start(2, 1, how);
+    EXPECT_EQ(second.wait(), exit_code(ErrorKind::DataLoss)) << answer << second.err();
+    EXPECT_EQ(second.out(), "");
   }
 }
 
@@ -473,7 +470,7 @@ TEST_F(RunHosts, prove_to_each_other_that_they_have_the_same_secret) {
   RunningProgram& second = start(2, 1, {.secret = "one"});
   EXPECT_EQ(first.wait(), 0) << first.err();
   EXPECT_EQ(second.wait(), 0) << second.err();
-  EXPECT_THAT(first.err(), HasSubstr("it has another secret"));
+  EXPECT_THAT(first.err(), HasSubstr("or has another secret"));
 }
 
 // Others could not know a secret that one of the launchers makes.
@@ -521,6 +518,73 @@ TEST_F(RunHosts, meet_again_for_a_restart) {
     EXPECT_EQ(program->out(), "fine\n");
     EXPECT_THAT(program->err(), HasSubstr("restart 1 of 1"));
   }
+}
+
+TEST_F(RunHosts, nodes_add_their_own_devices_and_need_no_port_but_that_of_the_meeting) {
+  const std::string script = "echo $TUTTI_TASK_INDEX $CUDA_VISIBLE_DEVICES $TUTTI_CLUSTER_SPEC";
+  RunningProgram& second = start_node(2, 1, {.gpus = "7", .script = script});
+  RunningProgram& first = start_node(2, 0, {.gpus = "0,1", .script = script});
+  for (RunningProgram* program : {&first, &second}) EXPECT_EQ(program->wait(), 0) << program->err();
+  const std::string of_second = lines_of(second.out()).at(0);
+  const std::string cluster = of_second.substr(of_second.rfind(' '));
+  EXPECT_EQ(std::count(cluster.begin(), cluster.end(), ';'), 2) << cluster;
+  EXPECT_THAT(cluster, ::testing::StartsWith(" worker|127.0.0.1:"));
+  EXPECT_THAT(cluster, ::testing::Not(HasSubstr(address(0))));
+  EXPECT_EQ(of_second, "2 7" + cluster);
+  EXPECT_THAT(lines_of(first.out()),
+              UnorderedElementsAre("[worker/0] 0 0" + cluster, "[worker/1] 1 1" + cluster));
+}
+
+TEST_F(RunHosts, the_first_node_has_the_servers_and_the_evaluator) {
+  const Start how{.flags = {"--ps", "1", "--evaluator"},
+                  .script = "echo $TUTTI_JOB_NAME $TUTTI_CLUSTER_SPEC"};
+  RunningProgram& second = start_node(2, 1, how);
+  RunningProgram& first = start_node(2, 0, how);
+  for (RunningProgram* program : {&first, &second}) EXPECT_EQ(program->wait(), 0) << program->err();
+  EXPECT_THAT(second.out(), ::testing::StartsWith("worker ps|127.0.0.1:"));
+  const std::string cluster = second.out().substr(second.out().rfind(' '));
+  EXPECT_THAT(lines_of(first.out()),
+              UnorderedElementsAre(HasSubstr("[ps/0] ps"), HasSubstr("[worker/0] worker"),
+                                   HasSubstr("[evaluator/0] evaluator")));
+  EXPECT_THAT(first.out(), HasSubstr(cluster));
+}
+
+TEST_F(RunHosts, nodes_that_do_not_belong_together_are_told_so) {
+  RunningProgram& first = start_node(2, 0, {});
+  RunningProgram& other = start_node(2, 1, {.flags = {"--ps", "1"}});
+  EXPECT_EQ(other.wait(), 2);
+  EXPECT_THAT(other.err(), HasSubstr("its flags are not those of node 0"));
+  first.wait_for_error("refused the launcher at");
+  RunningProgram& late = start_node(3, 0, {.flags = {"--start-timeout", "0.1"}});
+  EXPECT_EQ(late.wait(), 13);
+  RunningProgram& second = start_node(2, 1, {});
+  EXPECT_EQ(first.wait(), 0) << first.err();
+  EXPECT_EQ(second.wait(), 0) << second.err();
+  RunningProgram& alone = start_node(3, 0, {.flags = {"--start-timeout", "0.1"}});
+  EXPECT_EQ(alone.wait(), 11);
+  EXPECT_THAT(alone.err(), HasSubstr("missing: node 1, node 2. Start"));
+}
+
+TEST_F(RunHosts, nodes_that_make_no_sense_are_refused_at_once) {
+  const auto refused = [&](const Words& flags, const std::string& text, const Words& variables = {}) {
+    const auto result = run_program(Words{program_path("tutti"), "run"} + flags + Words{"--", "true"},
+                                    Words{mark_} + variables);
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, HasSubstr(text));
+  };
+  refused({"--nnodes", "2"}, "--nnodes 2 needs --rendezvous HOST:PORT");
+  refused({"--nnodes", "2", "--rendezvous", "a"}, "'a'");
+  refused({"--nnodes", "2", "--rendezvous", "a:0"}, "needs a port other than 0");
+  refused({"--nnodes", "2", "--rendezvous", "a:1", "--node-rank", "2"},
+          "--node-rank 2 is not one of the 2 nodes");
+  refused({"--nnodes", "2", "--rendezvous", "a:1", "-H", "a,b"}, "-H starts the launchers of all hosts");
+  refused({"--nnodes", "2", "--rendezvous", "192.0.2.1:1"},
+          "no task may listen at 192.0.2.1 without a secret");
+  const nlohmann::json config = {{"cluster", cluster_of(2)}, {"task", {{"type", "worker"}, {"index", 0}}}};
+  refused({"--nnodes", "2", "--rendezvous", address(0)}, "--nnodes cannot be combined with TF_CONFIG",
+          {"TF_CONFIG=" + config.dump()});
+  const auto alone = run_program({program_path("tutti"), "run", "--nnodes", "1", "--", "true"}, {mark_});
+  EXPECT_EQ(alone.exit_code, 0) << alone.err;
 }
 
 TEST_F(RunHosts, that_do_not_fit_are_refused_at_once) {

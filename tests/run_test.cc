@@ -7,9 +7,12 @@
 #include <set>
 #include <sstream>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "tests/run_job.h"
+#include "tutti/base/error.h"
+#include "tutti/base/ports.h"
 
 namespace tutti::testing::run_test {
 namespace {
@@ -36,6 +39,47 @@ TEST_F(Run, tells_each_worker_who_it_is) {
   const std::string port = "127\\.0\\.0\\.1:[0-9]+";
   EXPECT_TRUE(std::regex_match(*clusters.begin(), std::regex("worker\\|" + port + ";" + port + ";" + port)))
       << *clusters.begin();
+}
+
+TEST_F(Run, gives_tasks_ports_of_the_range) {
+  const int first = HeldPorts(1).numbers().at(0);
+  const std::string range = fmt::format("{}-{}", std::min(first, 65000), std::min(first, 65000) + 100);
+  for (const Words& hosts : {Words{}, Words{"-H", "localhost:2"}}) {
+    const auto result =
+        run(hosts + Words{"-n", "2", "--ps", "1", "--ports", range}, "echo $TUTTI_CLUSTER_SPEC");
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const std::regex address("127\\.0\\.0\\.1:([0-9]+)");
+    const std::string line = lines_of(result.out).at(0);
+    int ports = 0;
+    for (std::sregex_iterator found(line.begin(), line.end(), address), end; found != end; ++found, ++ports) {
+      const int port = std::stoi((*found)[1]);
+      EXPECT_TRUE(port >= std::min(first, 65000) && port <= std::min(first, 65000) + 100) << line;
+    }
+    EXPECT_EQ(ports, 3) << line;
+  }
+}
+
+TEST_F(Run, says_that_a_range_of_ports_is_too_small_or_none) {
+  const auto small = run({"-n", "2", "--ports", std::to_string(HeldPorts(1).numbers().at(0))}, "echo never");
+  EXPECT_EQ(small.exit_code, 13);
+  EXPECT_THAT(small.err, HasSubstr("give a larger range"));
+  EXPECT_EQ(small.out, "");
+  const auto none = run({"-n", "2", "--ports", "2300-2222"}, "echo never");
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_THAT(none.err, HasSubstr("'2300-2222' is not a range of ports"));
+}
+
+// Nobody else is given a port of a task that has not listened yet, or is being restarted.
+TEST_F(Run, holds_the_ports_of_its_tasks) {
+  const std::string script =
+      "echo $TUTTI_CLUSTER_SPEC; until [ -e " + folder_.path() + "/go ]; do sleep 0.01; done";
+  RunningProgram program(command({"-n", "2"}, script), {mark_});
+  program.wait_for_output("\n");
+  const std::string line = lines_of(program.out()).at(0);
+  const int port = std::stoi(line.substr(line.rfind(':') + 1));
+  EXPECT_THROW(HeldPorts(1, PortRange{port, port}), Error);
+  folder_.write("go", "");
+  EXPECT_EQ(program.wait(), 0) << program.err();
 }
 
 TEST_F(Run, one_worker_writes_to_the_terminal_itself) {

@@ -10,15 +10,6 @@
 namespace tutti {
 namespace {
 
-std::vector<std::string> flags_of(const CLI::App& app) {
-  std::vector<std::string> names;
-  for (const CLI::Option* option : app.get_options()) {
-    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
-  }
-  return names;
-}
-
 std::string suggestion(const CLI::App& app, const std::vector<std::string>& arguments) {
   const std::vector<std::string> known = flags_of(app);
   for (const std::string& argument : arguments) {
@@ -31,6 +22,15 @@ std::string suggestion(const CLI::App& app, const std::vector<std::string>& argu
 }
 
 }  // namespace
+
+std::vector<std::string> flags_of(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    for (const std::string& name : option->get_snames()) names.push_back("-" + name);
+  }
+  return names;
+}
 
 bool parse_arguments(CLI::App& app, const std::vector<std::string>& arguments) {
   try {

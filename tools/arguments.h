@@ -11,4 +11,7 @@ namespace tutti {
 // printed. Invalid arguments are an InvalidArgument that suggests the nearest flag.
 [[nodiscard]] bool parse_arguments(CLI::App& app, const std::vector<std::string>& arguments);
 
+// Returns the names of all flags: "--help", "-n".
+std::vector<std::string> flags_of(const CLI::App& app);
+
 }  // namespace tutti

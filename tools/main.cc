@@ -7,6 +7,7 @@
 #include <fmt/core.h>
 
 #include "tools/commands.h"
+#include "tools/launch/guardian.h"
 #include "tools/launch/host_link.h"
 #include "tutti/base/error.h"
 #include "tutti/base/guarded_main.h"
@@ -63,14 +64,15 @@ int dispatch(const std::vector<std::string>& arguments) {
   if (name == "help" && arguments.size() > 1) return dispatch({arguments[1], "--help"});
   if (name == "help" || name == "--help" || name == "-h") return help(stdout);
   if (name == "--version") name = "version";
-  if (name == kHostLauncher)
-    return host_command({arguments.begin() + 1, arguments.end()}, Environment::of_process());
+  const std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
+  if (name == kHostLauncher) return host_command(rest, Environment::of_process());
+  if (name == kGuardian) return guardian_command(rest);
   std::vector<std::string> known = {"help"};
   for (const Command& command : kCommands) {
     known.emplace_back(command.name);
     if (name != command.name) continue;
     if (command.run == nullptr) become_torch_program(arguments);
-    return command.run({arguments.begin() + 1, arguments.end()}, Environment::of_process());
+    return command.run(rest, Environment::of_process());
   }
   fail(ErrorKind::InvalidArgument, "tutti: there is no command '{}'{}; tutti help lists all commands", name,
        did_you_mean(name, known));

@@ -7,8 +7,9 @@
 #include "tools/launch/host_link.h"
 #include "tools/launch/host_slots.h"
 #include "tools/launch/launcher.h"
-#include "tools/launch/meeting_words.h"
+#include "tools/launch/meeting.h"
 #include "tools/launch/ssh.h"
+#include "tutti/base/address.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
@@ -23,6 +24,8 @@ constexpr const char* kAbout =
     "  tutti run [-n WORKERS] [--ps P] [--evaluator] [--restarts K] -- PROGRAM [ARGUMENTS...]\n"
     "                                                                             on this machine\n"
     "  tutti run -H HOST:SLOTS,... [-n WORKERS] -- PROGRAM [ARGUMENTS...]         on several, by ssh\n"
+    "  tutti run --nnodes N --node-rank R --rendezvous HOST:PORT [-n WORKERS] -- PROGRAM [ARGUMENTS...]\n"
+    "                                                                             on each of N hosts\n"
     "  TF_CONFIG='{...}' tutti run [-n WORKERS] -- PROGRAM [ARGUMENTS...]         on each host that "
     "TF_CONFIG names\n"
     "Without -n there is one worker per visible GPU (CUDA_VISIBLE_DEVICES, NVIDIA_VISIBLE_DEVICES), and\n"
@@ -31,6 +34,8 @@ constexpr const char* kAbout =
 
 struct RunOptions {
   LaunchOptions launch;
+  NodeOptions nodes;
+  std::string ports;
   std::string hosts;
   std::string rsh;
   std::string remote_tutti;
@@ -43,14 +48,27 @@ void add_options(CLI::App& app, RunOptions& options) {
          "Number of workers on this machine, or in total with -H (default: one per visible GPU; with -H, "
          "one per slot)")
       ->check(CLI::Range(1, kMostWorkersOfAHost));
-  app.add_option("--ps", options.launch.servers,
-                 "Number of parameter servers to start on this machine besides the workers (default: 0)")
+  app.add_option(
+         "--ps", options.launch.servers,
+         "Number of parameter servers to start besides the workers, on this machine or the first host "
+         "(default: 0)")
       ->check(CLI::Range(0, kMostWorkersOfAHost));
   app.add_flag("--evaluator", options.launch.evaluator,
                "Start one more process, which evaluates the checkpoints of the training while it goes on");
   app.add_option(
       "-H,--hosts", options.hosts,
       "Hosts and the number of workers on each, HOST:SLOTS,HOST:SLOTS,...; they are reached by ssh");
+  app.add_option("--nnodes", options.nodes.count,
+                 "Number of hosts. `tutti run` is started on each of them, with the same flags except for "
+                 "--node-rank (default: 1)")
+      ->check(CLI::Range(1, 100'000));
+  app.add_option("--node-rank", options.nodes.rank,
+                 "With --nnodes: which of the hosts this is, from 0 (default: 0)")
+      ->check(CLI::Range(0, 99'999));
+  app.add_option("--rendezvous", options.nodes.rendezvous,
+                 "With --nnodes: HOST:PORT of the first host, where the launchers meet");
+  app.add_option("--ports", options.ports,
+                 "Ports for the tasks, FIRST-LAST, on each host (default: any that are free)");
   app.add_option("--rsh", options.rsh,
                  "With -H: command that is called in place of ssh, with its options (default: the variable "
                  "TUTTI_RSH, or ssh)");
@@ -67,17 +85,17 @@ void add_options(CLI::App& app, RunOptions& options) {
   app.add_option_function<double>(
          "--start-timeout",
          [&options](double seconds) { options.launch.start_timeout = milliseconds_of(seconds); },
-         "With -H or TF_CONFIG: seconds to wait for the other hosts (default: 300)")
+         "With -H, --nnodes or TF_CONFIG: seconds to wait for the other hosts (default: 300)")
       ->check([](const std::string& text) -> std::string {
         // CLI::Range would accept NaN in every range.
         const auto seconds = parse_double(text);
         if (seconds && *seconds > 0 && *seconds <= 1e6) return "";
         return fmt::format("'{}' is not a number above 0, at most 1000000", text);
       });
-  app.add_flag(
-      "--insecure", options.launch.insecure,
-      "With TF_CONFIG: meet the other hosts even without a secret (TUTTI_SECRET); handed on to the tasks "
-      "as TUTTI_INSECURE");
+  app.add_flag("--insecure", options.launch.insecure,
+               "With --nnodes or TF_CONFIG: meet the other hosts even without a secret (TUTTI_SECRET); "
+               "handed on to the tasks "
+               "as TUTTI_INSECURE");
   app.prefix_command();  // `--` may be left out if PROGRAM does not begin with '-'
 }
 
@@ -101,12 +119,35 @@ Environment with_insecure(const Environment& environment, RunOptions& options) {
   return Environment(std::move(variables));
 }
 
+// Fills in launch.nodes. A single node needs nobody to meet.
+void take_nodes(RunOptions& options) {
+  const NodeOptions& nodes = options.nodes;
+  if (nodes.rank >= nodes.count)
+    fail(ErrorKind::InvalidArgument,
+         "tutti run: --node-rank {} is not one of the {} nodes of --nnodes, which are counted from 0",
+         nodes.rank, nodes.count);
+  if (nodes.count == 1) return;
+  if (nodes.rendezvous.empty())
+    fail(ErrorKind::InvalidArgument,
+         "tutti run: --nnodes {} needs --rendezvous HOST:PORT, a free port of node 0; give all launchers the "
+         "same",
+         nodes.count);
+  if (parse_address(nodes.rendezvous).port == 0)
+    fail(ErrorKind::InvalidArgument, "tutti run: --rendezvous {} needs a port other than 0",
+         nodes.rendezvous);
+  options.launch.nodes = nodes;
+}
+
 int run_on_hosts(const RunOptions& options, const std::vector<std::string>& command,
                  const ForwardedVariables& variables, const Environment& environment) {
   if (!environment.get("TF_CONFIG").value_or("").empty())
     fail(ErrorKind::InvalidArgument,
          "tutti run: -H cannot be combined with TF_CONFIG, which also names hosts; omit -H, or unset "
          "TF_CONFIG");
+  if (options.launch.nodes)
+    fail(ErrorKind::InvalidArgument,
+         "tutti run: -H starts the launchers of all hosts, so it cannot be combined with --nnodes; omit one "
+         "of them");
   const std::string rsh = options.rsh.empty() ? environment.get(kRshVariable).value_or("") : options.rsh;
   return launch_on_hosts(fill_slots(parse_hosts(options.hosts), options.launch.workers.value_or(0)), command,
                          variables, RemoteShell::of(rsh, options.remote_tutti), options.launch);
@@ -124,12 +165,9 @@ int run_command(const std::vector<std::string>& arguments, const Environment& en
   std::vector<std::string> command = app.remaining();
   if (!command.empty() && command.front().starts_with('-')) {
     const std::string name = command.front().substr(0, command.front().find('='));
-    const std::vector<std::string> known = {"--workers", "--ps",           "--evaluator",     "--hosts",
-                                            "-x",        "--restarts",     "--start-timeout", "--help",
-                                            "--rsh",     "--remote-tutti", "--insecure"};
     fail(ErrorKind::InvalidArgument,
          "tutti run: there is no flag '{}'{}; put the program's flags after its name", name,
-         did_you_mean(name, known));
+         did_you_mean(name, flags_of(app)));
   }
   // A `--` after the program's name belongs to the program.
   const auto rest = command.empty() && dashes != arguments.end() ? dashes + 1 : dashes;
@@ -139,16 +177,20 @@ int run_command(const std::vector<std::string>& arguments, const Environment& en
   }
   const ForwardedVariables variables =
       forward_variables(options.variables, with_insecure(environment, options));
+  take_nodes(options);
+  if (app.count("--ports") > 0) options.launch.ports = parse_port_range(options.ports);
   options.launch.master = wants_master(command, variables.environment);
   if (app.count("--hosts") > 0) return run_on_hosts(options, command, variables, environment);
   return launch(command, variables.environment, options.launch);
 }
 
 int host_command(const std::vector<std::string>& arguments, const Environment& environment) {
-  const auto tasks = arguments.size() == 1 ? parse_int(arguments.front()) : std::nullopt;
+  const auto tasks = !arguments.empty() && arguments.size() <= 2 ? parse_int(arguments[0]) : std::nullopt;
   if (!tasks || *tasks < 1 || *tasks > 4 * kMostWorkersOfAHost)
     fail(ErrorKind::InvalidArgument, "tutti {}: this command is for `tutti run -H` alone", kHostLauncher);
-  return launch_for_host(static_cast<int>(*tasks), environment);
+  const auto ports =
+      arguments.size() == 2 ? std::optional(parse_port_range(arguments[1])) : std::optional<PortRange>();
+  return launch_for_host(static_cast<int>(*tasks), ports, environment);
 }
 
 }  // namespace tutti

@@ -95,6 +95,31 @@ TEST_F(OnTwoHosts, launchers_add_their_own_workers_and_end_with_the_bits_of_one)
   EXPECT_THAT(results.back().err, HasSubstr("4 workers connected over shm+tcp (on several hosts)"));
 }
 
+TEST_F(OnTwoHosts, launchers_of_nodes_meet_and_end_with_the_bits_of_one) {
+  for (const int node : {1, 0}) {
+    std::vector<std::string> launcher = (node == 0 ? hosts_->east() : hosts_->west()).here();
+    launcher = launcher + Words{program_path("tutti"),
+                                "run",
+                                "--nnodes",
+                                "2",
+                                "--node-rank",
+                                std::to_string(node),
+                                "--rendezvous",
+                                fmt::format("{}:4000", TwoHosts::kEastAddress),
+                                "--ports",
+                                "4001-4010",
+                                "-n",
+                                node == 0 ? "3" : "1",
+                                "--"};
+    tasks_.push_back(std::make_unique<RunningProgram>(
+        training_.command(launcher), training_.environment({"CUDA_VISIBLE_DEVICES=", kSecret})));
+  }
+  const auto results = wait_for_all(tasks_);
+  for (const ProgramResult& result : results) EXPECT_EQ(result.exit_code, 0) << result.err;
+  training_.expect_the_bits_of_one(results.back(), 4);
+  EXPECT_THAT(results.back().err, HasSubstr("4 workers connected over shm+tcp (on several hosts)"));
+}
+
 class MpirunOnTwoHosts : public OnTwoHosts {
  protected:
   void SetUp() override {

@@ -58,6 +58,9 @@ struct Launch {
   int err = -1;
   int complaint = -1;  // receives errno if the program cannot be executed
   pid_t launcher = -1;
+  int keep = -1;
+  int group = -1;
+  int death_signal = SIGKILL;
 };
 
 void restore_signals() {
@@ -71,8 +74,10 @@ void restore_signals() {
 [[noreturn]] void become(const Launch& launch) {
   setsid();
   restore_signals();
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  prctl(PR_SET_PDEATHSIG, launch.death_signal);
   if (getppid() != launch.launcher) _exit(1);  // the launcher died before prctl()
+  if (launch.keep >= 0) fcntl(launch.keep, F_SETFD, 0);
+  if (launch.group >= 0) static_cast<void>(write(launch.group, "0", 1));
   if (launch.pinned) sched_setaffinity(0, sizeof launch.cores, &launch.cores);
   if (launch.out >= 0) {
     const int null = open("/dev/null", O_RDONLY);
@@ -134,6 +139,9 @@ Child start_child(const std::vector<std::string>& command, const ChildOptions& o
   for (const int core : options.cores) CPU_SET(core, &launch.cores);
   launch.pinned = !options.cores.empty();
   launch.launcher = getpid();
+  launch.keep = options.keep;
+  launch.group = options.group.get();
+  launch.death_signal = options.death_signal;
 
   Pipe complaint = open_pipe();
   launch.complaint = complaint.write_end.get();

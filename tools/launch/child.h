@@ -1,5 +1,6 @@
 #pragma once
 
+#include <signal.h>
 #include <string>
 #include <sys/types.h>
 #include <vector>
@@ -20,10 +21,13 @@ struct ChildOptions {
   std::vector<int> cores = {};                // the cores to pin it to; empty: not pinned
   ChildOutput output = ChildOutput::Inherit;
   std::string output_file = {};  // for ChildOutput::File
+  int keep = -1;                 // a descriptor of this process that the program gets, too; -1: none
+  int death_signal = SIGKILL;    // sent to it when this process dies
+  FileDescriptor group = {};     // ControlGroup::entrance()
 };
 
-// A started program. It leads a session of its own, so that its process group is named by its pid, and it is
-// killed when this process dies.
+// A started program. It leads a session of its own, so that its process group is named by its pid, and it
+// gets a signal when this process dies.
 struct Child {
   pid_t pid = -1;
   FileDescriptor out;  // read ends, non-blocking, with Capture and Talk

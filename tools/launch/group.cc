@@ -50,7 +50,7 @@ bool has_own_error(const Outcome& outcome) {
 }  // namespace
 
 TaskGroup::TaskGroup(std::vector<std::string> command, const Environment& environment,
-                     std::vector<TaskPlan> tasks, SignalPipe& signals, JobWatch watch,
+                     std::vector<TaskPlan> tasks, SignalPipe& signals, JobWatch& watch,
                      const GroupOptions& options)
     : command_(std::move(command)),
       environment_(environment.variables()),
@@ -61,18 +61,14 @@ TaskGroup::TaskGroup(std::vector<std::string> command, const Environment& enviro
       pauses_(tasks_.size()),
       start_at_(tasks_.size()) {}
 
-TaskGroup::TaskGroup(std::vector<StartedHost> hosts, SignalPipe& signals, JobWatch watch,
+TaskGroup::TaskGroup(std::vector<StartedHost> hosts, SignalPipe& signals, JobWatch& watch,
                      const GroupOptions& options)
     : TaskGroup({}, Environment(), plans_of(hosts), signals, watch, options) {
   for (StartedHost& host : hosts) members_.emplace_back(host.name, std::move(host.launcher), out_, err_);
 }
 
 TaskGroup::~TaskGroup() {
-  const auto limit = Clock::now() + options_.kill_grace;
-  for (auto left = strays(); !left.empty() && Clock::now() < limit; left = strays()) {
-    for (const ProcessState& process : left) kill(process.pid, SIGKILL);
-    std::this_thread::sleep_for(kMoment);
-  }
+  watch_.end_all(options_.kill_grace, left_behind_);
   for (const Member& member : members_) {
     if (member.running()) waitpid(member.pid(), nullptr, WNOHANG);
   }
@@ -128,7 +124,7 @@ ChildOptions TaskGroup::options_for(size_t index) const {
     variables.emplace("OMP_NUM_THREADS", std::to_string(std::max<size_t>(1, child.cores.size())));
   }
   for (const auto& [name, value] : variables) child.environment.push_back(fmt::format("{}={}", name, value));
-  child.environment.push_back(watch_.mark.variable());
+  watch_.enrol(child);
   return child;
 }
 
@@ -277,8 +273,8 @@ void TaskGroup::take_children() {
     const auto member = std::find_if(members_.begin(), members_.end(),
                                      [&](const Member& m) { return m.running() && m.pid() == pid; });
     const bool stopped = WIFSTOPPED(status);
-    if (pid == watch_.guardian.pid()) {
-      stopped ? static_cast<void>(kill(pid, SIGCONT)) : replace_guardian();
+    if (pid == watch_.guardian()) {
+      stopped ? watch_.continue_guardian() : replace_guardian();
     } else if (member == members_.end()) {
       continue;  // a grandchild whose parent ended before it
     } else if (stopped) {
@@ -333,7 +329,7 @@ void TaskGroup::lose_evaluator(Member& member) {
 
 void TaskGroup::replace_guardian() {
   try {
-    watch_.guardian.replace();
+    watch_.replace_guardian();
     say("the guardian process was killed; a new one has been started");
   } catch (const Error& error) {
     say("the guardian process was killed and cannot be restarted: if this process is killed by kill -9, its "
@@ -543,11 +539,11 @@ void TaskGroup::leave_behind(const std::string& who, pid_t pid, std::string_view
 // Ends the processes that tasks have started and left behind, and kills them if they do not end.
 void TaskGroup::end_strays() {
   const auto limit = kill_at_.value_or(Clock::now() + options_.failure_grace);
-  signal_strays(SIGTERM);
-  for (auto left = strays(); !left.empty(); left = strays()) {
+  ask_strays_to_end();
+  for (auto left = watch_.living(left_behind_); !left.empty(); left = watch_.living(left_behind_)) {
     take_signals();
     const auto kill_at = kill_at_.value_or(limit);
-    if (Clock::now() >= kill_at) signal_strays(SIGKILL);
+    if (Clock::now() >= kill_at) watch_.kill_all(left_behind_);
     if (Clock::now() >= kill_at + options_.kill_grace) {
       for (const ProcessState& process : left)
         leave_behind(process.name, process.pid, "was started by a task, did not end after SIGKILL");
@@ -559,17 +555,9 @@ void TaskGroup::end_strays() {
   take_children();  // the last of them may be zombies
 }
 
-std::vector<ProcessState> TaskGroup::strays() const {
-  std::vector<ProcessState> left = watch_.processes.living();
-  std::erase_if(left, [&](const ProcessState& process) {
-    return std::find(left_behind_.begin(), left_behind_.end(), process.pid) != left_behind_.end();
-  });
-  return left;
-}
-
-void TaskGroup::signal_strays(int signal) {
-  for (const ProcessState& process : strays()) {
-    if (kill(process.pid, signal) == 0 || errno != EPERM) continue;
+void TaskGroup::ask_strays_to_end() {
+  for (const ProcessState& process : watch_.living(left_behind_)) {
+    if (send_signal(process, SIGTERM) != EPERM || watch_.reaches_all()) continue;
     leave_behind(process.name, process.pid, "was started by a task, belongs to another user");
   }
 }

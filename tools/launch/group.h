@@ -11,8 +11,7 @@
 #include <fmt/core.h>
 
 #include "tools/launch/host_link.h"
-#include "tools/launch/job_mark.h"
-#include "tools/launch/job_processes.h"
+#include "tools/launch/job_watch.h"
 #include "tools/launch/member.h"
 #include "tools/launch/output.h"
 #include "tools/launch/restart_pause.h"
@@ -59,13 +58,6 @@ struct StartedHost {
   Child launcher;
 };
 
-// Finds the processes of the job, and kills them if this process dies.
-struct JobWatch {
-  const JobMark& mark;
-  const JobProcesses& processes;
-  Guardian& guardian;
-};
-
 // The result of a whole group: the exit code of the first failure, or 0.
 struct GroupResult {
   int exit_code = 0;
@@ -80,9 +72,9 @@ class TaskGroup {
  public:
   // The references must outlive the group.
   TaskGroup(std::vector<std::string> command, const Environment& environment, std::vector<TaskPlan> tasks,
-            SignalPipe& signals, JobWatch watch, const GroupOptions& options = {});
+            SignalPipe& signals, JobWatch& watch, const GroupOptions& options = {});
   // A group of hosts. It passes its orders on to their launchers, which report for themselves.
-  TaskGroup(std::vector<StartedHost> hosts, SignalPipe& signals, JobWatch watch,
+  TaskGroup(std::vector<StartedHost> hosts, SignalPipe& signals, JobWatch& watch,
             const GroupOptions& options = {});
   ~TaskGroup();
   TaskGroup(const TaskGroup&) = delete;
@@ -131,8 +123,7 @@ class TaskGroup {
   void stop(int signal, std::chrono::milliseconds grace);
   void kill_overdue();
   void end_strays();
-  std::vector<ProcessState> strays() const;
-  void signal_strays(int signal);
+  void ask_strays_to_end();
   void leave_behind(const std::string& who, pid_t pid, std::string_view why);
   bool anyone_running() const;
   bool will_run(size_t index) const { return members_[index].running() || start_at_[index]; }
@@ -143,7 +134,7 @@ class TaskGroup {
   const std::vector<TaskPlan> tasks_;
   const GroupOptions options_;
   SignalPipe& signals_;
-  const JobWatch watch_;
+  JobWatch& watch_;
 
   Output out_{STDOUT_FILENO};
   Output err_{STDERR_FILENO};

@@ -49,14 +49,12 @@ struct RunResult {
 
 RunResult run_workers(const std::string& script, const GroupOptions& options) {
   SignalPipe signals({SIGCHLD, SIGTERM});
-  const JobMark mark;
-  JobProcesses processes;
-  Guardian guardian(mark, processes);
+  const std::string guardian = "cat >/dev/null; while [ -d \"$2\" ] && ! rmdir \"$2\"; do sleep 0.1; done";
+  JobWatch watch(-1, {"sh", "-c", guardian, "guardian"});
   const std::vector<TaskPlan> tasks = {{"worker/0", {{"INDEX", "0"}}, TaskRole::Worker},
                                        {"worker/1", {{"INDEX", "1"}}, TaskRole::Worker}};
   testing::internal::CaptureStderr();
-  TaskGroup group({"sh", "-c", script}, Environment::of_process(), tasks, signals,
-                  {mark, processes, guardian}, options);
+  TaskGroup group({"sh", "-c", script}, Environment::of_process(), tasks, signals, watch, options);
   RunResult result{group.run(), ""};
   result.err = testing::internal::GetCapturedStderr();
   return result;

@@ -2,18 +2,14 @@
 
 #include <array>
 #include <cerrno>
-#include <functional>
 #include <poll.h>
 #include <signal.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "tools/launch/line_splitter.h"
 #include "tutti/base/deadline.h"
-#include "tutti/base/error.h"
-#include "tutti/base/json.h"
 #include "tutti/base/text.h"
 
 namespace tutti {
@@ -21,7 +17,6 @@ namespace {
 
 constexpr std::string_view kReady = "ready ";
 constexpr std::string_view kEnd = "end ";
-constexpr const char* kWhat = "the message of a launcher";
 
 // Returns the text after the mark and this word.
 std::optional<std::string_view> after(std::string_view line, std::string_view word) {
@@ -38,21 +33,9 @@ std::string dump(const Json& message) {
   }
 }
 
-// Parses a message of JSON by this function. A field that is missing or of another type is a DataLoss.
-template <class Message>
-Message parsed(std::string_view text, const std::function<void(const Json&, Message&)>& read) {
-  const Json json = parse_json(text, kWhat, ErrorKind::DataLoss);
-  try {
-    Message message;
-    read(json, message);
-    return message;
-  } catch (const Json::exception& error) {
-    fail(ErrorKind::DataLoss, "{}: {}", kWhat, error.what());
-  }
-}
-
 HostJob read_job(const std::string& line) {
-  return parsed<HostJob>(line, [](const Json& message, HostJob& job) {
+  return parse_message(line, [](const Json& message) {
+    HostJob job;
     message.at("host").get_to(job.host);
     message.at("directory").get_to(job.directory);
     message.at("command").get_to(job.command);
@@ -62,6 +45,7 @@ HostJob read_job(const std::string& line) {
     for (const Json& task : message.at("tasks"))
       job.tasks.push_back({.job = task.at(0).get<std::string>(), .index = task.at(1).get<int>()});
     message.at("evaluator_restarts").get_to(job.evaluator_restarts);
+    return job;
   });
 }
 
@@ -96,11 +80,13 @@ std::string end_line(int exit_code) { return fmt::format("{}{}{}\n", kHostMark, 
 std::optional<HostReady> read_ready(std::string_view line) {
   const auto text = after(line, kReady);
   if (!text) return std::nullopt;
-  return parsed<HostReady>(*text, [](const Json& message, HostReady& ready) {
+  return parse_message(*text, [](const Json& message) {
+    HostReady ready;
     message.at("version").get_to(ready.version);
     message.at("ports").get_to(ready.ports);
     message.at("client").get_to(ready.client_address);
     message.at("own").get_to(ready.own_address);
+    return std::optional(ready);
   });
 }
 

@@ -7,6 +7,10 @@
 #include <string_view>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/base/json.h"
 #include "tutti/cluster/cluster_spec.h"
 #include "tutti/cluster/identity.h"
 
@@ -56,6 +60,18 @@ std::string end_line(int exit_code);
 // Parses a line of a host launcher, nullopt if it is none of that kind. A damaged message is a DataLoss.
 std::optional<HostReady> read_ready(std::string_view line);
 std::optional<int> read_end(std::string_view line);
+
+// Reads a message of JSON by this function. A field that is missing or of another type is a DataLoss.
+template <class Read>
+auto parse_message(std::string_view text, const Read& read) {
+  constexpr const char* kWhat = "the message of a launcher";
+  const Json json = parse_json(text, kWhat, ErrorKind::DataLoss);
+  try {
+    return read(json);
+  } catch (const Json::exception& error) {
+    fail(ErrorKind::DataLoss, "{}: {}", kWhat, error.what());
+  }
+}
 
 // Sent if there is nothing to say, so that the host launcher notices a connection that was cut.
 inline constexpr std::string_view kHeartbeat = "\n";

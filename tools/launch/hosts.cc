@@ -117,7 +117,7 @@ std::string JobHosts::fingerprint() const {
   return hash.hex();
 }
 
-JobHosts::Spread JobHosts::spread(const std::vector<int>& workers) const {
+Spread JobHosts::spread(const std::vector<int>& workers) const {
   TUTTI_CHECK(workers.size() == row_.size(), "{} numbers for {} hosts", workers.size(), row_.size());
   Ports ports(cluster_);
   ClusterSpec::Jobs jobs;

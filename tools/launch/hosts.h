@@ -10,6 +10,12 @@
 
 namespace tutti {
 
+// The tasks of a job, on its hosts.
+struct Spread {
+  ClusterSpec cluster;
+  std::vector<std::vector<Task>> tasks;  // by host
+};
+
 // The hosts of a job, from TF_CONFIG, which names one task per host. The launcher on each host starts as many
 // tasks as the host has GPUs, and all launchers compute the same larger cluster of these tasks. Immutable.
 class JobHosts {
@@ -33,10 +39,6 @@ class JobHosts {
   // The cluster with `workers[i]` tasks on host i. The first task of a host keeps its name and address. The
   // others follow it in rank and get the next free ports after its own; those of a chief's host are workers,
   // since there can be only one chief.
-  struct Spread {
-    ClusterSpec cluster;
-    std::vector<std::vector<Task>> tasks;  // by host
-  };
   Spread spread(const std::vector<int>& workers) const;
   // TF_CONFIG for a task of the larger cluster; its other entries stay as they are.
   std::string config_for(const ClusterSpec& cluster, const Task& task) const;

@@ -33,11 +33,7 @@ namespace {
 // Everything that a launcher needs to watch its processes.
 struct Watching {
   SignalPipe signals{{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGCHLD}};
-  JobMark mark;
-  JobProcesses processes;
-  Guardian guardian{mark, processes};
-
-  JobWatch watch() { return {mark, processes, guardian}; }
+  JobWatch watch;
 };
 
 // Waits for the reader.
@@ -51,17 +47,6 @@ void print(int stream, std::string_view text) {
 
 GroupResult ended_by(int signal) { return {.exit_code = 128 + signal, .interrupted = true}; }
 
-// Waits until the pause is over. Returns the signal that ends it earlier.
-std::optional<int> wait_for(std::chrono::seconds pause, SignalPipe& signals) {
-  const auto deadline = std::chrono::steady_clock::now() + pause;
-  while (std::chrono::steady_clock::now() < deadline) {
-    pollfd event{signals.descriptor(), POLLIN, 0};
-    poll(&event, 1, poll_time(deadline));
-    if (const auto signal = next_stop_signal(signals)) return signal;
-  }
-  return std::nullopt;
-}
-
 // Runs a job, and again after a failure, up to `restarts` times.
 int run_with_restarts(int restarts, SignalPipe& signals, const std::function<GroupResult()>& run) {
   RestartPause pauses;
@@ -74,7 +59,8 @@ int run_with_restarts(int restarts, SignalPipe& signals, const std::function<Gro
     const std::chrono::seconds pause = pauses.next(std::chrono::steady_clock::now() - begin);
     print(STDERR_FILENO,
           fmt::format("tutti run: restart {} of {}{}\n", restart + 1, restarts, describe_pause(pause)));
-    if (const auto signal = wait_for(pause, signals)) return ended_by(*signal).exit_code;
+    if (const auto signal = await_signal(signals, std::chrono::steady_clock::now() + pause))
+      return ended_by(*signal).exit_code;
   }
 }
 
@@ -103,8 +89,8 @@ void enter(const std::string& directory, const Environment& environment, const L
   std::filesystem::current_path(home);
 }
 
-HostReady ready_with(int tasks, const Environment& environment) {
-  HostReady ready{std::string(version()), free_ports(tasks), "", ""};
+HostReady ready_with(const HeldPorts& ports, const Environment& environment) {
+  HostReady ready{std::string(version()), ports.numbers(), "", ""};
   // "CLIENT PORT SERVER PORT". An address with a zone ("fe80::1%eth0") means nothing to other hosts.
   const std::vector<std::string> words = split(environment.get("SSH_CONNECTION").value_or(""), ' ');
   const bool usable = words.size() == 4 && words[0].find('%') == std::string::npos;
@@ -130,7 +116,7 @@ int run_job_of(const HostJob& job, const Environment& environment, LauncherOrder
   const GroupOptions options{
       .evaluator_restarts = job.evaluator_restarts, .host = job.host, .orders = &orders};
   Watching watching;
-  return TaskGroup(job.command, whole, std::move(plans), watching.signals, watching.watch(), options)
+  return TaskGroup(job.command, whole, std::move(plans), watching.signals, watching.watch, options)
       .run()
       .exit_code;
 }
@@ -149,8 +135,7 @@ int launch(const std::vector<std::string>& command, const Environment& environme
   return run_with_restarts(one_by_one ? 0 : options.restarts, watching.signals, [&] {
     Plan plan = planner.plan(watching.signals);
     if (plan.signal) return ended_by(*plan.signal);
-    return TaskGroup(command, of_tasks, std::move(plan.tasks), watching.signals, watching.watch(), group)
-        .run();
+    return TaskGroup(command, of_tasks, std::move(plan.tasks), watching.signals, watching.watch, group).run();
   });
 }
 
@@ -164,14 +149,15 @@ int launch_on_hosts(const std::vector<HostSlots>& hosts, const std::vector<std::
   return run_with_restarts(options.restarts, watching.signals, [&] {
     HostsStart start = start_hosts(hosts, command, of_tasks, shell, options, watching.signals);
     if (start.signal) return ended_by(*start.signal);
-    return TaskGroup(std::move(start.hosts), watching.signals, watching.watch()).run();
+    return TaskGroup(std::move(start.hosts), watching.signals, watching.watch).run();
   });
 }
 
-int launch_for_host(int tasks, const Environment& environment) {
+int launch_for_host(int tasks, const std::optional<PortRange>& range, const Environment& environment) {
   constexpr std::chrono::seconds kJobTime{600};
+  const HeldPorts ports(tasks, range);
   // The login shell may have printed something without the end of a line.
-  print(STDOUT_FILENO, "\n" + to_line(ready_with(tasks, environment)));
+  print(STDOUT_FILENO, "\n" + to_line(ready_with(ports, environment)));
   LauncherOrders orders(STDIN_FILENO);
   const HostJob job = orders.await_job(kJobTime);
   int code = 0;

@@ -1,19 +1,24 @@
 #include "tools/launch/meeting.h"
 
 #include <algorithm>
+#include <memory>
+#include <mutex>
 #include <poll.h>
+#include <set>
 #include <signal.h>
+#include <unistd.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
-#include "tools/launch/line_socket.h"
-#include "tools/launch/meeting_host.h"
-#include "tools/launch/meeting_words.h"
+#include "tools/launch/host_link.h"
 #include "tutti/base/address.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/net.h"
 #include "tutti/base/random_key.h"
+#include "tutti/base/this_host.h"
+#include "tutti/comm/table/tcp_rendezvous.h"
 
 namespace tutti {
 namespace {
@@ -21,147 +26,269 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// The pause between two attempts to connect.
-constexpr milliseconds kPause{100};
-// The time for one of several addresses; a host that is down does not answer.
-constexpr milliseconds kConnectTime{3000};
-// The time beyond its timeout that a guest waits for the first host to say who is missing.
-constexpr milliseconds kLastWord{2000};
-constexpr milliseconds kSendTime{5000};
+// The pause between two looks at the table, or attempts to find it.
+constexpr milliseconds kPause{50};
+// The time for one attempt to connect. Signals wait for its end.
+constexpr milliseconds kAttempt{1000};
+// The time that others have to hear the answer, and to leave.
+constexpr milliseconds kFarewell{5000};
+constexpr size_t kMostNamed = 20;
+constexpr const char* kPurpose = "launchers";
 
-// A launcher that connects to that of the first host.
-class MeetingGuest {
+// The keys of the table. The first launcher sets the terms, and the answer, which is "" if it ends without
+// one; the others hold their offers.
+constexpr const char* kTerms = "terms";
+constexpr const char* kAnswer = "answer";
+constexpr const char* kRefused = "refused";  // the last launcher that does not fit, and why
+std::string offer_key(size_t host) { return fmt::format("offer/{}", host); }
+
+// Identifies this process in messages.
+std::string this_launcher() { return fmt::format("{} (pid {})", host_name(), getpid()); }
+
+Json to_json(const HostOffer& offer) {
+  return {{"address", offer.address}, {"ports", offer.ports}, {"workers", offer.workers}};
+}
+
+HostOffer offer_in(const Json& json) {
+  HostOffer offer;
+  json.at("address").get_to(offer.address);
+  json.at("ports").get_to(offer.ports);
+  json.at("workers").get_to(offer.workers);
+  if (offer.workers < 1 || offer.workers > kMostWorkersOfAHost)
+    fail(ErrorKind::DataLoss, "a launcher offers {} workers", offer.workers);
+  return offer;
+}
+
+// One launcher at a meeting. The same table serves all of them, and they look into it again and again.
+class Participant {
  public:
-  MeetingGuest(const JobHosts& hosts, int workers, const MeetingOptions& options, SignalPipe& signals)
-      : hosts_(hosts), workers_(workers), options_(options), signals_(signals) {}
+  Participant(const Meeting& meeting, const HostOffer& own, const MeetingOptions& options,
+              SignalPipe& signals, const Log& log)
+      : meeting_(meeting),
+        options_(options),
+        signals_(signals),
+        log_(log),
+        word_(Json{{"offer", to_json(own)}, {"from", this_launcher()}, {"id", random_key()}}.dump()) {}
 
-  MeetingResult run() {
-    while (!signal_) {
-      if (auto all = talk(connect())) return {std::move(all->workers), std::move(all->launch), std::nullopt};
-      wait_for(-1, POLLIN, std::min(deadline_, Clock::now() + kPause));
-      if (!signal_ && Clock::now() >= deadline_) give_up();
-    }
-    return {{}, "", signal_};
-  }
+  MeetingResult host();
+  MeetingResult visit();
 
  private:
-  // Returns true if the socket is ready; false if the time is up or a signal has come.
-  bool wait_for(int socket, int16_t event, Clock::time_point time) {
-    while (!signal_ && Clock::now() < time) {
-      std::vector<pollfd> events = {{socket, event, 0}, {signals_.descriptor(), POLLIN, 0}};
-      poll(events.data(), events.size(), poll_time(time));
-      if (events[1].revents != 0) signal_ = next_stop_signal(signals_);
-      if (events[0].revents != 0) return true;
-    }
-    return false;
-  }
+  const std::string& name(size_t host) const { return meeting_.hosts.at(host); }
+  std::optional<int> pause() { return await_signal(signals_, std::min(deadline_, Clock::now() + kPause)); }
+  bool is_late() const { return Clock::now() >= deadline_; }
+  comm::ServedRendezvous serve();
+  void take_notice(comm::Rendezvous& table);
+  std::shared_ptr<comm::Rendezvous> try_to_find();
+  std::optional<MeetingResult> take_part(comm::Rendezvous& table);
+  void require_to_fit(comm::Rendezvous& table);
+  MeetingResult result_in(const std::string& answer);
+  std::string missing(comm::Rendezvous& table) const;
+  [[noreturn]] void fail_late(const std::string& missing, const std::string& more = "");
 
-  LineSocket connect() {
-    const Address address = parse_address(hosts_.first_address());
-    const Resolved found = resolve(address.host, address.port);
-    if (found.addresses.empty()) trouble_ = found.trouble;
-    for (const SocketAddress& place : found.addresses) {
-      if (signal_) break;
-      Connected connected = connect_awaiting(place, [this](int socket) {
-        return wait_for(socket, POLLOUT, std::min(deadline_, Clock::now() + kConnectTime));
-      });
-      if (connected.error == 0) return {std::move(connected.socket), hosts_.name_of(0)};
-      trouble_ = errno_text(connected.error);
-    }
-    return {FileDescriptor(), ""};
-  }
-
-  // Returns the answer for all launchers, or nullopt if there was none and another attempt may help.
-  std::optional<Answer> talk(LineSocket socket) {
-    if (!socket.is_open()) return std::nullopt;
-    trouble_ = "a program listens there, but does not answer";
-    const auto challenge = hear(socket, deadline_);
-    auto proof = challenge ? MeetingProof::of_caller(options_.secret, *challenge) : std::nullopt;
-    if (challenge && !proof) no_launcher(*challenge);
-    if (!proof) return std::nullopt;
-    const Hello hello{*hosts_.own(), workers_, until(deadline_), hosts_.fingerprint()};
-    if (!socket.send(proof->line(Side::Caller, to_text(hello)), kSendTime)) return std::nullopt;
-    const auto line = hear(socket, deadline_ + kLastWord);
-    return line ? take_answer(*proof, *line) : std::nullopt;
-  }
-
-  std::optional<std::string> hear(LineSocket& socket, Clock::time_point deadline) {
-    while (socket.is_open()) {
-      if (!wait_for(socket.descriptor(), POLLIN, deadline)) return std::nullopt;
-      if (auto line = socket.read_line(Answer::kLongest)) return line;
-    }
-    trouble_ = "the connection was closed";
-    return std::nullopt;
-  }
-
-  void no_launcher(const std::string& line) {
-    trouble_ = fmt::format("the program there is not a launcher of this version: it sent '{}'",
-                           harmless(line.substr(0, kLongestQuote)));
-  }
-
-  std::optional<Answer> take_answer(MeetingProof& proof, const std::string& line) {
-    const auto said = proof.read(Side::Listener, line);
-    if (said && !said->proved)
-      fail(ErrorKind::InvalidArgument,
-           "tutti run: the launcher of {} has another secret; set the same TUTTI_SECRET on all hosts",
-           hosts_.name_of(0));
-    std::optional<Answer> answer = said ? read_answer(said->text) : std::nullopt;
-    if (answer && answer->kind == Answer::Kind::No)
-      fail(ErrorKind::InvalidArgument, "tutti run: {} refused this launcher: {}", hosts_.name_of(0),
-           answer->text);
-    if (answer && answer->kind == Answer::Kind::Late)
-      fail(ErrorKind::Timeout,
-           "tutti run: after {:g} s not all launchers have connected to {}; missing: {}. Start tutti run "
-           "there too, or raise --start-timeout",
-           seconds(options_.timeout), hosts_.first_address(), answer->text);
-    if (answer && fits(answer->workers)) return answer;
-    no_launcher(line);
-    return std::nullopt;
-  }
-
-  bool fits(const std::vector<int>& workers) const {
-    if (workers.size() != hosts_.row().size()) return false;
-    for (size_t host = 0; host < workers.size(); ++host) {
-      if (hosts_.is_server(host) && workers[host] != 1) return false;
-    }
-    return workers[*hosts_.own()] == workers_;
-  }
-
-  [[noreturn]] void give_up() const {
-    fail(ErrorKind::Timeout,
-         "tutti run: the launcher of {}, to which all others connect, did not answer within {:g} s ({}). "
-         "Start tutti run there too, or raise --start-timeout",
-         hosts_.name_of(0), seconds(options_.timeout), trouble_);
-  }
-
-  const JobHosts& hosts_;
-  const int workers_;
+  const Meeting& meeting_;
   const MeetingOptions& options_;
-  const Clock::time_point deadline_ = Clock::now() + options_.timeout;
   SignalPipe& signals_;
+  const Log& log_;
+  const std::string word_;  // what this launcher says of itself, unlike any other one
+  const Clock::time_point deadline_ = Clock::now() + options_.timeout;
 
-  std::optional<int> signal_;
-  std::string trouble_;  // why the last attempt failed
+  std::set<size_t> noticed_ = {};  // the hosts that have come
+  std::string refused_;            // the value of kRefused that was reported
+  std::string trouble_;            // why the last attempt to find the table has failed
+  bool failed_ = false;            // for good
+  std::mutex mutex_;
+  std::string stranger_;  // the last client that was not a launcher; guarded by mutex_
 };
+
+comm::ServedRendezvous Participant::serve() {
+  const Address address = parse_address(meeting_.address);
+  comm::ServeOptions serve{.port = static_cast<uint16_t>(address.port),
+                           .key = options_.secret,
+                           .purpose = kPurpose,
+                           .report =
+                               [this](const std::string& text) {
+                                 log_.warning("{}", text);
+                                 const std::lock_guard lock(mutex_);
+                                 stranger_ = "; " + text;
+                               },
+                           .farewell = kFarewell};
+  serve.hosts = is_loopback(address.host) ? std::vector{address.host} : std::vector<std::string>();
+  return comm::serve_tcp_rendezvous(serve);
+}
+
+MeetingResult Participant::host() {
+  const comm::ServedRendezvous served = serve();
+  comm::ServedTable& table = *served.table;
+  table.set(offer_key(0), word_);
+  table.set(kTerms, meeting_.terms);
+  for (take_notice(table); !missing(table).empty(); take_notice(table)) {
+    if (is_late()) {
+      const std::string who = missing(table);
+      table.set(kAnswer, Json{{"missing", who}}.dump());
+      const std::lock_guard lock(mutex_);
+      fail_late(who, stranger_);
+    }
+    if (const auto signal = pause()) {
+      table.set(kAnswer, "");
+      return {.signal = signal};
+    }
+  }
+  // As soon as the others have their answer, workers may connect to this port. They must find the first
+  // worker there or nobody.
+  table.stop_listening();
+  if (const std::string left = missing(table); !left.empty()) {
+    table.set(kAnswer, "");
+    fail(ErrorKind::PeerLost,
+         "tutti run: the launcher of {} disconnected after all launchers had connected; start all of them "
+         "again",
+         left);
+  }
+  Json answer = {{"launch", random_key()}, {"offers", Json::array()}};
+  for (size_t host = 0; host < meeting_.hosts.size(); ++host)
+    answer["offers"].push_back(
+        parse_message(*table.peek(offer_key(host)), [](const Json& json) { return json.at("offer"); }));
+  table.set(kAnswer, answer.dump());
+  // The side that closes a TCP connection first keeps its port for a minute. This port is needed at once:
+  // the table's destructor waits until the others have left.
+  return result_in(answer.dump());
+}
+
+// Logs who has come, and who was refused.
+void Participant::take_notice(comm::Rendezvous& table) {
+  for (size_t host = 1; host < meeting_.hosts.size(); ++host) {
+    const auto word = table.peek(offer_key(host));
+    if (!word) noticed_.erase(host);
+    if (!word || !noticed_.insert(host).second) continue;
+    log_.debug("{} connected from {}", name(host),
+               parse_message(*word, [](const Json& json) { return json.at("from").get<std::string>(); }));
+  }
+  const std::string refused = table.peek(kRefused).value_or("");
+  if (refused != refused_) log_.warning("refused the launcher at {}", refused);
+  refused_ = refused;
+}
+
+MeetingResult Participant::visit() {
+  while (!is_late()) {
+    try {
+      if (const auto table = try_to_find()) {
+        if (auto result = take_part(*table)) return *std::move(result);
+      }
+    } catch (const Error& error) {
+      const bool may_come_again = error.kind() == ErrorKind::PeerLost || error.kind() == ErrorKind::Timeout;
+      if (failed_ || !may_come_again) throw;
+      trouble_ = "it has come, and gone again";
+    }
+    if (const auto signal = pause()) return {.signal = signal};
+  }
+  fail(ErrorKind::Timeout,
+       "tutti run: the launcher of {}, to which all others connect, did not answer within {:g} s ({}). Start "
+       "tutti run there too, or raise --start-timeout",
+       name(0), seconds(options_.timeout), trouble_);
+}
+
+std::shared_ptr<comm::Rendezvous> Participant::try_to_find() {
+  const Address address = parse_address(meeting_.address);
+  comm::FindAttempt attempt = comm::try_tcp_rendezvous({.hosts = {address.host},
+                                                        .port = static_cast<uint16_t>(address.port),
+                                                        .key = options_.secret,
+                                                        .purpose = kPurpose,
+                                                        .timeout = std::min(until(deadline_), kAttempt)});
+  if (attempt.found) return attempt.found->table;
+  if (!attempt.refused.empty())
+    fail(ErrorKind::InvalidArgument,
+         "tutti run: the launcher of {} has another secret; set the same TUTTI_SECRET on all hosts", name(0));
+  trouble_ = attempt.somebody.empty()
+                 ? attempt.nobody
+                 : "a program listens there, but does not answer as a launcher of this version";
+  return nullptr;
+}
+
+// Returns nullopt if the table ends without an answer.
+std::optional<MeetingResult> Participant::take_part(comm::Rendezvous& table) {
+  while (true) {
+    require_to_fit(table);
+    const auto answer = table.peek(kAnswer);
+    if (answer && answer->empty()) return std::nullopt;
+    if (answer) return result_in(*answer);
+    if (is_late()) fail_late(missing(table));
+    if (const auto signal = pause()) return MeetingResult{.signal = signal};
+  }
+}
+
+// Offers what this host has, as long as it is connected.
+void Participant::require_to_fit(comm::Rendezvous& table) {
+  const auto refuse = [&](const std::string& why) {
+    table.set(kRefused, fmt::format("{}: {}", this_launcher(), why));
+    fail(ErrorKind::InvalidArgument, "tutti run: the launcher of {} refused this one: {}", name(0), why);
+  };
+  if (table.get(kTerms, kFarewell) != meeting_.terms) refuse(meeting_.if_terms_differ);
+  const std::string there = table.hold(offer_key(meeting_.own), word_);
+  if (there == word_) return;
+  refuse(
+      fmt::format("{} is already running, at {}; {}", name(meeting_.own),
+                  parse_message(there, [](const Json& json) { return json.at("from").get<std::string>(); }),
+                  meeting_.if_index_is_taken));
+}
+
+MeetingResult Participant::result_in(const std::string& answer) {
+  return parse_message(answer, [&](const Json& json) {
+    if (json.contains("missing")) fail_late(json.at("missing").get<std::string>());
+    MeetingResult result{.launch = json.at("launch").get<std::string>()};
+    for (const Json& offer : json.at("offers")) result.hosts.push_back(offer_in(offer));
+    if (result.hosts.size() != meeting_.hosts.size())
+      fail(ErrorKind::DataLoss, "the launcher of {} answers for {} hosts, not {}", name(0),
+           result.hosts.size(), meeting_.hosts.size());
+    return result;
+  });
+}
+
+// Returns the names of the hosts whose launchers are missing: "worker/1 (b:2222), worker/3 (d:2222)".
+std::string Participant::missing(comm::Rendezvous& table) const {
+  std::vector<std::string> names;
+  for (size_t host = 1; host < meeting_.hosts.size(); ++host) {
+    if (!table.peek(offer_key(host))) names.push_back(name(host));
+  }
+  const size_t more = names.size() - std::min(names.size(), kMostNamed);
+  names.resize(names.size() - more);
+  return fmt::format("{}{}", fmt::join(names, ", "), more > 0 ? fmt::format(" and {} more", more) : "");
+}
+
+void Participant::fail_late(const std::string& missing, const std::string& more) {
+  failed_ = true;
+  fail(ErrorKind::Timeout,
+       "tutti run: after {:g} s not all launchers have connected to {}; missing: {}. Start tutti run there "
+       "too, or raise --start-timeout{}",
+       seconds(options_.timeout), meeting_.address, missing, more);
+}
 
 }  // namespace
 
-MeetingResult meet(const JobHosts& hosts, int workers, const MeetingOptions& options, SignalPipe& signals,
-                   const Log& log) {
-  if (hosts.row().size() == 1) return {{workers}, random_key(), std::nullopt};
+MeetingResult meet(const Meeting& meeting, const HostOffer& own, const MeetingOptions& options,
+                   SignalPipe& signals, const Log& log) {
+  if (meeting.hosts.size() == 1) return {.hosts = {own}, .launch = random_key()};
   log.info("{} starts {} and waits up to {:g} s for the launchers of the other {} at {}",
-           hosts.name_of(*hosts.own()), workers == 1 ? "1 worker" : fmt::format("{} workers", workers),
+           meeting.hosts[meeting.own], own.workers == 1 ? "1 worker" : fmt::format("{} workers", own.workers),
            seconds(options.timeout),
-           hosts.row().size() == 2 ? "host" : fmt::format("{} hosts", hosts.row().size() - 1),
-           hosts.first_address());
-  if (*hosts.own() == 0) return MeetingHost(hosts, workers, options, signals, log).run();
-  return MeetingGuest(hosts, workers, options, signals).run();
+           meeting.hosts.size() == 2 ? "host" : fmt::format("{} hosts", meeting.hosts.size() - 1),
+           meeting.address);
+  Participant participant(meeting, own, options, signals, log);
+  return meeting.own == 0 ? participant.host() : participant.visit();
 }
 
 std::optional<int> next_stop_signal(SignalPipe& signals) {
   while (const std::optional<int> signal = signals.next()) {
     if (*signal != SIGCHLD) return signal;
   }
+  return std::nullopt;
+}
+
+std::optional<int> await_signal(SignalPipe& signals, Clock::time_point deadline) {
+  do {
+    pollfd event{signals.descriptor(), POLLIN, 0};
+    poll(&event, 1, poll_time(deadline));
+    if (const auto signal = next_stop_signal(signals)) return signal;
+  } while (Clock::now() < deadline);
   return std::nullopt;
 }
 

@@ -5,17 +5,37 @@
 #include <string>
 #include <vector>
 
-#include "tools/launch/hosts.h"
 #include "tools/launch/signal_pipe.h"
 #include "tutti/base/log.h"
 
 namespace tutti {
 
-// The number of workers of each launcher, in the order of the hosts.
+inline constexpr int kMostWorkersOfAHost = 4096;
+
+// What the launcher of a host tells the others.
+struct HostOffer {
+  std::string address = "";     // at which the other hosts reach this one
+  std::vector<int> ports = {};  // free ones
+  int workers = 1;
+
+  bool operator==(const HostOffer&) const = default;
+};
+
+// What a launcher knows of the others before they meet.
+struct Meeting {
+  std::vector<std::string> hosts = {};  // their names, for messages: "worker/1 (node7:2222)"
+  size_t own = 0;                       // the index of this host
+  std::string address = {};             // HOST:PORT of the first host, where they meet
+  std::string terms = {};               // must be the same at all launchers
+  // Advice in errors, if the terms differ, and if two launchers have the same index.
+  std::string if_terms_differ = {};
+  std::string if_index_is_taken = {};
+};
+
 struct MeetingResult {
-  std::vector<int> workers;
-  std::string launch;         // identifies this start of the job (Identity::launch)
-  std::optional<int> signal;  // that this process received meanwhile and that ended the wait
+  std::vector<HostOffer> hosts = {};
+  std::string launch = "";         // identifies this start of the job (Identity::launch)
+  std::optional<int> signal = {};  // that this process received meanwhile and that ended the wait
 };
 
 struct MeetingOptions {
@@ -23,17 +43,19 @@ struct MeetingOptions {
   std::chrono::milliseconds timeout{300'000};
 };
 
-// Exchanges the numbers of workers with the launchers of all other hosts. They meet at the first host's
-// address. That launcher listens there until all have connected, and stops listening before it answers them,
-// since their workers connect to the same address. A launcher that disconnects before all have connected may
-// connect again.
-//   Timeout          not all connected in time; all that did name the missing ones
-//   InvalidArgument  TF_CONFIG or the secret is not the same on all hosts, or the address is in use
-//   PeerLost         a launcher disconnected after all had connected
-MeetingResult meet(const JobHosts& hosts, int workers, const MeetingOptions& options, SignalPipe& signals,
-                   const Log& log);
+// Exchanges the offers of the launchers of all hosts. The launcher of the first host serves a table at its
+// address (comm/table), until all others have come there, and frees the port before it answers them, since
+// workers may listen there next. A launcher that disconnects before all have come may come again.
+//   Timeout          not all came in time; all that did name the missing ones
+//   InvalidArgument  the terms or the secret are not the same on all hosts, or an index is taken
+//   Overloaded       the port is in use
+//   PeerLost         a launcher disconnected after all had come
+MeetingResult meet(const Meeting& meeting, const HostOffer& own, const MeetingOptions& options,
+                   SignalPipe& signals, const Log& log);
 
 // Returns the next signal other than SIGCHLD.
 std::optional<int> next_stop_signal(SignalPipe& signals);
+// Waits, but not beyond the deadline, and returns a signal that has come.
+std::optional<int> await_signal(SignalPipe& signals, std::chrono::steady_clock::time_point deadline);
 
 }  // namespace tutti

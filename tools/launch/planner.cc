@@ -1,36 +1,20 @@
 #include "tools/launch/planner.h"
 
 #include <algorithm>
+#include <map>
 
 #include <fmt/format.h>
 
 #include "tools/launch/gpus.h"
-#include "tools/launch/meeting.h"
-#include "tools/launch/meeting_words.h"
 #include "tutti/base/address.h"
 #include "tutti/base/error.h"
-#include "tutti/base/ports.h"
+#include "tutti/base/net.h"
 #include "tutti/base/random_key.h"
 #include "tutti/base/secret.h"
 #include "tutti/cluster/identity.h"
 
 namespace tutti {
 namespace {
-
-// Returns a cluster such as "ps|127.0.0.1:4710,worker|127.0.0.1:4711;127.0.0.1:4712".
-ClusterSpec cluster_of(const std::vector<std::pair<const char*, int>>& jobs) {
-  int tasks = 0;
-  for (const auto& [job, size] : jobs) tasks += size;
-  const std::vector<int> ports = free_ports(tasks);
-  auto port = ports.begin();
-  std::vector<std::pair<std::string, ClusterSpec::Tasks>> cluster;
-  for (const auto& [job, size] : jobs) {
-    if (size == 0) continue;
-    ClusterSpec::Tasks& addresses = cluster.emplace_back(job, ClusterSpec::Tasks()).second;
-    for (int index = 0; index < size; ++index) addresses.emplace(index, fmt::format("127.0.0.1:{}", *port++));
-  }
-  return ClusterSpec(cluster);
-}
 
 TaskPlan plan_of(const ClusterSpec& cluster, const Task& task, const std::string& launch) {
   return {task.short_name(),
@@ -55,14 +39,87 @@ std::string counted(size_t number, std::string_view what) {
   return fmt::format("{} {}{}", number, what, number == 1 ? "" : "s");
 }
 
+// What the launchers of TF_CONFIG know of each other.
+std::optional<Meeting> meeting_of(const JobHosts& hosts) {
+  if (!hosts.own()) return std::nullopt;
+  Meeting meeting{.own = *hosts.own(), .address = hosts.first_address(), .terms = hosts.fingerprint()};
+  for (size_t host = 0; host < hosts.row().size(); ++host) meeting.hosts.push_back(hosts.name_of(host));
+  meeting.if_terms_differ =
+      fmt::format("its TF_CONFIG lists different hosts than that of {}; give all hosts the same \"cluster\"",
+                  meeting.hosts.front());
+  meeting.if_index_is_taken = "give each host its own \"index\" in TF_CONFIG";
+  return meeting;
+}
+
+std::optional<Meeting> meeting_of(const LaunchOptions& options) {
+  const NodeOptions& nodes = *options.nodes;
+  Meeting meeting{.own = static_cast<size_t>(nodes.rank),
+                  .address = nodes.rendezvous,
+                  .terms = fmt::format("{} nodes, {} servers, {} more", nodes.count, options.servers,
+                                       more_tasks(options) - options.servers),
+                  .if_terms_differ =
+                      "its flags are not those of node 0; give all launchers the same "
+                      "--nnodes, --ps, --evaluator and PROGRAM",
+                  .if_index_is_taken = "give each launcher its own --node-rank"};
+  for (int node = 0; node < nodes.count; ++node) meeting.hosts.push_back(fmt::format("node {}", node));
+  return meeting;
+}
+
+std::optional<Meeting> meeting_of(const LaunchOptions& options, const std::optional<JobHosts>& hosts) {
+  if (options.nodes && hosts)
+    fail(ErrorKind::InvalidArgument,
+         "tutti run: --nnodes cannot be combined with TF_CONFIG, which also names hosts; omit --nnodes, or "
+         "unset TF_CONFIG");
+  if (options.nodes) return meeting_of(options);
+  return hosts ? meeting_of(*hosts) : std::nullopt;
+}
+
 }  // namespace
+
+int more_tasks(const LaunchOptions& options) {
+  return options.servers + (options.master ? 1 : 0) + (options.evaluator ? 1 : 0);
+}
+
+Spread spread_tasks(const std::vector<HostOffer>& hosts, const LaunchOptions& options) {
+  ClusterSpec::Jobs jobs;
+  std::map<std::string, int> next;
+  Spread all;
+  for (const HostOffer& host : hosts) {
+    const bool first = all.tasks.empty();
+    if (host.ports.size() != static_cast<size_t>(host.workers + (first ? more_tasks(options) : 0)))
+      fail(ErrorKind::DataLoss, "the host at {} offers {} ports for {} workers", host.address,
+           host.ports.size(), host.workers);
+    all.tasks.emplace_back();
+    auto port = host.ports.begin();
+    const auto add = [&](const std::string& job, int count) {
+      for (int i = 0; i < count; ++i, ++port) {
+        const Task task{.job = job, .index = next[job]++};
+        all.tasks.back().push_back(task);
+        if (job == kEvaluatorJob) continue;  // it is in no cluster
+        auto at =
+            std::find_if(jobs.begin(), jobs.end(), [&](const auto& entry) { return entry.first == job; });
+        if (at == jobs.end()) at = jobs.insert(jobs.end(), {job, {}});
+        at->second.emplace(task.index, to_string(Address{host.address, *port}));
+      }
+    };
+    add(kServerJob, first ? options.servers : 0);
+    add(kMasterJob, first && options.master ? 1 : 0);
+    add(kWorkerJob, host.workers);
+    add(kEvaluatorJob, first && options.evaluator ? 1 : 0);
+  }
+  all.cluster = ClusterSpec(std::move(jobs));
+  return all;
+}
 
 Planner::Planner(const Environment& environment, const LaunchOptions& options, const Log& log)
     : options_(options),
       secret_(environment.get("TUTTI_SECRET").value_or("")),
       log_(log),
       hosts_(JobHosts::from(environment)),
-      gpus_(visible_gpus(environment)) {
+      meeting_(meeting_of(options, hosts_)),
+      gpus_(visible_gpus(environment)),
+      ports_(hosts_ ? 0 : workers_here() + (!meeting_ || meeting_->own == 0 ? more_tasks(options) : 0),
+             options.ports) {
   if (stands_outside() && options_.workers.value_or(1) != 1) {
     fail(ErrorKind::InvalidArgument,
          "tutti run: -n {} is not possible: TF_CONFIG makes this host {}, which is a single process; omit -n",
@@ -74,6 +131,10 @@ Planner::Planner(const Environment& environment, const LaunchOptions& options, c
          "each with its own `tutti run`",
          options_.servers);
   }
+  if (hosts_ && options_.ports) {
+    fail(ErrorKind::InvalidArgument,
+         "tutti run: --ports cannot be combined with TF_CONFIG, which names the ports of its tasks");
+  }
   if (hosts_ && options_.evaluator) {
     fail(ErrorKind::InvalidArgument,
          "tutti run: --evaluator cannot be combined with TF_CONFIG; start the evaluator with a TF_CONFIG of "
@@ -81,16 +142,26 @@ Planner::Planner(const Environment& environment, const LaunchOptions& options, c
          "own, whose task has the type \"evaluator\"");
   }
   if (has_other_hosts())
-    require_secret(parse_address(hosts_->first_address()).host, !secret_.empty(), options_.insecure);
+    require_secret(parse_address(meeting_->address).host, !secret_.empty(), options_.insecure);
   if (stands_outside()) return;
   warn_of_missing_gpus(gpus_, log_);
   compare_numbers(static_cast<size_t>(workers_here()), gpus_.size(), options_.evaluator, log_);
 }
 
 Plan Planner::plan(SignalPipe& signals) const {
-  if (!hosts_) return on_this_machine();
-  if (!hosts_->own()) return {{{"evaluator", {}}}, std::nullopt};
-  return with_other_hosts(signals);
+  if (hosts_ && !hosts_->own()) return {{{"evaluator", {}}}, std::nullopt};
+  if (!meeting_) {
+    const Spread here = spread_tasks({{"127.0.0.1", ports_.numbers(), workers_here()}}, options_);
+    return {plan_tasks(here.cluster, here.tasks[0], random_key(), gpus_), std::nullopt};
+  }
+  const std::string first = parse_address(meeting_->address).host;
+  HostOffer own{.ports = ports_.numbers(), .workers = workers_here()};
+  if (!hosts_) own.address = meeting_->own == 0 ? first : address_towards(first);
+  const MeetingResult met = meet(*meeting_, own, {secret_, options_.start_timeout}, signals, log_);
+  if (met.signal) return {{}, met.signal};
+  if (hosts_) return {from_tf_config(met), std::nullopt};
+  const Spread all = spread_tasks(met.hosts, options_);
+  return {plan_tasks(all.cluster, all.tasks[meeting_->own], met.launch, gpus_), std::nullopt};
 }
 
 bool Planner::stands_outside() const {
@@ -103,30 +174,18 @@ int Planner::workers_here() const {
   return options_.workers.value_or(static_cast<int>(std::clamp<size_t>(gpus_.size(), 1, most)));
 }
 
-Plan Planner::on_this_machine() const {
-  const std::vector<std::pair<const char*, int>> jobs = {{kServerJob, options_.servers},
-                                                         {kMasterJob, options_.master ? 1 : 0},
-                                                         {kWorkerJob, workers_here()},
-                                                         {kEvaluatorJob, options_.evaluator ? 1 : 0}};
-  std::vector<Task> tasks;
-  for (const auto& [job, size] : jobs) {
-    for (int index = 0; index < size; ++index) tasks.push_back({.job = job, .index = index});
+std::vector<TaskPlan> Planner::from_tf_config(const MeetingResult& met) const {
+  std::vector<int> workers;
+  for (size_t host = 0; host < met.hosts.size(); ++host)
+    workers.push_back(hosts_->is_server(host) ? 1 : met.hosts[host].workers);
+  const Spread all = hosts_->spread(workers);
+  std::vector<TaskPlan> plans;
+  for (const Task& task : all.tasks.at(*hosts_->own())) {
+    plans.push_back(plan_of(all.cluster, task, met.launch));
+    plans.back().variables["TF_CONFIG"] = hosts_->config_for(all.cluster, task);
+    if (!stands_outside()) give_gpu(plans.size() - 1, gpus_, plans.back());
   }
-  const ClusterSpec cluster = cluster_of({jobs.begin(), jobs.end() - 1});  // it has no evaluator
-  return {plan_tasks(cluster, tasks, random_key(), gpus_), std::nullopt};
-}
-
-Plan Planner::with_other_hosts(SignalPipe& signals) const {
-  const MeetingResult met = meet(*hosts_, workers_here(), {secret_, options_.start_timeout}, signals, log_);
-  if (met.signal) return {{}, met.signal};
-  const JobHosts::Spread spread = hosts_->spread(met.workers);
-  Plan plan;
-  for (const Task& task : spread.tasks.at(*hosts_->own())) {
-    plan.tasks.push_back(plan_of(spread.cluster, task, met.launch));
-    plan.tasks.back().variables["TF_CONFIG"] = hosts_->config_for(spread.cluster, task);
-    if (!stands_outside()) give_gpu(plan.tasks.size() - 1, gpus_, plan.tasks.back());
-  }
-  return plan;
+  return plans;
 }
 
 std::vector<TaskPlan> plan_tasks(const ClusterSpec& cluster, const std::vector<Task>& tasks,

@@ -7,6 +7,7 @@
 #include "tools/launch/group.h"
 #include "tools/launch/hosts.h"
 #include "tools/launch/launcher.h"
+#include "tools/launch/meeting.h"
 #include "tools/launch/signal_pipe.h"
 #include "tutti/base/environment.h"
 #include "tutti/base/log.h"
@@ -17,6 +18,11 @@ inline constexpr const char* kServerJob = "ps";
 inline constexpr const char* kMasterJob = "master";
 inline constexpr const char* kWorkerJob = "worker";
 inline constexpr const char* kEvaluatorJob = "evaluator";
+
+// The number of servers, masters and evaluators, which are on the first host besides its workers.
+int more_tasks(const LaunchOptions& options);
+// Assigns the workers to these hosts, which offer one port for each task. Throws DataLoss if they do not.
+Spread spread_tasks(const std::vector<HostOffer>& hosts, const LaunchOptions& options);
 
 // Plans these tasks of a cluster, all of which run on this machine: one per job above and index, servers
 // first and the evaluator last. Each worker gets one of the GPUs, in turn. `launch` as Identity::launch.
@@ -31,33 +37,35 @@ struct Plan {
   std::optional<int> signal;  // that this process received meanwhile; there are no tasks then
 };
 
-// Decides which tasks this launcher starts, and which GPU each of them sees.
+// Decides which tasks this launcher starts, and which ports and which GPU each of them has. It must exist as
+// long as they.
 class Planner {
  public:
   // Logs a line if the numbers of workers and GPUs differ. Throws InvalidArgument if it would have to listen
   // to other hosts without a secret.
   Planner(const Environment& environment, const LaunchOptions& options, const Log& log);
 
-  // Must be called for every start of the job. Finds free ports on this machine, or meets the launchers of
-  // the other hosts, which come to the meeting when their former tasks have ended.
+  // Must be called for every start of the job. Meets the launchers of the other hosts, if there are any,
+  // which come to the meeting when their former tasks have ended.
   Plan plan(SignalPipe& signals) const;
   // Returns true if the launchers of other hosts start tasks of the same job.
-  bool has_other_hosts() const { return hosts_ && hosts_->row().size() > 1; }
+  bool has_other_hosts() const { return meeting_ && meeting_->hosts.size() > 1; }
   // Returns true if servers or a master keep the state, so that a task can be restarted without the others.
-  bool restarts_one_by_one() const { return !hosts_ && (options_.servers > 0 || options_.master); }
+  bool restarts_one_by_one() const { return !meeting_ && (options_.servers > 0 || options_.master); }
 
  private:
   // Returns true for a server or an evaluator, which is one process and sees all GPUs.
   bool stands_outside() const;
   int workers_here() const;
-  Plan on_this_machine() const;
-  Plan with_other_hosts(SignalPipe& signals) const;
+  std::vector<TaskPlan> from_tf_config(const MeetingResult& met) const;
 
   const LaunchOptions options_;
   const std::string secret_;  // that the user has given to all launchers; "": none
   const Log& log_;
-  const std::optional<JobHosts> hosts_;
+  const std::optional<JobHosts> hosts_;   // of TF_CONFIG
+  const std::optional<Meeting> meeting_;  // nullopt: all tasks are on this machine
   const std::vector<std::string> gpus_;
+  const HeldPorts ports_;  // for the tasks of this host, in all starts
 };
 
 }  // namespace tutti

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <deque>
 #include <filesystem>
 #include <map>
 #include <poll.h>
@@ -18,13 +19,13 @@
 #include "tools/launch/host_link.h"
 #include "tools/launch/line_splitter.h"
 #include "tools/launch/meeting.h"
-#include "tools/launch/meeting_words.h"
 #include "tools/launch/planner.h"
 #include "tutti/base/address.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/net.h"
 #include "tutti/base/random_key.h"
+#include "tutti/base/secret.h"
 #include "tutti/base/text.h"
 #include "tutti/base/version.h"
 
@@ -41,8 +42,14 @@ constexpr milliseconds kEndTime{1000};
 constexpr useconds_t kBetweenLooks = 10'000;
 // The maximum length of a line of a login shell or of ssh that is quoted in an error.
 constexpr size_t kLongestQuoteOfShell = 300;
+constexpr size_t kLongestVersion = 60;
 
 std::string this_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
+
+std::vector<std::string> command_here(std::vector<std::string> launcher) {
+  launcher.insert(launcher.begin(), this_program());
+  return launcher;
+}
 
 // A host launcher that is being started. Ends it if it is destroyed before release().
 class StartingHost {
@@ -55,17 +62,8 @@ class StartingHost {
     while (waitpid(child_.pid, nullptr, 0) < 0 && errno == EINTR) {
     }
   }
-  StartingHost(StartingHost&& other) noexcept
-      : host_(std::move(other.host_)),
-        tasks_(other.tasks_),
-        here_(other.here_),
-        child_(std::move(other.child_)),
-        received_(std::move(other.received_)),
-        last_line_(std::move(other.last_line_)),
-        ready_(std::move(other.ready_)) {
-    other.child_.pid = -1;
-  }
-  StartingHost& operator=(StartingHost&&) = delete;
+  StartingHost(const StartingHost&) = delete;
+  StartingHost& operator=(const StartingHost&) = delete;
 
   const std::string& name() const { return host_.host; }
   int workers() const { return host_.slots; }
@@ -134,7 +132,7 @@ class StartingHost {
       // The shell of the other host may print something of its own before.
       if (auto ready = read_ready(line)) ready_ = std::move(ready);
       const std::string words = line.substr(0, line.find_last_not_of(" \r\t") + 1);
-      if (!words.empty()) last_line_ = harmless(words.substr(0, kLongestQuoteOfShell));
+      if (!words.empty()) last_line_ = harmless(words, kLongestQuoteOfShell);
     }
     if (text.size() > LineSplitter::kLongestLine) text.clear();
   }
@@ -161,11 +159,14 @@ class HostsStarter {
     // spare.
     for (const HostSlots& host : hosts) {
       const bool here = is_this_host(host.host);
-      const int tasks = host.slots + (hosts_.empty() ? more_tasks() : 0);
-      const std::vector<std::string> local = {this_program(), kHostLauncher, std::to_string(tasks)};
+      const int tasks = host.slots + (hosts_.empty() ? more_tasks(options_) : 0);
+      std::vector<std::string> launcher = {kHostLauncher, std::to_string(tasks)};
+      if (options_.ports)
+        launcher.push_back(fmt::format("{}-{}", options_.ports->first, options_.ports->last));
       try {
-        hosts_.emplace_back(host, tasks, here,
-                            start_child(here ? local : shell_.command(host.host, tasks), child));
+        hosts_.emplace_back(
+            host, tasks, here,
+            start_child(here ? command_here(launcher) : shell_.command(host.host, launcher), child));
       } catch (const Error& error) {
         fail(error.kind(), "tutti run: host {}: {}", host.host, error.what());
       }
@@ -204,11 +205,14 @@ class HostsStarter {
                 .launch = random_key(),
                 .tasks = {},
                 .evaluator_restarts = options_.restarts};
-    std::vector<std::vector<Task>> tasks;
-    job.cluster = cluster(tasks);
+    std::vector<HostOffer> offers;
+    for (const StartingHost& host : hosts_)
+      offers.push_back({address_of(host), host.ready()->ports, host.workers()});
+    Spread all = spread_tasks(offers, options_);
+    job.cluster = std::move(all.cluster);
     for (size_t i = 0; i < hosts_.size(); ++i) {
       job.host = hosts_[i].name();
-      job.tasks = tasks[i];
+      job.tasks = all.tasks[i];
       if (hosts_[i].send(to_line(job), signals_, signal_)) continue;
       if (signal_) return {};
       fail(ErrorKind::PeerLost, "tutti run: host {}: its launcher was ready, but did not take its tasks",
@@ -220,10 +224,6 @@ class HostsStarter {
   }
 
  private:
-  int more_tasks() const {
-    return options_.servers + (options_.master ? 1 : 0) + (options_.evaluator ? 1 : 0);
-  }
-
   std::vector<std::string> missing() const {
     std::vector<std::string> names;
     for (const StartingHost& host : hosts_) {
@@ -254,7 +254,7 @@ class HostsStarter {
     if (ready.version == version() && ready.ports.size() == static_cast<size_t>(host.tasks())) return;
     fail(ErrorKind::InvalidArgument,
          "tutti run: host {} has tutti {} at {}, but this is {}; install the same version on all hosts",
-         host.name(), harmless(ready.version.substr(0, kLongestQuote)), shell_.tutti, version());
+         host.name(), harmless(ready.version, kLongestVersion), shell_.tutti, version());
   }
 
   [[noreturn]] void explain(StartingHost& host) const {
@@ -295,40 +295,12 @@ class HostsStarter {
     return host.name();
   }
 
-  // Fills `tasks` with those of each host: on the first one servers, the master and the evaluator as well.
-  ClusterSpec cluster(std::vector<std::vector<Task>>& tasks) const {
-    ClusterSpec::Jobs jobs;
-    std::map<std::string, int> next;
-    for (const StartingHost& host : hosts_) {
-      tasks.emplace_back();
-      const std::string name = address_of(host);
-      auto port = host.ready()->ports.begin();
-      const auto add = [&](const std::string& job, int count) {
-        for (int i = 0; i < count; ++i) {
-          const Task task{.job = job, .index = next[job]++};
-          tasks.back().push_back(task);
-          if (job == kEvaluatorJob) continue;
-          auto at =
-              std::find_if(jobs.begin(), jobs.end(), [&](const auto& entry) { return entry.first == job; });
-          if (at == jobs.end()) at = jobs.insert(jobs.end(), {job, {}});
-          at->second.emplace(task.index, to_string(Address{name, *port++}));
-        }
-      };
-      const bool first = tasks.size() == 1;
-      add(kServerJob, first ? options_.servers : 0);
-      add(kMasterJob, first && options_.master ? 1 : 0);
-      add(kWorkerJob, host.workers());
-      add(kEvaluatorJob, first && options_.evaluator ? 1 : 0);
-    }
-    return ClusterSpec(std::move(jobs));
-  }
-
   const RemoteShell& shell_;
   const LaunchOptions& options_;
   SignalPipe& signals_;
   std::optional<int> signal_;  // that came while the jobs were given
   const std::string directory_ = std::filesystem::current_path().string();
-  std::vector<StartingHost> hosts_;
+  std::deque<StartingHost> hosts_;
 };
 
 }  // namespace
@@ -346,12 +318,13 @@ bool RemoteShell::is_ssh() const { return std::filesystem::path(words.front()).f
 
 // ssh must not ask for a password, since nobody sees the question, must not need a terminal, and must notice
 // within a minute that the other host is gone. An option that the user gives comes first and so prevails.
-std::vector<std::string> RemoteShell::command(const std::string& host, int tasks) const {
+std::vector<std::string> RemoteShell::command(const std::string& host,
+                                              const std::vector<std::string>& launcher) const {
   std::vector<std::string> all = words;
   if (is_ssh())
     all.insert(all.end(), {"-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=30", "-o",
                            "ServerAliveInterval=15", "-o", "ServerAliveCountMax=3"});
-  all.insert(all.end(), {host, fmt::format("{} {} {}", quoted(tutti), kHostLauncher, tasks)});
+  all.insert(all.end(), {host, fmt::format("{} {}", quoted(tutti), fmt::join(launcher, " "))});
   return all;
 }
 

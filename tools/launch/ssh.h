@@ -21,8 +21,9 @@ struct RemoteShell {
   // Splits `command` at spaces; "" means ssh, and "" for `tutti` the path of this program.
   static RemoteShell of(const std::string& command, std::string tutti);
   bool is_ssh() const;
-  // The command line that starts a host launcher there. It has no secret, nor anything of the job.
-  std::vector<std::string> command(const std::string& host, int tasks) const;
+  // The command line that starts a host launcher, with these arguments, there. It has no secret, nor anything
+  // of the job.
+  std::vector<std::string> command(const std::string& host, const std::vector<std::string>& launcher) const;
 };
 
 struct HostsStart {

@@ -81,7 +81,7 @@ Sweep::Sweep(std::vector<std::string> command, const Environment& environment, S
       lock_(lock_folder(options_.folder)),
       err_(STDERR_FILENO),
       signals_({SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGCHLD}),
-      guardian_(mark_, processes_),
+      watch_(lock_.get()),
       restarts_(options_.runs.size()),
       pauses_(options_.runs.size()) {
   results_.command = command_;
@@ -95,11 +95,7 @@ Sweep::Sweep(std::vector<std::string> command, const Environment& environment, S
 Sweep::~Sweep() {
   for (const Running& running : running_) kill(-running.pid, SIGKILL);
   constexpr milliseconds kTimeToEnd{10'000};
-  const auto limit = Clock::now() + kTimeToEnd;
-  for (auto left = processes_.living(); !left.empty() && Clock::now() < limit; left = processes_.living()) {
-    for (const ProcessState& process : left) kill(process.pid, SIGKILL);
-    std::this_thread::sleep_for(milliseconds(10));
-  }
+  watch_.end_all(kTimeToEnd);
   for (const Running& running : running_) waitpid(running.pid, nullptr, WNOHANG);
 }
 
@@ -304,7 +300,7 @@ pid_t Sweep::start_process(size_t slot, std::vector<std::string> arguments, cons
   const std::vector<std::string> gpus = visible_gpus(environment_);
   if (!gpus.empty()) variables["CUDA_VISIBLE_DEVICES"] = gpus[slot % gpus.size()];
   for (const auto& [name, value] : variables) child.environment.push_back(fmt::format("{}={}", name, value));
-  child.environment.push_back(mark_.variable());
+  watch_.enrol(child);
   return start_child(arguments, child).pid;
 }
 
@@ -358,8 +354,8 @@ void Sweep::reap() {
   for (pid_t pid = waitpid(-1, &status, WNOHANG | WUNTRACED); pid > 0;
        pid = waitpid(-1, &status, WNOHANG | WUNTRACED)) {
     const bool stopped = WIFSTOPPED(status);
-    if (pid == guardian_.pid()) {
-      stopped ? static_cast<void>(kill(pid, SIGCONT)) : guardian_.replace();
+    if (pid == watch_.guardian()) {
+      stopped ? watch_.continue_guardian() : watch_.replace_guardian();
       continue;
     }
     const auto found = std::find_if(running_.begin(), running_.end(),

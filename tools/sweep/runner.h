@@ -6,8 +6,7 @@
 #include <sys/types.h>
 #include <vector>
 
-#include "tools/launch/job_mark.h"
-#include "tools/launch/job_processes.h"
+#include "tools/launch/job_watch.h"
 #include "tools/launch/outcome.h"
 #include "tools/launch/output.h"
 #include "tools/launch/restart_pause.h"
@@ -108,9 +107,7 @@ class Sweep {
 
   Output err_;
   SignalPipe signals_;
-  JobMark mark_;
-  JobProcesses processes_;
-  Guardian guardian_;
+  JobWatch watch_;
   std::vector<Running> running_;
   std::vector<int> restarts_;         // of each run, by this process
   std::vector<RestartPause> pauses_;  // by run

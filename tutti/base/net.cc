@@ -11,6 +11,8 @@
 
 #include <climits>
 
+#include "tutti/base/error.h"
+
 namespace tutti {
 
 using std::chrono::milliseconds;
@@ -38,6 +40,16 @@ Listening listen_with(const SocketAddress& address, int only_ipv6) {
     return {FileDescriptor(), 0, errno};
   listening.port = port_of(bound);
   return listening;
+}
+
+// Returns this machine's own address on the route to another: connecting a datagram socket sends nothing and
+// only asks the kernel for the route. Returns "" if there is no route.
+std::string address_on_route(const SocketAddress& to) {
+  const FileDescriptor socket(::socket(to.bytes.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  SocketAddress own;
+  const bool found = socket.get() >= 0 && ::connect(socket.get(), to.get(), to.size) == 0 &&
+                     ::getsockname(socket.get(), own.get(), &own.size) == 0;
+  return found ? numeric(own) : "";
 }
 
 }  // namespace
@@ -80,6 +92,19 @@ bool is_loopback(const SocketAddress& address) { return is_loopback(numeric(addr
 bool is_loopback(std::string_view numbers) {
   const bool v4 = numbers.find_first_not_of("0123456789.") == std::string_view::npos;
   return (v4 && numbers.starts_with("127.")) || numbers == "::1";
+}
+
+std::string address_towards(const std::string& host) {
+  if (host.empty()) return "127.0.0.1";
+  // A port is required, but any port will do.
+  const Resolved found = resolve(host, 9);
+  if (found.addresses.empty())
+    fail(ErrorKind::InvalidArgument, "host '{}' cannot be resolved: {}. Check the name", host, found.trouble);
+  for (const SocketAddress& to : found.addresses) {
+    std::string address = address_on_route(to);
+    if (!address.empty()) return address;
+  }
+  fail(ErrorKind::InvalidArgument, "this machine has no network route to host '{}'", host);
 }
 
 Connected connect_within(const SocketAddress& address, milliseconds patience) {

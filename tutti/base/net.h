@@ -35,6 +35,10 @@ int port_of(const SocketAddress& address);
 bool is_loopback(const SocketAddress& address);
 bool is_loopback(std::string_view numbers);
 
+// Returns this machine's own address towards a host; the loopback for "". Throws InvalidArgument if the name
+// cannot be resolved, or there is no route.
+std::string address_towards(const std::string& host);
+
 // A non-blocking TCP socket, or the value of errno.
 struct Connected {
   FileDescriptor socket;

@@ -10,12 +10,12 @@
 #include <utility>
 
 #include "tutti/base/error.h"
-#include "tutti/base/file.h"
+#include "tutti/base/text.h"
 
 namespace tutti {
 namespace {
 
-// A port stays taken while its socket lives, so that the next port found is a different one.
+// A port stays taken while its socket lives.
 struct BoundPort {
   FileDescriptor socket;
   int port;
@@ -28,42 +28,40 @@ std::optional<BoundPort> bind_port(int port) {
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_addr.s_addr = htonl(INADDR_ANY);
   socklen_t size = sizeof address;
   auto* generic = reinterpret_cast<sockaddr*>(&address);
   if (bind(descriptor.get(), generic, size) != 0 || getsockname(descriptor.get(), generic, &size) != 0)
     return std::nullopt;
+  // The port was nobody's. From here on, a program that sets this option as well may listen there.
+  const int yes = 1;
+  setsockopt(descriptor.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   return BoundPort{std::move(descriptor), ntohs(address.sin_port)};
 }
 
 BoundPort bind_any() {
   auto bound = bind_port(0);
   if (!bound)
-    fail(ErrorKind::Overloaded, "no free port on 127.0.0.1: {}; `tutti doctor` shows the range",
+    fail(ErrorKind::Overloaded, "no free port on this machine: {}; `tutti doctor` shows the range",
          errno_text(errno));
   return std::move(*bound);
 }
 
-struct Range {
-  int first;
-  int last;
-};
-
 // Returns the larger range of ports outside the system's ephemeral ports.
-Range quiet_ports() {
-  constexpr Range kUsual{32768, 60999};  // the default of Linux
-  constexpr int kFirst = 10000;          // too many services use ports below
+PortRange quiet_ports() {
+  constexpr PortRange kUsual{32768, 60999};  // the default of Linux
+  constexpr int kFirst = 10000;              // too many services use ports below
   constexpr int kLast = 65535;
-  Range served = kUsual;
+  PortRange served = kUsual;
   std::ifstream file("/proc/sys/net/ipv4/ip_local_port_range");
-  if (Range read{}; file >> read.first >> read.last) served = read;
-  return served.first - kFirst > kLast - served.last ? Range{kFirst, served.first - 1}
-                                                     : Range{served.last + 1, kLast};
+  if (PortRange read{}; file >> read.first >> read.last) served = read;
+  return served.first - kFirst > kLast - served.last ? PortRange{kFirst, served.first - 1}
+                                                     : PortRange{served.last + 1, kLast};
 }
 
 BoundPort bind_quiet(std::mt19937& random) {
   constexpr int kTries = 200;
-  const Range quiet = quiet_ports();
+  const PortRange quiet = quiet_ports();
   if (quiet.last - quiet.first < kTries) return bind_any();
   for (int i = 0; i < kTries; ++i) {
     if (auto bound = bind_port(std::uniform_int_distribution<int>(quiet.first, quiet.last)(random)))
@@ -72,17 +70,41 @@ BoundPort bind_quiet(std::mt19937& random) {
   return bind_any();
 }
 
+// Tries all ports of the range, from any one of them on, so that jobs that start together seldom collide.
+BoundPort bind_in(const PortRange& range, std::mt19937& random) {
+  const int size = range.last - range.first + 1;
+  const int begin = std::uniform_int_distribution<int>(0, size - 1)(random);
+  for (int i = 0; i < size; ++i) {
+    if (auto bound = bind_port(range.first + (begin + i) % size)) return std::move(*bound);
+  }
+  fail(ErrorKind::Overloaded,
+       "too few of the ports {}-{} are free on this machine (`ss -tan` shows who uses them; a closed "
+       "connection "
+       "keeps its port for a minute): give a larger range",
+       range.first, range.last);
+}
+
 }  // namespace
 
-std::vector<int> free_ports(int count) {
-  std::mt19937 random(std::random_device{}());
-  std::vector<BoundPort> bound;
-  std::vector<int> ports;
-  for (int i = 0; i < count; ++i) {
-    bound.push_back(bind_quiet(random));
-    ports.push_back(bound.back().port);
-  }
-  return ports;
+PortRange parse_port_range(std::string_view text) {
+  const size_t dash = text.find('-');
+  const auto first = parse_int(text.substr(0, dash));
+  const auto last = dash == std::string_view::npos ? first : parse_int(text.substr(dash + 1));
+  const PortRange all;
+  if (!first || !last || *first < all.first || *last > all.last || *first > *last)
+    fail(ErrorKind::InvalidArgument, "'{}' is not a range of ports, such as 2222-2300", text);
+  return {static_cast<int>(*first), static_cast<int>(*last)};
 }
+
+HeldPorts::HeldPorts(int count, const std::optional<PortRange>& range) {
+  std::mt19937 random(std::random_device{}());
+  for (int i = 0; i < count; ++i) {
+    BoundPort bound = range ? bind_in(*range, random) : bind_quiet(random);
+    sockets_.push_back(std::move(bound.socket));
+    numbers_.push_back(bound.port);
+  }
+}
+
+std::vector<int> free_ports(int count) { return HeldPorts(count).numbers(); }
 
 }  // namespace tutti

@@ -1,13 +1,39 @@
 #pragma once
 
+#include <optional>
+#include <string_view>
 #include <vector>
+
+#include "tutti/base/file.h"
 
 namespace tutti {
 
-// Returns different TCP ports of 127.0.0.1 at which nothing listens now. If possible they lie outside the
-// system's range of ephemeral ports, so that no other program is given one of them by chance before the
-// caller listens at it, and then receives connections that were meant for the caller. Throws Overloaded if no
-// port is free.
+struct PortRange {
+  int first = 1;
+  int last = 65535;
+};
+
+// Parses "2222-2300", or "2222" for one port. Throws an InvalidArgument that quotes the text.
+PortRange parse_port_range(std::string_view text);
+
+// Different TCP ports of this machine, at which nothing listens. As long as this object lives, no other
+// program is given one of them by chance, nor by another object of this type; but a program that is told the
+// port can listen there (listen_at), once or again and again. Connections that are made before are refused.
+class HeldPorts {
+ public:
+  HeldPorts() = default;
+  // Takes them from this range; nullopt: if possible from outside the system's range of ephemeral ports.
+  // Throws Overloaded if there are not so many free ports.
+  explicit HeldPorts(int count, const std::optional<PortRange>& range = std::nullopt);
+
+  const std::vector<int>& numbers() const { return numbers_; }
+
+ private:
+  std::vector<FileDescriptor> sockets_;
+  std::vector<int> numbers_;
+};
+
+// Returns ports that were free a moment ago, for tests and benchmarks.
 std::vector<int> free_ports(int count);
 
 }  // namespace tutti

@@ -1,5 +1,6 @@
 #include "tutti/base/secret.h"
 
+#include <algorithm>
 #include <array>
 #include <openssl/crypto.h>
 #include <openssl/hmac.h>
@@ -31,6 +32,13 @@ std::string hmac_sha256(std::string_view key, std::string_view text) {
 
 bool equal_proofs(std::string_view one, std::string_view other) {
   return one.size() == other.size() && CRYPTO_memcmp(one.data(), other.data(), one.size()) == 0;
+}
+
+std::string harmless(std::string_view bytes, size_t most) {
+  std::string text(bytes.substr(0, most));
+  std::replace_if(
+      text.begin(), text.end(), [](unsigned char c) { return c < ' ' || c > '~'; }, '?');
+  return text;
 }
 
 void require_secret(const std::string& host, bool has_secret, bool insecure) {

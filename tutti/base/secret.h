@@ -36,6 +36,10 @@ bool equal_proofs(std::string_view one, std::string_view other);
 // Returns an HMAC-SHA256 (RFC 2104) in hexadecimal digits.
 std::string hmac_sha256(std::string_view key, std::string_view text);
 
+// Returns the first bytes of what a stranger has sent, in printable form: they cannot move a terminal's
+// cursor.
+std::string harmless(std::string_view bytes, size_t most);
+
 // Throws InvalidArgument if other machines can connect to this host (a name or an address of this machine; ""
 // means all of them) and need no secret, unless the user says that this is all right.
 void require_secret(const std::string& host, bool has_secret, bool insecure);

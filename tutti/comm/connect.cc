@@ -285,6 +285,14 @@ std::string backend_for(const Context& context, const Roster& roster) {
   return roster.one_host() ? "shm" : asked.substr(plus + 1);
 }
 
+// Returns the port of this task in the cluster; 0 if that names none.
+uint16_t own_port(const Context& context) {
+  const ClusterSpec& cluster = context.cluster();
+  const Task& task = context.task();
+  if (!cluster.has_job(task.job) || !cluster.tasks(task.job).contains(task.index)) return 0;
+  return static_cast<uint16_t>(parse_address(cluster.address(task.job, task.index)).port);
+}
+
 std::unique_ptr<Transport> make_network(const Context& context, const Roster& roster,
                                         const std::string& name) {
   const auto table = with_prefix(roster.table, name + "/");
@@ -295,6 +303,7 @@ std::unique_ptr<Transport> make_network(const Context& context, const Roster& ro
                                  .who = roster.who,
                                  .holder = roster.who.front(),
                                  .peer_host = roster.one_host() ? "" : roster.master_host,
+                                 .port = own_port(context),
                                  .timeout = timeout});
   }
   mpi_initialise();

@@ -1,53 +1,45 @@
 #include "tutti/comm/rendezvous.h"
 
-#include <condition_variable>
-#include <map>
-#include <mutex>
 #include <utility>
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 
 namespace tutti::comm {
+void LocalRendezvous::set(const std::string& key, const std::string& value) {
+  const std::lock_guard lock(mutex_);
+  values_[key] = value;
+  changed_.notify_all();
+}
+
+std::string LocalRendezvous::get(const std::string& key, std::chrono::milliseconds timeout) {
+  std::unique_lock lock(mutex_);
+  if (!changed_.wait_until(lock, deadline_after(timeout), [&] { return values_.contains(key); }))
+    fail(ErrorKind::Timeout,
+         "no rank set '{}' within {:g} s: look at the output of the other ranks, or raise --timeout", key,
+         seconds(timeout));
+  return values_[key];
+}
+
+std::optional<std::string> LocalRendezvous::peek(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  const auto found = values_.find(key);
+  return found == values_.end() ? std::nullopt : std::optional(found->second);
+}
+
+std::string LocalRendezvous::set_once(const std::string& key, const std::string& value) {
+  const std::lock_guard lock(mutex_);
+  const auto [place, added] = values_.emplace(key, value);
+  if (added) changed_.notify_all();
+  return place->second;
+}
+
+void LocalRendezvous::remove(const std::string& key) {
+  const std::lock_guard lock(mutex_);
+  values_.erase(key);
+}
+
 namespace {
-
-class LocalRendezvous final : public Rendezvous {
- public:
-  void set(const std::string& key, const std::string& value) override {
-    const std::lock_guard lock(mutex_);
-    values_[key] = value;
-    changed_.notify_all();
-  }
-
-  std::string get(const std::string& key, std::chrono::milliseconds timeout) override {
-    std::unique_lock lock(mutex_);
-    if (!changed_.wait_until(lock, deadline_after(timeout), [&] { return values_.contains(key); }))
-      fail(ErrorKind::Timeout,
-           "no rank set '{}' within {:g} s: look at the output of the other ranks, or raise --timeout", key,
-           seconds(timeout));
-    return values_[key];
-  }
-
-  std::optional<std::string> peek(const std::string& key) override {
-    const std::lock_guard lock(mutex_);
-    const auto found = values_.find(key);
-    return found == values_.end() ? std::nullopt : std::optional(found->second);
-  }
-
-  std::string set_once(const std::string& key, const std::string& value) override {
-    const std::lock_guard lock(mutex_);
-    const auto [place, added] = values_.emplace(key, value);
-    if (added) changed_.notify_all();
-    return place->second;
-  }
-
-  bool ended() const override { return false; }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::map<std::string, std::string> values_;  // guarded by mutex_
-};
 
 class PrefixedRendezvous final : public Rendezvous {
  public:
@@ -61,6 +53,9 @@ class PrefixedRendezvous final : public Rendezvous {
   std::optional<std::string> peek(const std::string& key) override { return table_->peek(prefix_ + key); }
   std::string set_once(const std::string& key, const std::string& value) override {
     return table_->set_once(prefix_ + key, value);
+  }
+  std::string hold(const std::string& key, const std::string& value) override {
+    return table_->hold(prefix_ + key, value);
   }
   bool ended() const override { return table_->ended(); }
 

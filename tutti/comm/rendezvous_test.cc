@@ -1,7 +1,9 @@
 #include "tutti/comm/rendezvous.h"
 
+#include <cerrno>
 #include <latch>
 #include <set>
+#include <thread>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -34,6 +36,7 @@ void expect_to_be_a_table(Rendezvous& table) {
   EXPECT_EQ(table.get("a", milliseconds(0)), std::string("\0two\n", 5));
   EXPECT_EQ(table.set_once("b", ""), "");
   EXPECT_EQ(table.set_once("b", "late"), "");
+  EXPECT_EQ(table.hold("b", "later"), "");
   EXPECT_EQ(table.get("b", kLong), "");
 }
 
@@ -106,6 +109,32 @@ TEST(TcpRendezvous, set_once_lets_one_of_many_win) {
   }));
   EXPECT_EQ(std::set(winners.begin(), winners.end()).size(), 1);
   EXPECT_EQ(served.table->peek("winner"), winners[0]);
+}
+
+TEST(TcpRendezvous, keeps_what_is_held_as_long_as_the_connection) {
+  const auto served = serve_table();
+  auto holder = find_table(served.port);
+  const auto other = find_table(served.port);
+  EXPECT_EQ(holder->hold("place", "mine"), "mine");
+  EXPECT_EQ(holder->hold("place", "mine again"), "mine");
+  EXPECT_EQ(other->hold("place", "taken"), "mine");
+  EXPECT_EQ(with_prefix(other, "pla")->peek("ce"), "mine");
+  EXPECT_EQ(with_prefix(other, "other ")->hold("place", "free"), "free");
+  holder.reset();
+  while (served.table->peek("place")) std::this_thread::yield();
+  EXPECT_EQ(other->hold("place", "taken"), "taken");
+  EXPECT_EQ(served.table->peek("other place"), "free");
+}
+
+TEST(TcpRendezvous, gives_its_port_back_and_keeps_its_clients) {
+  const auto served = serve_table();
+  const auto client = find_table(served.port);
+  served.table->stop_listening();
+  EXPECT_EQ(connect_within(resolve("127.0.0.1", served.port).addresses.at(0), kLong).error, ECONNREFUSED);
+  const auto next = serve_table(served.port);
+  client->set("a", "1");
+  EXPECT_EQ(served.table->peek("a"), "1");
+  EXPECT_EQ(next.table->peek("a"), std::nullopt);
 }
 
 TEST(TcpRendezvous, names_key_and_address_of_what_is_never_set) {

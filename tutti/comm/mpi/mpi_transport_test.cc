@@ -30,7 +30,7 @@ using testing::operation;
 
 // Rank 0 serves the table and tells all others its address.
 std::shared_ptr<Rendezvous> table_of_ranks() {
-  static const auto kTable = [] {
+  static const std::shared_ptr<Rendezvous> kTable = []() -> std::shared_ptr<Rendezvous> {
     mpi_initialise();
     const bool serves = Environment::of_process().get("OMPI_COMM_WORLD_RANK") == "0";
     ServedRendezvous served;

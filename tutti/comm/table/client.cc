@@ -54,21 +54,23 @@ std::string receive(const FileDescriptor& socket, size_t size, Clock::time_point
 
 }  // namespace
 
-Greeting greet(const FileDescriptor& socket, const std::string& key, Clock::time_point deadline) {
+Greeting greet(const FileDescriptor& socket, std::string_view purpose, const std::string& key,
+               Clock::time_point deadline) {
   const auto why_none = [&] { return Clock::now() >= deadline ? Greeting::Silent : Greeting::Foreign; };
-  const std::string magic = receive(socket, kMagic.size(), deadline);
-  if (magic != kMagic.substr(0, magic.size())) return Greeting::Foreign;
+  const std::string expected = opening(purpose);
+  const std::string opened = receive(socket, expected.size(), deadline);
+  if (opened != expected.substr(0, opened.size())) return Greeting::Foreign;
   const std::string of_server = receive(socket, kNonceSize, deadline);
   if (of_server.size() != kNonceSize) return why_none();
   const Nonces nonces{of_server, random_key()};
-  const std::string answer = nonces.of_caller + prove(key, Side::Caller, kPurpose, nonces);
+  const std::string answer = nonces.of_caller + prove(key, Side::Caller, purpose, nonces);
   // The answer fits into the connection's buffer.
   if (send(socket.get(), answer.data(), answer.size(), MSG_NOSIGNAL) != static_cast<ssize_t>(answer.size()))
     return Greeting::Foreign;
   const std::string verdict = receive(socket, kVerdictSize, deadline);
   if (verdict.size() != kVerdictSize) return why_none();
   const bool same =
-      verdict[0] == kWelcome && equal_proofs(verdict.substr(1), prove(key, Side::Listener, kPurpose, nonces));
+      verdict[0] == kWelcome && equal_proofs(verdict.substr(1), prove(key, Side::Listener, purpose, nonces));
   return same ? Greeting::Done : Greeting::Refused;
 }
 
@@ -96,11 +98,15 @@ std::string Client::set_once(const std::string& key, const std::string& value) {
   return ask({Verb::SetOnce, key, value}).value;
 }
 
+std::string Client::hold(const std::string& key, const std::string& value) {
+  return ask({Verb::Hold, key, value}).value;
+}
+
 Reply Client::ask(const Request& request) {
   if (request.key.size() > kLongestKey || request.value.size() > kLongestValue)
     fail(ErrorKind::InvalidArgument,
-         "the table of the ranks accepts keys of up to {} and values of up to {} bytes, not {} and {}",
-         kLongestKey, kLongestValue, request.key.size(), request.value.size());
+         "a table accepts keys of up to {} and values of up to {} bytes, not {} and {}", kLongestKey,
+         kLongestValue, request.key.size(), request.value.size());
   const std::lock_guard lock(mutex_);
   // Discards the answer to an earlier call that has timed out.
   if (owed_) await_reply();

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "tutti/base/file.h"
 #include "tutti/comm/rendezvous.h"
@@ -15,12 +16,12 @@ namespace tutti::comm::table {
 enum class Greeting {
   Done,
   Silent,   // no answer in time
-  Foreign,  // not a table, or it closed the connection
+  Foreign,  // not such a table, or it closed the connection
   Refused,  // a table with another key
 };
 
 // Performs the handshake with the server; a client does this first on its connection.
-Greeting greet(const FileDescriptor& socket, const std::string& key,
+Greeting greet(const FileDescriptor& socket, std::string_view purpose, const std::string& key,
                std::chrono::steady_clock::time_point deadline);
 
 // A table at the other end of a connection. Only one call is in progress at a time. If the server does not
@@ -35,6 +36,7 @@ class Client final : public Rendezvous {
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
   std::optional<std::string> peek(const std::string& key) override;
   std::string set_once(const std::string& key, const std::string& value) override;
+  std::string hold(const std::string& key, const std::string& value) override;
   bool ended() const override { return ended_; }
 
  private:

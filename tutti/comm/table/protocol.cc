@@ -22,7 +22,7 @@ size_t size_at(std::string_view bytes, size_t place) {
 
 bool is_verb(char c) {
   const auto verb = static_cast<Verb>(c);
-  return verb == Verb::Set || verb == Verb::Peek || verb == Verb::SetOnce;
+  return verb == Verb::Set || verb == Verb::Peek || verb == Verb::SetOnce || verb == Verb::Hold;
 }
 
 bool is_status(char c) {
@@ -32,10 +32,12 @@ bool is_status(char c) {
 }
 
 [[noreturn]] void fail_foreign() {
-  fail(ErrorKind::DataLoss, "the received bytes do not follow the protocol of the table of the ranks");
+  fail(ErrorKind::DataLoss, "the received bytes do not follow the protocol of a table");
 }
 
 }  // namespace
+
+std::string opening(std::string_view purpose) { return "tutti table 3 " + std::string(purpose) + "\n"; }
 
 std::string encode(const Request& request) {
   std::string bytes(1, static_cast<char>(request.verb));

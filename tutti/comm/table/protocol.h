@@ -8,21 +8,21 @@
 
 #include "tutti/base/secret.h"
 
-// The protocol between the process that holds a table of the ranks and those that use it. It begins as
-// tutti/base/secret.h says: kMagic and the nonce of the server, the nonce and the proof of the client, the
-// verdict and the proof of the server.
+// The protocol between the process that holds a table and those that use it. It begins as
+// tutti/base/secret.h says: the opening and the nonce of the server, the nonce and the proof of the client,
+// the verdict and the proof of the server.
 namespace tutti::comm::table {
 
-inline constexpr std::string_view kMagic = "tutti table 2\n";
-inline constexpr std::string_view kPurpose = "table";  // of the proofs
-inline constexpr size_t kChallengeSize = kMagic.size() + kNonceSize;
+// Returns the first line of the server. `purpose` says for whom the table is, so that nobody takes the table
+// of others at the same address for the own one; it is also the purpose of the proofs.
+std::string opening(std::string_view purpose);
 inline constexpr size_t kAnswerSize = kNonceSize + kProofSize;
 // The verdict is kWelcome or kRefusal, followed by the server's proof.
 inline constexpr char kWelcome = 'y';
 inline constexpr char kRefusal = 'n';
 inline constexpr size_t kVerdictSize = 1 + kProofSize;
 
-enum class Verb : char { Set = 's', Peek = 'p', SetOnce = 'o' };
+enum class Verb : char { Set = 's', Peek = 'p', SetOnce = 'o', Hold = 'h' };
 
 struct Request {
   Verb verb = Verb::Peek;

@@ -25,17 +25,18 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Time limit between connecting and the proof, which a rank sends at once.
+// Time limit between connecting and the proof, which a client sends at once.
 constexpr milliseconds kGreeting{5000};
 constexpr size_t kMostStrangers = 64;
 constexpr int kMostAtOnce = 32;     // connections accepted, or buffers read, before others get their turn
 constexpr milliseconds kRest{100};  // pause when the system has no sockets or memory left
 constexpr int kMostReports = 5;
+constexpr size_t kLongestQuote = 60;
 constexpr size_t kMostBytes = size_t{256} << 20;
 
 FileDescriptor make_event() {
   FileDescriptor event(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (event.get() < 0) fail_errno(errno, "creating an eventfd for the table of the ranks");
+  if (event.get() < 0) fail_errno(errno, "creating an eventfd for a table");
   return event;
 }
 
@@ -46,16 +47,26 @@ bool is_open(const FileDescriptor& socket) { return socket.get() >= 0; }
 }  // namespace
 
 Server::Server(std::vector<Listening> listeners, const ServeOptions& options,
-               std::shared_ptr<Rendezvous> table)
+               std::shared_ptr<LocalRendezvous> table)
     : options_(options), table_(std::move(table)), wake_(make_event()), listeners_(std::move(listeners)) {
-  thread_ = start_thread("serving the table of the ranks", [this] { serve(); });
+  thread_ = start_thread("serving the table of the " + options_.purpose, [this] { serve(); });
 }
 
 Server::~Server() {
   ending_ = true;
+  wake();
+  thread_.join();
+}
+
+void Server::stop_listening() {
+  closing_ = true;
+  wake();
+  listening_.wait(true);
+}
+
+void Server::wake() {
   const uint64_t one = 1;
   static_cast<void>(::write(wake_.get(), &one, sizeof one));
-  thread_.join();
 }
 
 void Server::serve() {
@@ -71,7 +82,7 @@ void Server::serve() {
       try {
         attend(client);
       } catch (const std::exception&) {
-        client.socket = FileDescriptor();  // it sent invalid data, or there is no memory for it
+        close(client);  // it sent invalid data, or there is no memory for it
       }
     }
     forget_closed();
@@ -101,11 +112,17 @@ void Server::wait() {
     if (!client.known || client.leaving) next = std::min(next, client.deadline);
   }
   poll(events.data(), events.size(), poll_time(next));
-  if (!ending_ || ends_at_ != Clock::time_point::max()) return;
+  take_orders();
+}
+
+void Server::take_orders() {
   uint64_t told = 0;
   static_cast<void>(::read(wake_.get(), &told, sizeof told));
-  ends_at_ = Clock::now() + options_.farewell;
+  if (ending_ && ends_at_ == Clock::time_point::max()) ends_at_ = Clock::now() + options_.farewell;
+  if (!ending_ && !closing_) return;
   listeners_.clear();
+  listening_ = false;
+  listening_.notify_all();
 }
 
 void Server::accept_all() {
@@ -127,7 +144,7 @@ void Server::accept_from(const Listening& listener) {
     setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     try {
       Client client{std::move(socket), random_key(), Clock::now() + kGreeting};
-      client.unsent = std::string(kMagic) + client.nonce;
+      client.unsent = opening(options_.purpose) + client.nonce;
       clients_.push_back(std::move(client));
     } catch (const std::exception&) {
       return;  // no memory: the client finds its connection closed, and tries again
@@ -147,7 +164,7 @@ bool Server::drop_oldest_stranger() {
   const auto oldest = std::find_if(clients_.begin(), clients_.end(),
                                    [](const Client& c) { return !c.known && is_open(c.socket); });
   if (oldest == clients_.end()) return false;
-  oldest->socket = FileDescriptor();
+  close(*oldest);
   return true;
 }
 
@@ -160,12 +177,12 @@ void Server::attend(Client& client) {
     while (client.known) {
       const auto request = take_request(client.received);
       if (!request) break;
-      client.unsent += encode(answer(*request));
+      client.unsent += encode(answer(client, *request));
     }
     send(client);
   }
   const bool late = (!client.known || client.leaving) && Clock::now() >= client.deadline;
-  if (late || (client.leaving && client.unsent.empty())) client.socket = FileDescriptor();
+  if (late || (client.leaving && client.unsent.empty())) close(client);
 }
 
 // Reads one buffer from a client, and from a stranger at most its answer. Returns false if nothing is
@@ -176,7 +193,7 @@ bool Server::receive(Client& client) {
   const ssize_t count = recv(client.socket.get(), buffer.data(), room, MSG_DONTWAIT);
   if (count < 0 && may_go_on()) return false;
   if (count <= 0) {
-    client.socket = FileDescriptor();
+    close(client);
     return false;
   }
   client.received.append(buffer.data(), static_cast<size_t>(count));
@@ -184,29 +201,34 @@ bool Server::receive(Client& client) {
 }
 
 void Server::read_answer(Client& client) {
+  if (client.received.find_first_not_of("0123456789abcdef") != std::string::npos) {
+    report_refusal(client, fmt::format("it is not a task of this version: it sent '{}'",
+                                       harmless(client.received, kLongestQuote)));
+    return close(client);
+  }
   if (client.received.size() < kAnswerSize) return;
   const Nonces nonces{client.nonce, client.received.substr(0, kNonceSize)};
   const std::string proof = client.received.substr(kNonceSize, kProofSize);
   client.received.clear();
-  client.known = equal_proofs(proof, prove(options_.key, Side::Caller, kPurpose, nonces));
+  client.known = equal_proofs(proof, prove(options_.key, Side::Caller, options_.purpose, nonces));
   client.leaving = !client.known;
-  if (!client.known) report_refusal(client);
-  client.unsent = client.known ? kWelcome + prove(options_.key, Side::Listener, kPurpose, nonces)
+  if (!client.known)
+    report_refusal(client,
+                   "it belongs to another job, or has another secret. Give all tasks of a job the same "
+                   "TUTTI_SECRET");
+  client.unsent = client.known ? kWelcome + prove(options_.key, Side::Listener, options_.purpose, nonces)
                                : kRefusal + std::string(kProofSize, '-');
 }
 
 // Only the first ones, since a stranger may try as often as it likes.
-void Server::report_refusal(const Client& client) {
+void Server::report_refusal(const Client& client, std::string_view why) {
   if (!options_.report || ++reports_ > kMostReports) return;
   SocketAddress peer;
   if (::getpeername(client.socket.get(), peer.get(), &peer.size) != 0) return;
-  options_.report(
-      fmt::format("refused a connection from {}: it belongs to another job, or has another secret. Give all "
-                  "tasks of a job the same TUTTI_SECRET",
-                  numeric(peer)));
+  options_.report(fmt::format("refused a connection from {}: {}", numeric(peer), why));
 }
 
-Reply Server::answer(const Request& request) {
+Reply Server::answer(Client& client, const Request& request) {
   auto value = table_->peek(request.key);
   if (request.verb == Verb::Peek) return value ? Reply{Status::Value, *std::move(value)} : Reply{};
   // Entries that this process has set itself are not counted.
@@ -214,7 +236,8 @@ Reply Server::answer(const Request& request) {
   const size_t after = rest + request.value.size() + (value ? 0 : request.key.size());
   if (after > kMostBytes) return {Status::Full, ""};
   if (request.verb == Verb::Set || !value) bytes_ = after;
-  if (request.verb == Verb::SetOnce) return {Status::Value, table_->set_once(request.key, request.value)};
+  if (request.verb == Verb::Hold && !value) client.held.push_back(request.key);
+  if (request.verb != Verb::Set) return {Status::Value, table_->set_once(request.key, request.value)};
   table_->set(request.key, request.value);
   return {};
 }
@@ -224,11 +247,16 @@ void Server::send(Client& client) {
     const ssize_t count =
         ::send(client.socket.get(), client.unsent.data(), client.unsent.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (count < 0 && may_go_on()) return;
-    if (count < 0) {
-      client.socket = FileDescriptor();
-      return;
-    }
+    if (count < 0) return close(client);
     client.unsent.erase(0, static_cast<size_t>(count));
+  }
+}
+
+void Server::close(Client& client) {
+  client.socket = FileDescriptor();
+  for (const std::string& key : std::exchange(client.held, {})) {
+    bytes_ -= std::min(bytes_, key.size() + table_->peek(key).value_or("").size());
+    table_->remove(key);
   }
 }
 

@@ -16,7 +16,8 @@
 
 namespace tutti::comm::table {
 
-// Serves a table of this process to clients that know the key, in one thread. A client that has not proved
+// Serves a table of this process to clients that know the key, in one thread. Removes what a client holds
+// when its connection ends. A client that has not proved
 // this yet (a stranger) may send kAnswerSize bytes and has a few seconds; if there are many strangers, the
 // oldest is disconnected. Nothing that one client sends or fails to send makes the others wait.
 //
@@ -24,10 +25,14 @@ namespace tutti::comm::table {
 // table ended in good order.
 class Server {
  public:
-  Server(std::vector<Listening> listeners, const ServeOptions& options, std::shared_ptr<Rendezvous> table);
+  Server(std::vector<Listening> listeners, const ServeOptions& options,
+         std::shared_ptr<LocalRendezvous> table);
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
+
+  // Returns once the port is free. The clients stay connected.
+  void stop_listening();
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -40,11 +45,14 @@ class Server {
     bool leaving = false;        // will be closed when all of `unsent` is sent
     std::string received = {};
     std::string unsent = {};
+    std::vector<std::string> held = {};  // keys
   };
 
   void serve();
   bool over() const;
   void wait();
+  void wake();
+  void take_orders();
   void accept_all();
   void accept_from(const Listening& listener);
   void make_room();
@@ -52,16 +60,19 @@ class Server {
   void attend(Client& client);
   bool receive(Client& client);
   void read_answer(Client& client);
-  void report_refusal(const Client& client);
-  Reply answer(const Request& request);
-  static void send(Client& client);
+  void report_refusal(const Client& client, std::string_view why);
+  Reply answer(Client& client, const Request& request);
+  void send(Client& client);
+  void close(Client& client);
   void forget_closed();
   void say_goodbye();
 
   const ServeOptions options_;
-  const std::shared_ptr<Rendezvous> table_;  // shared with the process that serves it
-  const FileDescriptor wake_;                // an event that tells the thread to end
+  const std::shared_ptr<LocalRendezvous> table_;  // shared with the process that serves it
+  const FileDescriptor wake_;                     // an event that tells the thread to look at its orders
   std::atomic<bool> ending_ = false;
+  std::atomic<bool> closing_ = false;
+  std::atomic<bool> listening_ = true;
 
   std::vector<Listening> listeners_;  // all below: used only by the thread
   std::list<Client> clients_;         // the oldest first

@@ -36,6 +36,9 @@ using ::testing::HasSubstr;
 using testing::kLong;
 using testing::serve_table;
 
+const std::string kOpening = table::opening("ranks");
+const size_t kChallengeSize = kOpening.size() + kNonceSize;
+
 class Stranger {
  public:
   explicit Stranger(int port)
@@ -90,8 +93,8 @@ TEST(Table, a_stranger_reads_and_writes_nothing) {
     stranger.say(said);
     shutdown(stranger.socket().get(), SHUT_WR);
     const std::string heard = stranger.hear();
-    EXPECT_TRUE(heard.starts_with(table::kMagic)) << heard;
-    EXPECT_LE(heard.size(), table::kChallengeSize + table::kVerdictSize);
+    EXPECT_TRUE(heard.starts_with(kOpening)) << heard;
+    EXPECT_LE(heard.size(), kChallengeSize + table::kVerdictSize);
   }
   EXPECT_EQ(served.table->peek("job"), "mine");
 }
@@ -100,7 +103,7 @@ TEST(Table, nothing_that_a_stranger_gets_tells_of_the_key) {
   const auto served = serve_tcp_rendezvous({.key = "secret"});
   const auto of_stranger = [&] {
     const Stranger stranger(served.port);
-    const std::string challenge = stranger.hear(table::kChallengeSize);
+    const std::string challenge = stranger.hear(kChallengeSize);
     stranger.say(std::string(table::kAnswerSize, '0'));
     return std::pair(challenge, stranger.hear());
   };
@@ -124,6 +127,27 @@ TEST(Table, those_with_another_key_are_told_so) {
               HasSubstr("refused a connection from 127.0.0.1: it belongs to another job"));
 }
 
+TEST(Table, is_not_found_by_those_for_whom_it_is_not) {
+  const auto served = serve_tcp_rendezvous({.key = "secret", .purpose = "launchers"});
+  const FindOptions options{
+      .hosts = {"127.0.0.1"}, .port = served.port, .key = "secret", .timeout = milliseconds(1)};
+  expect_error(ErrorKind::Timeout, HasSubstr("did not answer as the table"),
+               [&] { find_tcp_rendezvous(options); });
+  FindOptions right = options;
+  right.purpose = "launchers";
+  right.timeout = kLong;
+  EXPECT_TRUE(try_tcp_rendezvous(right).found);
+}
+
+TEST(Table, quotes_what_a_stranger_sends_in_a_form_that_does_no_harm) {
+  std::promise<std::string> report;
+  const auto served =
+      serve_tcp_rendezvous({.report = [&](const std::string& text) { report.set_value(text); }});
+  const Stranger stranger(served.port);
+  stranger.say("HELO\x1b[2J");
+  EXPECT_THAT(report.get_future().get(), HasSubstr("it sent 'HELO?[2J'"));
+}
+
 // A process that listens in place of the table learns nothing that grants access, and clients reject it.
 TEST(Table, a_server_without_the_key_is_refused) {
   const Listening listening = listen_at(resolve("127.0.0.1", 0).addresses.at(0));
@@ -131,8 +155,8 @@ TEST(Table, a_server_without_the_key_is_refused) {
     pollfd ready{listening.socket.get(), POLLIN, 0};
     poll(&ready, 1, -1);
     const FileDescriptor caller(accept(listening.socket.get(), nullptr, nullptr));
-    const std::string said = std::string(table::kMagic) + std::string(kNonceSize, '0') + table::kWelcome +
-                             std::string(kProofSize, '0');
+    const std::string said =
+        kOpening + std::string(kNonceSize, '0') + table::kWelcome + std::string(kProofSize, '0');
     ::send(caller.get(), said.data(), said.size(), MSG_NOSIGNAL);
     std::array<char, 200> buffer;
     while (recv(caller.get(), buffer.data(), buffer.size(), 0) > 0) {
@@ -150,7 +174,8 @@ TEST(Table, a_client_that_sends_nonsense_is_disconnected_before_it_costs_memory)
   for (const std::string& said : {std::string("s\xff\xff\xff\xff\xff\xff\xff\xff", 9), std::string("?"),
                                   std::string("p\0\0\0\0\1\0\0\1", 9)}) {
     const Stranger stranger(served.port);
-    ASSERT_EQ(table::greet(stranger.socket(), "secret", Clock::now() + kLong), table::Greeting::Done);
+    ASSERT_EQ(table::greet(stranger.socket(), "ranks", "secret", Clock::now() + kLong),
+              table::Greeting::Done);
     stranger.say(said);
     EXPECT_EQ(stranger.hear(), "");
   }
@@ -164,7 +189,7 @@ TEST(Table, silent_strangers_keep_no_rank_out) {
   found.table->set("a", "1");
   EXPECT_EQ(served.table->peek("a"), "1");
   // The oldest strangers were disconnected.
-  EXPECT_LE(strangers.front()->hear().size(), table::kChallengeSize);
+  EXPECT_LE(strangers.front()->hear().size(), kChallengeSize);
 }
 
 TEST(Table, does_with_few_descriptors) {

@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <optional>
 #include <sys/socket.h>
 #include <thread>
 #include <utility>
@@ -29,11 +28,10 @@ constexpr milliseconds kLongestRetry{50};
 // Time limit for each address: a host that is down or stopped does not answer at all.
 constexpr milliseconds kConnectTime{3000};
 
-// The table as used by the process that serves it.
-class Served final : public Rendezvous {
+class Served final : public ServedTable {
  public:
   Served(std::vector<Listening> listeners, const ServeOptions& options)
-      : table_(local_rendezvous()), server_(std::move(listeners), options, table_) {}
+      : table_(std::make_shared<LocalRendezvous>()), server_(std::move(listeners), options, table_) {}
 
   void set(const std::string& key, const std::string& value) override { table_->set(key, value); }
   std::string get(const std::string& key, milliseconds timeout) override { return table_->get(key, timeout); }
@@ -41,10 +39,14 @@ class Served final : public Rendezvous {
   std::string set_once(const std::string& key, const std::string& value) override {
     return table_->set_once(key, value);
   }
+  std::string hold(const std::string& key, const std::string& value) override {
+    return table_->hold(key, value);
+  }
   bool ended() const override { return false; }
+  void stop_listening() override { server_.stop_listening(); }
 
  private:
-  const std::shared_ptr<Rendezvous> table_;  // shared with the server's thread
+  const std::shared_ptr<LocalRendezvous> table_;  // shared with the server's thread
   table::Server server_;
 };
 
@@ -85,35 +87,41 @@ std::vector<Listening> listen_for(const ServeOptions& options) {
   return listeners;
 }
 
-// The results of the attempts so far, for the error message.
-struct Attempts {
-  std::string nobody = "";    // why there was no connection
-  std::string somebody = "";  // the host where a process listens that does not answer like a table
-  std::string refused = "";   // the host with a table that has another key
-};
-
-std::optional<FoundRendezvous> try_address(const FindOptions& options, const std::string& host,
-                                           const SocketAddress& address, Clock::time_point deadline,
-                                           Attempts& attempts) {
+void try_address(const FindOptions& options, const std::string& host, const SocketAddress& address,
+                 Clock::time_point deadline, FindAttempt& attempt) {
   const auto patience = [&] { return std::min(until(deadline), kConnectTime); };
   Connected connected = connect_within(address, patience());
   // Retrying would not help.
   if (connected.error == EMFILE || connected.error == ENFILE || connected.error == ENOMEM)
-    fail_errno(connected.error,
-               fmt::format("connecting to the table of the ranks at {}:{}", host, options.port));
+    fail_errno(connected.error, fmt::format("connecting to the table of the {} at {}:{}", options.purpose,
+                                            host, options.port));
   if (connected.error != 0) {
-    attempts.nobody = errno_text(connected.error);
-    return std::nullopt;
+    attempt.nobody = errno_text(connected.error);
+    return;
   }
   const int on = 1;
   setsockopt(connected.socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  const table::Greeting greeting = table::greet(connected.socket, options.key, Clock::now() + patience());
+  const table::Greeting greeting =
+      table::greet(connected.socket, options.purpose, options.key, Clock::now() + patience());
   if (greeting == table::Greeting::Done) {
     const std::string name = fmt::format("{}:{}", host, options.port);
-    return FoundRendezvous{std::make_shared<table::Client>(std::move(connected.socket), name), host};
+    attempt.found = {std::make_shared<table::Client>(std::move(connected.socket), name), host};
+  } else {
+    (greeting == table::Greeting::Refused ? attempt.refused : attempt.somebody) = host;
   }
-  (greeting == table::Greeting::Refused ? attempts.refused : attempts.somebody) = host;
-  return std::nullopt;
+}
+
+FindAttempt try_all(const FindOptions& options, Clock::time_point deadline) {
+  FindAttempt attempt;
+  for (const std::string& host : options.hosts) {
+    const Resolved resolved = resolve(host, options.port);
+    if (resolved.addresses.empty()) attempt.nobody = resolved.trouble;
+    for (const SocketAddress& address : resolved.addresses) {
+      try_address(options, host, address, deadline, attempt);
+      if (attempt.found) return attempt;
+    }
+  }
+  return attempt;
 }
 
 [[noreturn]] void fail_refused(const std::string& host, uint16_t port) {
@@ -124,17 +132,17 @@ std::optional<FoundRendezvous> try_address(const FindOptions& options, const std
        host, port);
 }
 
-[[noreturn]] void fail_late(const FindOptions& options, const Attempts& attempts) {
-  if (!attempts.refused.empty()) fail_refused(attempts.refused, options.port);
-  if (!attempts.somebody.empty())
+[[noreturn]] void fail_late(const FindOptions& options, const FindAttempt& last) {
+  if (!last.refused.empty()) fail_refused(last.refused, options.port);
+  if (!last.somebody.empty())
     fail(ErrorKind::Timeout,
          "a program listens at {}:{}, but did not answer as the table of rank 0 within {:g} s. Check that "
          "rank 0 is not stopped, and that no other program uses this port",
-         attempts.somebody, options.port, seconds(options.timeout));
+         last.somebody, options.port, seconds(options.timeout));
   fail(ErrorKind::Timeout,
        "nothing answered at {}:{} within {:g} s ({}). Check that rank 0 is running, that this is its host, "
        "and that no firewall blocks the connection; or raise --timeout",
-       fmt::join(options.hosts, ", "), options.port, seconds(options.timeout), attempts.nobody);
+       fmt::join(options.hosts, ", "), options.port, seconds(options.timeout), last.nobody);
 }
 
 }  // namespace
@@ -145,21 +153,20 @@ ServedRendezvous serve_tcp_rendezvous(const ServeOptions& options) {
   return {std::make_shared<Served>(std::move(listeners), options), port};
 }
 
+FindAttempt try_tcp_rendezvous(const FindOptions& options) {
+  return try_all(options, deadline_after(options.timeout));
+}
+
 FoundRendezvous find_tcp_rendezvous(const FindOptions& options) {
   const auto deadline = deadline_after(options.timeout);
   std::string refused;
   for (milliseconds pause = kFirstRetry;; pause = std::min(2 * pause, kLongestRetry)) {
-    Attempts attempts{.refused = refused};
-    for (const std::string& host : options.hosts) {
-      const Resolved found = resolve(host, options.port);
-      if (found.addresses.empty()) attempts.nobody = found.trouble;
-      for (const SocketAddress& address : found.addresses) {
-        if (auto table = try_address(options, host, address, deadline, attempts)) return *std::move(table);
-      }
-    }
-    refused = attempts.refused;
+    FindAttempt attempt = try_all(options, deadline);
+    if (attempt.found) return *std::move(attempt.found);
+    if (attempt.refused.empty()) attempt.refused = refused;
+    refused = attempt.refused;
     if (!refused.empty() && !options.several_machines) fail_refused(refused, options.port);
-    if (Clock::now() >= deadline) fail_late(options, attempts);
+    if (Clock::now() >= deadline) fail_late(options, attempt);
     std::this_thread::sleep_for(std::min(pause, until(deadline)));
   }
 }

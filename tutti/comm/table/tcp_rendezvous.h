@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,16 +16,24 @@ struct ServeOptions {
   // The names or numeric addresses at which others can connect. Those that do not belong to this machine are
   // skipped. Empty: all addresses of this machine.
   std::vector<std::string> hosts = {"127.0.0.1"};
-  uint16_t port = 0;     // 0: any free port
-  std::string key = "";  // only clients that know it are admitted
-  // Called from another thread with a line for the log when a client that has another key is refused.
+  uint16_t port = 0;              // 0: any free port
+  std::string key = "";           // only clients that know it are admitted
+  std::string purpose = "ranks";  // of those who use it; others do not find it
+  // Called from another thread with a line for the log when a client is refused.
   std::function<void(const std::string& text)> report = {};
   // How long the table's destructor waits for its clients to leave.
   std::chrono::milliseconds farewell{2000};
 };
 
+// A table as used by the process that serves it.
+class ServedTable : public Rendezvous {
+ public:
+  // Admits no further clients. Those who are connected stay. The port is free afterwards.
+  virtual void stop_listening() = 0;
+};
+
 struct ServedRendezvous {
-  std::shared_ptr<Rendezvous> table;
+  std::shared_ptr<ServedTable> table;
   uint16_t port = 0;
 };
 
@@ -36,6 +45,7 @@ struct FindOptions {
   std::vector<std::string> hosts;  // names or numeric addresses
   uint16_t port = 0;
   std::string key = "";
+  std::string purpose = "ranks";
   // One of the addresses may lead to another machine, as those of containers do, so that a table there is not
   // an error as long as another one may answer.
   bool several_machines = false;
@@ -46,6 +56,18 @@ struct FoundRendezvous {
   std::shared_ptr<Rendezvous> table;
   std::string host;
 };
+
+// The results of one attempt, for an error message if there is no table.
+struct FindAttempt {
+  std::optional<FoundRendezvous> found;
+  std::string nobody = "";    // why there was no connection
+  std::string somebody = "";  // the host where a process listens that does not answer like such a table
+  std::string refused = "";   // the host with a table that has another key
+};
+
+// Tries all hosts once, each of their addresses for `timeout`, but at most three seconds. Throws an error if
+// the system has no sockets left. Thread-safe.
+FindAttempt try_tcp_rendezvous(const FindOptions& options);
 
 // Waits until one of these hosts answers, and returns the table that it serves. Throws a Timeout that says
 // whether no process listens there, or one that is not a table, and InvalidArgument if only tables with

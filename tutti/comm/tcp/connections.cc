@@ -26,7 +26,6 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-constexpr const char* kLoopback = "127.0.0.1";
 constexpr uint32_t kExchanges = 0;
 constexpr uint32_t kMessages = 1;
 // The time for a greeting, which a rank sends at once, and the number of connections that may owe theirs.
@@ -44,16 +43,6 @@ struct Greeting {
 // no use to others: there is one connection for each rank and purpose.
 std::string proof_of(const std::string& key, const std::string& listener, const Greeting& greeting) {
   return prove(key, Side::Caller, "tcp", {listener, fmt::format("{} {}", greeting.rank, greeting.purpose)});
-}
-
-// Returns this machine's own address on the route to another: connecting a datagram socket sends nothing and
-// only asks the kernel for the route. Returns "" if there is no route.
-std::string address_on_route(const SocketAddress& to) {
-  const FileDescriptor socket(::socket(to.bytes.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  SocketAddress own;
-  const bool found = socket.get() >= 0 && ::connect(socket.get(), to.get(), to.size) == 0 &&
-                     ::getsockname(socket.get(), own.get(), &own.size) == 0;
-  return found ? numeric(own) : "";
 }
 
 // A rank on the loopback cannot be reached by one that is not, so this returns the address towards that one.
@@ -106,7 +95,15 @@ FileDescriptor connect_to(const std::string& word, const std::string& key, Greet
   return std::move(connected.socket);
 }
 
-// Accepts the connections of the ranks above this one. Strangers may connect as well, and stay silent.
+// Listens at this port, or at any other one if it is taken.
+Listening listen_for_ranks(const std::string& address, uint16_t port) {
+  Listening listening = listen_at(resolve(address, port).addresses.at(0));
+  if (listening.error == EADDRINUSE) listening = listen_at(resolve(address, 0).addresses.at(0));
+  if (listening.error != 0) fail_to_connect(listening.error);
+  return listening;
+}
+
+// Accepts the connections of the ranks below this one. Strangers may connect as well, and stay silent.
 class Acceptor {
  public:
   Acceptor(const FileDescriptor& listener, std::string word, std::string key, Connections& connections)
@@ -182,23 +179,10 @@ class Acceptor {
 
 }  // namespace
 
-std::string address_towards(const std::string& host) {
-  if (host.empty()) return kLoopback;
-  // A port is required, but any port will do.
-  const Resolved found = resolve(host, 9);
-  if (found.addresses.empty())
-    fail(ErrorKind::InvalidArgument, "host '{}' cannot be resolved: {}. Check the name", host, found.trouble);
-  for (const SocketAddress& to : found.addresses) {
-    std::string address = address_on_route(to);
-    if (!address.empty()) return address;
-  }
-  fail(ErrorKind::InvalidArgument, "this machine has no network route to host '{}'", host);
-}
-
-// Each rank connects to the ranks below it: all are listening by then, and a connection does not have to be
-// accepted before it may be used.
+// Each rank connects to the ranks above it: all are listening by then, and a connection does not have to be
+// accepted before it may be used. Rank 0 need not listen, since the table often has its port in the cluster.
 Connections connect_ranks(const std::shared_ptr<Rendezvous>& table, const BoardOptions& board,
-                          const std::string& peer_host, milliseconds timeout) {
+                          const std::string& peer_host, uint16_t port, milliseconds timeout) {
   const auto deadline = deadline_after(timeout);
   const auto call = [&](const char* phase, const std::string& word) {
     return roll_call(*with_prefix(table, phase), board, word, until(deadline));
@@ -206,8 +190,7 @@ Connections connect_ranks(const std::shared_ptr<Rendezvous>& table, const BoardO
   const std::string mine = address_towards(peer_host);
   const auto addresses = call("address/", mine);
   const std::string address = reachable_address(mine, addresses);
-  const Listening listening = listen_at(resolve(address, 0).addresses.at(0));
-  if (listening.error != 0) fail_to_connect(listening.error);
+  const Listening listening = board.rank == 0 ? Listening{} : listen_for_ranks(address, port);
   const std::string key = table->set_once("key", random_key());
   const std::string word = fmt::format("{} {}", address, listening.port);
   const auto words = call("port/", word);
@@ -215,11 +198,11 @@ Connections connect_ranks(const std::shared_ptr<Rendezvous>& table, const BoardO
   const auto ranks = static_cast<size_t>(board.world);
   Connections connections{std::vector<FileDescriptor>(ranks), std::vector<FileDescriptor>(ranks)};
   const auto me = static_cast<uint32_t>(board.rank);
-  for (size_t r = 0; r < me; ++r) {
+  for (size_t r = me + 1; r < ranks; ++r) {
     connections.exchanges[r] = connect_to(words[r], key, {me, kExchanges, {}}, deadline);
     connections.messages[r] = connect_to(words[r], key, {me, kMessages, {}}, deadline);
   }
-  Acceptor(listening.socket, word, key, connections).accept(2 * (ranks - 1 - me), deadline);
+  Acceptor(listening.socket, word, key, connections).accept(2 * size_t{me}, deadline);
   // A rank that continued or gave up while others still connect would disconnect them without a reason.
   call("connected/", "");
   return connections;

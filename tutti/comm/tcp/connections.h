@@ -11,10 +11,6 @@
 
 namespace tutti::comm::tcp {
 
-// Returns this machine's own address towards a host; the loopback for "". Throws InvalidArgument if the name
-// cannot be resolved, or there is no route.
-std::string address_towards(const std::string& host);
-
 // Two connections to each other rank, by rank: non-blocking sockets. None to the own rank.
 struct Connections {
   std::vector<FileDescriptor> exchanges;
@@ -25,6 +21,6 @@ struct Connections {
 // process that cannot read the table cannot connect. Waits until all ranks are connected. `board` are the
 // ranks and their names; `peer_host` is explained in TcpOptions.
 Connections connect_ranks(const std::shared_ptr<Rendezvous>& table, const BoardOptions& board,
-                          const std::string& peer_host, std::chrono::milliseconds timeout);
+                          const std::string& peer_host, uint16_t port, std::chrono::milliseconds timeout);
 
 }  // namespace tutti::comm::tcp

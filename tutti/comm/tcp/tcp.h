@@ -18,6 +18,8 @@ struct TcpOptions {
   // Uses the network interface that routes to this host; "" means only this machine. If that is the loopback
   // (as at rank 0, whose own name it often is), uses the one that routes to a rank on another machine.
   std::string peer_host = "";
+  // At which a rank other than 0 listens while they connect, if nobody else does; 0: any.
+  uint16_t port = 0;
   std::chrono::milliseconds timeout{60000};  // for connecting
 };
 

@@ -125,6 +125,9 @@ class HeldTable final : public Rendezvous {
   std::string set_once(const std::string& key, const std::string& value) override {
     return inner_->set_once(key, value);
   }
+  std::string hold(const std::string& key, const std::string& value) override {
+    return inner_->hold(key, value);
+  }
   bool ended() const override { return inner_->ended(); }
 
  private:
@@ -137,7 +140,7 @@ TEST(Tcp, strangers_take_nobodys_place) {
   std::latch strangers_came(1);
   std::vector<FileDescriptor> strangers;
   std::thread coming([&] {
-    const std::vector<std::string> word = split(table->get("port/here/0", kLong), ' ');
+    const std::vector<std::string> word = split(table->get("port/here/1", kLong), ' ');
     const SocketAddress address = resolve(word.at(0), std::stoi(word.at(1))).addresses.at(0);
     for (const size_t bytes : {0, 1, 71, 72, 100000}) {
       strangers.push_back(connect_within(address, kLong).socket);
@@ -152,11 +155,27 @@ TEST(Tcp, strangers_take_nobodys_place) {
     EXPECT_LE(recv(strangers.at(10).get(), &byte, 1, 0), 0);
   });
   expect_no_errors(as_ranks(2, [&](int rank) {
-    const auto own = rank == 0 ? table : std::make_shared<HeldTable>(table, strangers_came);
+    const auto own = rank == 1 ? table : std::make_shared<HeldTable>(table, strangers_came);
     const auto transport = over_tcp(own, rank, 2);
     meet(*transport, operation("exchange"));
   }));
   coming.join();
+}
+
+TEST(Tcp, listens_at_the_port_that_it_is_given_unless_that_is_taken) {
+  const HeldPorts held(1);
+  const int port = held.numbers().at(0);
+  for (const bool taken : {false, true}) {
+    const Listening other = taken ? listen_at(resolve("127.0.0.1", port).addresses.at(0)) : Listening{};
+    const auto table = local_rendezvous();
+    expect_no_errors(as_ranks(2, [&](int rank) {
+      const auto transport = tcp_transport(
+          table, {.rank = rank, .world = 2, .who = names(2), .port = static_cast<uint16_t>(port)});
+      meet(*transport, operation("barrier"));
+    }));
+    const std::string listened = split(*table->peek("port/here/1"), ' ').at(1);
+    EXPECT_EQ(listened == std::to_string(port), !taken);
+  }
 }
 
 // Rank 2 is busy while the others wait for it. When it arrives, it learns of the failure.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <sys/types.h>
@@ -13,6 +14,8 @@ struct ProcessState {
   pid_t pid = -1;
   pid_t parent = -1;
   char state = '?';  // 'R' running, 'S' sleeping, 'D' waiting in the kernel, 'T' stopped, 'Z' ended
+  uint64_t started =
+      0;  // in ticks since the machine was started; with the pid, it names one process for ever
   std::string name;
 };
 
@@ -20,26 +23,10 @@ struct ProcessState {
 std::optional<ProcessState> process_state(pid_t pid);
 std::vector<ProcessState> all_processes();
 
+// Sends a signal to this process, and never to another one that has got its pid since. Returns 0 or errno.
+int send_signal(const ProcessState& process, int signal);
+
 // Tells where a process in state 'D' waits: " in nfs_wait_bit_killable", or "" if the kernel does not tell.
 std::string wait_channel(pid_t pid);
-
-// The processes of a job: everything that this process has started, and what these have started, at any depth
-// and with any environment. A process whose parent ends becomes a child of this one (a "subreaper"), so that
-// none gets lost while this process lives. Not thread-safe.
-class JobProcesses {
- public:
-  // Makes this process a subreaper. Children that it has already do not belong to the job.
-  JobProcesses();
-
-  // Excludes this process from the job.
-  void leave_out(pid_t pid) { left_out_.push_back(pid); }
-  // Returns the processes of the job, without those that have ended and wait to be reaped.
-  std::vector<ProcessState> living() const;
-
- private:
-  std::vector<ProcessState> seen() const;
-
-  std::vector<pid_t> left_out_;
-};
 
 }  // namespace tutti

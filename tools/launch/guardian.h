@@ -1,0 +1,54 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <sys/types.h>
+#include <vector>
+
+#include "tutti/base/file.h"
+
+namespace tutti {
+
+// The hidden command of the guardian of a job: a process that waits for the launcher to die abruptly, as with
+// kill -9, and then kills all processes of the job. It works even if it is stopped when the launcher dies.
+inline constexpr const char* kGuardian = "run-guardian";
+
+// How a guardian recognises the processes of its job.
+struct GuardedJob {
+  // "NAME=value", a variable in the environment of each of them, which also a job inside it has.
+  std::string mark;
+  // The folder of their control group. "" if they have none: then only the mark identifies them, since after
+  // the launcher's death they are no longer its children.
+  std::string group;
+};
+
+// The guardian as the launcher sees it. Not thread-safe.
+class Guardian {
+ public:
+  // `keep` is a descriptor that stays open until the guardian has ended; -1: none. `program` is another
+  // one in place of `tutti run-guardian`, for tests; it gets the same arguments.
+  explicit Guardian(const GuardedJob& job, int keep = -1, std::vector<std::string> program = {});
+  // Ends the guardian, even if it is stopped.
+  ~Guardian();
+  Guardian(const Guardian&) = delete;
+  Guardian& operator=(const Guardian&) = delete;
+
+  pid_t pid() const { return pid_; }
+  // Starts another one after the guardian was killed and has been reaped.
+  void replace();
+  // Lets it end the job, as after the death of this process.
+  void let_go();
+
+ private:
+  void start();
+
+  std::vector<std::string> command_;
+  const int keep_;
+  pid_t pid_ = -1;
+  FileDescriptor leash_;  // the guardian's stdin, which ends with this process
+};
+
+// The main function of the guardian: takes what the command line says after kGuardian.
+int guardian_command(const std::vector<std::string>& arguments);
+
+}  // namespace tutti

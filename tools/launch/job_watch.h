@@ -1,0 +1,55 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <sys/types.h>
+#include <vector>
+
+#include "tools/launch/child.h"
+#include "tools/launch/control_group.h"
+#include "tools/launch/guardian.h"
+#include "tools/launch/processes.h"
+
+namespace tutti {
+
+// The processes of a job: everything that this process has started by options of enrol(), and what these have
+// started, at any depth and with any environment. While this process lives, it finds them as its descendants:
+// a process whose parent ends becomes a child of this one (a "subreaper"). If it dies, its guardian kills
+// them. Not thread-safe.
+class JobWatch {
+ public:
+  // Children that this process has already do not belong to the job. The arguments are those of Guardian.
+  explicit JobWatch(int keep = -1, std::vector<std::string> guardian = {});
+  // Ends the guardian, unless there are still processes in the control group: it kills these as soon as they
+  // can be killed, and removes the group.
+  ~JobWatch();
+  JobWatch(const JobWatch&) = delete;
+  JobWatch& operator=(const JobWatch&) = delete;
+
+  // Makes a child a member of the job.
+  void enrol(ChildOptions& child) const;
+  // Returns the processes of the job, without these, and without those that have ended and wait to be reaped.
+  std::vector<ProcessState> living(const std::vector<pid_t>& but = {}) const;
+  // Sends SIGKILL to all of them.
+  void kill_all(const std::vector<pid_t>& but = {}) const;
+  // Returns true if kill_all() also reaches the processes of other users.
+  bool reaches_all() const { return group_.has_value(); }
+  // Kills them, and waits at most this long for their end.
+  void end_all(std::chrono::milliseconds patience, const std::vector<pid_t>& but = {}) const;
+
+  pid_t guardian() const { return guardian_.pid(); }
+  // Must be called when the guardian was stopped, or was killed and has been reaped.
+  void continue_guardian() const;
+  void replace_guardian() { guardian_.replace(); }
+
+ private:
+  std::vector<ProcessState> seen(const std::vector<pid_t>& but) const;
+
+  const std::string mark_;
+  const std::optional<ControlGroup> group_;
+  std::vector<pid_t> left_out_;
+  Guardian guardian_;
+};
+
+}  // namespace tutti
