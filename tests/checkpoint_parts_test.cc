@@ -53,7 +53,7 @@ TEST(CheckpointParts, of_servers_are_read_by_any_number_of_tasks_of_any_kind) {
   const Flags kept = with(kModel, {"--logdir", log});
   const auto servers = [&](int count, int steps) {
     const Flags sync = with(kept, {"--strategy", "ps-sync", "--placement", "split:256"});
-    const std::string hash = hash_of(served(count, 2, with(sync, until(steps))), folder);
+    const std::string hash = hash_of(on_servers(count, 2, with(sync, until(steps))), folder);
     EXPECT_EQ(optimizer_files(log + "/latest"), files_of(count)) << steps;
     EXPECT_EQ(json_of(log + "/latest/manifest.json").at("state").at("weights_sha256"), hash) << steps;
   };
@@ -62,23 +62,23 @@ TEST(CheckpointParts, of_servers_are_read_by_any_number_of_tasks_of_any_kind) {
   const ProgramResult inspected = run_program({program_path("tutti"), "inspect", log});
   EXPECT_EQ(inspected.exit_code, 0) << inspected.out << inspected.err;
   const Flags sharded = with(kept, {"--optimizer-state", "sharded"});
-  hash_of(training(3, with(sharded, until(24))), folder);
+  hash_of(on_workers(3, with(sharded, until(24))), folder);
   // The model is so small that the first worker has none of it.
   EXPECT_THAT(files_of(3), ::testing::IsSupersetOf(optimizer_files(log + "/latest")));
   EXPECT_FALSE(optimizer_files(log + "/latest").empty());
   servers(1, 32);
-  hash_of(training(1, with(kept, until(40))), folder);
+  hash_of(on_workers(1, with(kept, until(40))), folder);
   EXPECT_EQ(optimizer_files(log + "/latest"), std::set<std::string>{"optimizer.safetensors"});
   servers(3, 48);
-  EXPECT_EQ(hash_of(training(2, with(kept, until(56))), folder),
-            hash_of(training(1, with(kModel, until(56))), folder));
+  EXPECT_EQ(hash_of(on_workers(2, with(kept, until(56))), folder),
+            hash_of(on_workers(1, with(kModel, until(56))), folder));
 }
 
 TEST(CheckpointParts, of_servers_have_a_buffer_of_booleans_as_it_is) {
   const TestFolder folder;
   const std::string log = folder / "log";
   for (const char* strategy : {"ps-async", "ps-sync"}) {
-    report_of(served(2, 2, {"--net", "masked", "--steps", "8", "--strategy", strategy, "--logdir", log}),
+    report_of(on_servers(2, 2, {"--net", "masked", "--steps", "8", "--strategy", strategy, "--logdir", log}),
               folder);
     const store::SafetensorsFile weights(log + "/latest/weights.safetensors");
     const torch::Tensor mask = weights.read("mask");
@@ -105,7 +105,7 @@ TEST_P(Averages, stay_the_same_after_a_task_was_killed) {
     return store::SafetensorsFile(log + "/latest/average.safetensors").read_all();
   };
   const TestFolder folder;
-  const std::string alone = hash_of(training(1, with(flags, {"--logdir", folder / "alone"})), folder);
+  const std::string alone = hash_of(on_workers(1, with(flags, {"--logdir", folder / "alone"})), folder);
   const auto expected = average_in(folder / "alone");
   for (const char* every : {"0", "7"}) {
     const std::string log = folder / every;
@@ -132,7 +132,7 @@ TEST(CheckpointParts, of_servers_that_take_pushes_meanwhile_are_of_one_step) {
   const std::string log = folder / "log";
   const Flags flags =
       with(kModel, {"--steps", "200", "--logdir", log, "--checkpoint-every", "10", "--keep", "0"});
-  report_of(served(3, 3, flags), folder);
+  report_of(on_servers(3, 3, flags), folder);
   int checkpoints = 0;
   for (const auto& entry : fs::directory_iterator(log)) {
     if (!entry.path().filename().string().starts_with("ckpt-") || entry.path().filename() == "ckpt-0")
@@ -171,8 +171,8 @@ TEST(CheckpointParts, go_through_the_chief_if_servers_do_not_share_its_folder) {
   const ProgramResult result = with_servers_under(elsewhere, with(kept, {"--steps", "10"}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(optimizer_files(log + "/latest"), std::set<std::string>{"optimizer.safetensors"});
-  EXPECT_EQ(hash_of(served(3, 2, with(kept, {"--steps", "20"})), folder),
-            hash_of(training(1, with(kModel, {"--steps", "20"})), folder));
+  EXPECT_EQ(hash_of(on_servers(3, 2, with(kept, {"--steps", "20"})), folder),
+            hash_of(on_workers(1, with(kModel, {"--steps", "20"})), folder));
 }
 
 // The servers may not write files of more than 8 KB, which is less than their parts have.
@@ -208,7 +208,7 @@ void kill_while_it_writes(int steps, const char* first) {
   const TestFolder folder;
   const std::string log = folder / "log";
   const Flags flags = {"--net", "wide", "--lanes", "2", "--batch", "2", "--steps", std::to_string(steps)};
-  const std::string alone = hash_of(training(1, flags), folder);
+  const std::string alone = hash_of(on_workers(1, flags), folder);
   const std::string report = folder / "killed.json";
   ServedRun job(fmt::format("writing{}", steps),
                 served(2, 2,

@@ -53,17 +53,21 @@ TEST(Clicks, of_uneven_lanes_have_the_same_weights_and_metrics_on_any_number_of_
   EXPECT_EQ(hashes.size(), 2U);
 }
 
-TEST(Clicks, continue_on_another_number_of_workers) {
+void expect_to_continue(const std::vector<std::pair<int, int>>& numbers_of_workers) {
   const Result straight = result_of(1);
-  for (const int before : {1, 4, 3}) {
-    for (const int after : {1, 2, 3}) {
-      const TestFolder folder;
-      const Flags saving = {"--logdir", folder / "run", "--checkpoint-every", "5"};
-      result_of(before, with(saving, {"--steps", "5"}));
-      EXPECT_EQ(result_of(after, with(saving, after == 3 ? Flags{"--comm", "tcp"} : Flags())), straight)
-          << before << " to " << after;
-    }
+  for (const auto& [before, after] : numbers_of_workers) {
+    const TestFolder folder;
+    const Flags saving = {"--logdir", folder / "run", "--checkpoint-every", "5"};
+    result_of(before, with(saving, {"--steps", "5"}));
+    EXPECT_EQ(result_of(after, with(saving, after == 3 ? Flags{"--comm", "tcp"} : Flags())), straight)
+        << before << " to " << after;
   }
+}
+
+TEST(Clicks, continue_on_another_number_of_workers) { expect_to_continue({{1, 3}, {4, 2}, {3, 1}}); }
+
+TEST(ClicksSoak, continue_on_another_number_of_workers) {
+  expect_to_continue({{1, 1}, {1, 2}, {4, 1}, {4, 3}, {3, 2}, {3, 3}});
 }
 
 TEST(Clicks, are_resumed_after_a_worker_was_killed) {

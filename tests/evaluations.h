@@ -17,8 +17,15 @@ inline Flags evaluated_training(const Flags& launcher, const Flags& flags) {
   return with(with({program_path("tutti"), "run"}, launcher), with({"--", evaluation_program()}, flags));
 }
 
-inline std::string output_of(const Flags& launcher, const Flags& flags) {
+inline std::string output_under(const Flags& launcher, const Flags& flags) {
   const ProgramResult result = run_program(evaluated_training(launcher, flags));
+  EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
+  return result.out;
+}
+
+// Returns what the chief prints in a job without a launcher.
+inline std::string output_of(const Tasks& tasks, const Flags& flags) {
+  const ProgramResult result = run_job({tasks, with({evaluation_program()}, flags)});
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
   return result.out;
 }
@@ -65,18 +72,28 @@ struct Ended {
   bool operator==(const Ended&) const = default;
 };
 
-inline Ended ended(const Flags& launcher, const Flags& flags) {
+inline Ended ended_in(const std::string& report, const std::string& output) {
+  if (!std::filesystem::exists(report)) return {};
+  return {json_of(report).at("weights_sha256").get<std::string>(), rows_in(output)};
+}
+
+inline Ended ended(const Tasks& tasks, const Flags& flags) {
+  const TestFolder folder;
+  const std::string report = folder / "report.json";
+  return ended_in(report, output_of(tasks, with(flags, {"--report", report})));
+}
+
+inline Ended ended_under(const Flags& launcher, const Flags& flags) {
   const TestFolder folder;
   const std::string report = folder / "report.json";
   // Only the chief knows the values in some ways of training, and prints them.
   std::string own;
-  std::istringstream lines(output_of(launcher, with(flags, {"--report", report})));
+  std::istringstream lines(output_under(launcher, with(flags, {"--report", report})));
   for (std::string line; std::getline(lines, line);) {
     if (line.starts_with("[worker/0]") || line.starts_with("[master/0]") || !line.starts_with("["))
       own += line + "\n";
   }
-  if (!std::filesystem::exists(report)) return {};
-  return {json_of(report).at("weights_sha256").get<std::string>(), rows_in(own)};
+  return ended_in(report, own);
 }
 
 }  // namespace tutti::testing

@@ -65,7 +65,7 @@ TEST(EvaluatorTask, has_the_values_of_the_training_in_every_way) {
   for (const auto& [launcher, flags] : ways) {
     const TestFolder folder;
     const Flags command = with(with(kFlags, kInTraining), with(flags, {"--logdir", folder / "run"}));
-    const std::string output = output_of(with(launcher, {"--evaluator"}), command);
+    const std::string output = output_under(with(launcher, {"--evaluator"}), command);
     const std::string what = launcher.back() + (flags.empty() ? "" : flags.back());
     const auto rows = rows_in(output, "evaluated");
     // A server's run also has a checkpoint of its beginning.
@@ -84,14 +84,14 @@ TEST(EvaluatorTask, has_the_values_of_the_training_in_every_way) {
 TEST(EvaluatorTask, evaluates_for_a_training_that_does_not) {
   const TestFolder folder;
   const std::string output =
-      output_of({"--ps", "1", "-n", "2", "--evaluator"}, with(kFlags, {"--logdir", folder / "run"}));
+      output_under({"--ps", "1", "-n", "2", "--evaluator"}, with(kFlags, {"--logdir", folder / "run"}));
   EXPECT_TRUE(rows_in(output).empty());
   EXPECT_EQ(recorded_in(folder / "run").back(), 12);
 }
 
 TEST(EvaluatorTask, follows_each_fit_and_evaluates_at_the_end_as_all_tasks_do) {
   const TestFolder folder;
-  const std::string output = output_of(
+  const std::string output = output_under(
       {"-n", "2", "--evaluator"}, with(kFlags, {"--logdir", folder / "run", "--fits", "2", "--here", "all"}));
   EXPECT_THAT(output, HasSubstr("[evaluator/0] fit 0 has 3 rows"));
   EXPECT_THAT(output, HasSubstr("[evaluator/0] fit 1 has 3 rows"));
@@ -140,7 +140,7 @@ TEST(EvaluatorTask, ends_with_a_job_that_fails) {
   EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.err;
   EXPECT_THAT(result.err, Not(HasSubstr("evaluator/0 is lost")));
   // Started again, the training is resumed and the evaluator goes on.
-  output_of({"-n", "2", "--evaluator"}, with(kFlags, {"--logdir", folder / "run", "--kill-at", "6"}));
+  output_under({"-n", "2", "--evaluator"}, with(kFlags, {"--logdir", folder / "run", "--kill-at", "6"}));
   EXPECT_EQ(recorded_in(folder / "run"), kSteps);
 }
 
@@ -159,14 +159,14 @@ TEST(EvaluatorTask, ends_with_the_others_after_a_signal) {
 TEST(EvaluatorTask, of_a_longer_run_goes_on_where_it_was) {
   const TestFolder folder;
   const Flags flags = with(kFlags, {"--logdir", folder / "run"});
-  output_of({"-n", "2", "--evaluator"}, flags);
+  output_under({"-n", "2", "--evaluator"}, flags);
   const ProgramResult longer =
       run_program(evaluated_training({"-n", "1", "--evaluator"}, with(flags, {"--steps", "18"})));
   EXPECT_EQ(longer.exit_code, 0) << longer.err;
   EXPECT_EQ(recorded_in(folder / "run"), (std::vector<int64_t>{4, 8, 12, 16, 18}));
   EXPECT_EQ(count_of("test after step", longer.err), 2) << longer.err;
   // A new run in the same folder.
-  output_of({"-n", "1", "--evaluator"}, with(flags, {"--steps", "6", "--resume", "never"}));
+  output_under({"-n", "1", "--evaluator"}, with(flags, {"--steps", "6", "--resume", "never"}));
   EXPECT_EQ(recorded_in(folder / "run"), (std::vector<int64_t>{4, 6}));
 }
 

@@ -9,6 +9,7 @@
 #include <torch/script.h>
 #include <torch/types.h>
 
+#include "tests/few_digits.h"
 #include "tests/together.h"
 #include "tutti/base/test_run.h"
 #include "tutti/store/safetensors.h"
@@ -54,7 +55,10 @@ ProgramResult run_well(const Words& command, const Words& environment = {}) {
   return result;
 }
 
-const Words kMnist = {program_path("mnist"), "--threads", "1", "--batch", "4", "--log-level", "warning"};
+Words mnist() {
+  return {program_path("mnist"), "--threads",   "1",      "--batch", "4", "--data",
+          few_digits(),          "--log-level", "warning"};
+}
 
 const Words kGpt = {program_path("gpt"), "--threads", "1",           "--characters", "20000", "--layers", "1",
                     "--channels",        "16",        "--log-level", "warning"};
@@ -63,7 +67,7 @@ const Words kGpt = {program_path("gpt"), "--threads", "1",           "--characte
 
 TEST(ExportCommand, exports_the_checkpoint_of_a_program_that_does_not_know_of_it) {
   const TestFolder folder;
-  run_well(kMnist + Words{"--logdir", folder / "run", "--steps", "3"});
+  run_well(mnist() + Words{"--logdir", folder / "run", "--steps", "3"});
   const Words command = {program_path("tutti"), "export", folder / "run",    "--program",
                          program_path("mnist"), "--out",  folder / "exports"};
   const ProgramResult result = run_well(command + Words{"--", "--log-level", "warning"});
@@ -159,7 +163,7 @@ TEST(ExportCommand, of_the_checkpoint_of_another_program_names_what_does_not_fit
 
 TEST(ExportCommand, says_that_a_program_has_exported_nothing) {
   const TestFolder folder;
-  run_well(kMnist + Words{"--logdir", folder / "run", "--steps", "1"});
+  run_well(mnist() + Words{"--logdir", folder / "run", "--steps", "1"});
   const auto exported_by = [&](const std::string& program) {
     const ProgramResult result = run_program(
         {program_path("tutti"), "export", folder / "run", "--program", program, "--out", folder / "exports"});
@@ -185,7 +189,7 @@ TEST(ExportCommand, of_a_run_of_two_halves_says_what_to_do) {
 
 TEST(ExportCommand, kills_a_program_that_ignores_signals_at_the_second_one) {
   const TestFolder folder;
-  run_well(kMnist + Words{"--logdir", folder / "run", "--steps", "1"});
+  run_well(mnist() + Words{"--logdir", folder / "run", "--steps", "1"});
   folder.write("stubborn", "#!/bin/sh\ntrap '' INT TERM\necho ready\nwhile :; do sleep 0.05; done\n");
   fs::permissions(folder / "stubborn", fs::perms::owner_all);
   RunningProgram program({program_path("tutti"), "export", folder / "run", "--program", folder / "stubborn",
@@ -198,7 +202,7 @@ TEST(ExportCommand, kills_a_program_that_ignores_signals_at_the_second_one) {
 
 TEST(ExportCommand, says_what_is_missing) {
   const TestFolder folder;
-  run_well(kMnist + Words{"--logdir", folder / "run", "--steps", "1"});
+  run_well(mnist() + Words{"--logdir", folder / "run", "--steps", "1"});
   const auto fails = [&](const Words& words, const std::string& part, const Words& environment = {}) {
     const ProgramResult result = run_program(words, environment);
     EXPECT_EQ(result.exit_code, 2) << result.err;
@@ -214,10 +218,10 @@ TEST(ExportCommand, says_what_is_missing) {
         "nothing: there is no such program");
   fails(tutti + Words{folder / "run", "--program", "/bin/true", "--outt", "x"}, "did you mean '--out'");
   fails(tutti + Words{folder / "run", "--program", program_path("mnist"), "--out", ""}, "--out: it is empty");
-  fails(kMnist + Words{"--export", folder / "exports"}, "--export-from, or --logdir");
-  fails(kMnist + Words{"--export", folder / "exports", "--export-from", folder / "nowhere"},
+  fails(mnist() + Words{"--export", folder / "exports"}, "--export-from, or --logdir");
+  fails(mnist() + Words{"--export", folder / "exports", "--export-from", folder / "nowhere"},
         "there is no such file or folder");
-  fails(kMnist + Words{"--export", folder / "exports", "--export-from", folder / "run"}, "a single process",
+  fails(mnist() + Words{"--export", folder / "exports", "--export-from", folder / "run"}, "a single process",
         {"TF_CONFIG={\"cluster\": {\"worker\": [\"a:1\", \"b:1\"]}, \"task\": {\"type\": \"worker\", "
          "\"index\": 0}}"});
   fails({together_program(), "--own-loop", "--export", folder / "exports", "--export-from", folder / "run"},
@@ -226,10 +230,10 @@ TEST(ExportCommand, says_what_is_missing) {
 
 TEST(ExportCommand, does_not_train_and_does_not_write_beside_the_export) {
   const TestFolder folder;
-  run_well(kMnist + Words{"--logdir", folder / "run", "--steps", "1"});
+  run_well(mnist() + Words{"--logdir", folder / "run", "--steps", "1"});
   const auto before = names_in(folder / "run");
-  run_well(kMnist + Words{"--export", folder / "exports", "--logdir", folder / "run", "--steps", "1000000",
-                          "--report", folder / "report.json", "--timeline", folder / "timeline.json"});
+  run_well(mnist() + Words{"--export", folder / "exports", "--logdir", folder / "run", "--steps", "1000000",
+                           "--report", folder / "report.json", "--timeline", folder / "timeline.json"});
   EXPECT_EQ(names_in(folder / "run"), before);
   EXPECT_FALSE(fs::exists(folder / "report.json"));
   EXPECT_FALSE(fs::exists(folder / "timeline.json"));
@@ -386,7 +390,7 @@ TEST(ExportInPython, has_the_same_names_and_predictions) {
   if (!has_pytorch(python))
     GTEST_SKIP() << "NOT TESTED: no PyTorch in " << python << " (apt install python3-torch)";
   const TestFolder folder;
-  run_well(kMnist + Words{"--logdir", folder / "mnist", "--steps", "3"});
+  run_well(mnist() + Words{"--logdir", folder / "mnist", "--steps", "3"});
   run_well({program_path("clicks"), "--rows", "5000", "--examples", "2000", "--tested", "100", "--batch",
             "64", "--steps", "3", "--logdir", folder / "clicks"});
   for (const std::string program : {"mnist", "clicks"}) {

@@ -35,7 +35,7 @@ void write_digits(const TestFolder& folder, const std::string& name, uint32_t co
 
 void write_few_digits(const TestFolder& folder) {
   write_digits(folder, "train", 200);
-  write_digits(folder, "t10k", 20);
+  write_digits(folder, "t10k", 100);
 }
 
 std::string few_digits() {

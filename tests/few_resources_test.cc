@@ -63,7 +63,8 @@ TEST_P(FewProcesses, are_enough_or_too_few_and_nobody_waits_forever) {
   expect_a_good_end(as_user + Words{"prlimit", fmt::format("--nproc={}", limit())} + job());
 }
 
-INSTANTIATE_TEST_SUITE_P(Limits, FewProcesses, Combine(Values("workers", "servers"), Range(4, 40, 4)));
+INSTANTIATE_TEST_SUITE_P(Limits, FewProcesses, Combine(Values("workers", "servers"), Range(4, 40, 12)));
+INSTANTIATE_TEST_SUITE_P(Soak, FewProcesses, Combine(Values("workers", "servers"), Range(4, 40, 4)));
 
 class FewDescriptors : public FewResources {};
 
@@ -73,6 +74,8 @@ TEST_P(FewDescriptors, are_enough_or_too_few_and_nobody_waits_in_vain) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Limits, FewDescriptors,
+                         Combine(Values("workers", "servers", "in-graph"), Range(16, 80, 24)));
+INSTANTIATE_TEST_SUITE_P(Soak, FewDescriptors,
                          Combine(Values("workers", "servers", "in-graph"), Range(16, 80, 8)));
 
 class LittleMemory : public FewResources {};
@@ -86,6 +89,8 @@ TEST_P(LittleMemory, is_enough_or_overloaded) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Limits, LittleMemory,
+                         Combine(Values("workers", "servers", "in-graph"), Values(900, 1300)));
+INSTANTIATE_TEST_SUITE_P(Soak, LittleMemory,
                          Combine(Values("workers", "servers", "in-graph"), Range(800, 1500, 200)));
 
 class SmallFiles : public FewResources {};

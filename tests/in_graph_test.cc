@@ -27,26 +27,27 @@ TEST(InGraph, has_the_bits_of_one_process) {
   const TestFolder folder;
   for (const std::string net : {"normed", "odd"}) {
     const Flags flags = {"--net", net, "--lanes", "8", "--batch", "3", "--steps", "20"};
-    const std::string alone = hash_of(training(1, flags), folder);
-    for (const int workers : {1, 2, 3}) EXPECT_EQ(hash_of(driven(workers, flags), folder), alone) << net;
+    const std::string alone = hash_of(on_workers(1, flags), folder);
+    for (const int workers : {1, 2, 3}) EXPECT_EQ(hash_of(with_master(workers, flags), folder), alone) << net;
   }
 }
 
 TEST(InGraph, clips_the_gradient_and_leaves_out_empty_lanes_with_the_bits_of_one_process) {
   const TestFolder folder;
   // In the last of the two steps, lanes 1 and 2 have no examples.
-  const Flags flags = {"--net",    "normed", "--clip-norm",        "0.5", "--lanes", "3", "--batch", "19000",
-                       "--epochs", "1",      "--no-drop-remainder"};
-  EXPECT_EQ(hash_of(driven(2, flags), folder), hash_of(training(1, flags), folder));
+  const Flags flags = {
+      "--net",    "normed", "--clip-norm",         "0.5",        "--lanes", "3", "--batch", "190",
+      "--epochs", "1",      "--no-drop-remainder", "--examples", "600"};
+  EXPECT_EQ(hash_of(with_master(2, flags), folder), hash_of(on_workers(1, flags), folder));
 }
 
 TEST(InGraph, ends_where_a_hook_says_at_the_step_of_one_process) {
   const TestFolder folder;
   const Flags flags = {"--net", "normed", "--lanes", "4", "--batch", "3", "--steps", "100", "--stop-at", "7"};
-  const nlohmann::json alone = report_of(training(1, flags), folder);
+  const nlohmann::json alone = report_of(on_workers(1, flags), folder);
   const Flags kept = with(flags, {"--logdir", folder / "log"});
   for (const int workers : {2, 1}) {
-    const nlohmann::json report = report_of(driven(workers, kept), folder);
+    const nlohmann::json report = report_of(with_master(workers, kept), folder);
     EXPECT_EQ(report.at("steps"), 8) << workers;
     EXPECT_EQ(report.at("weights_sha256"), alone.at("weights_sha256")) << workers;
   }
@@ -70,8 +71,8 @@ TEST(InGraph, a_hook_may_measure_between_two_steps) {
   const TestFolder folder;
   const Flags flags = {"--lanes",         "2",  "--batch",   "20", "--steps", "30",
                        "--measure-every", "10", "--evaluate"};
-  const ProgramResult alone = run_program(training(1, flags));
-  const ProgramResult result = run_program(driven(2, flags));
+  const ProgramResult alone = run_job(on_workers(1, flags));
+  const ProgramResult result = run_job(with_master(2, flags));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const auto measured = [](const ProgramResult& ran) {
     std::vector<std::string> lines;
@@ -107,7 +108,7 @@ TEST(InGraph, workers_choose_their_ports_and_tell_the_master) {
   const auto master = terminals.start("master", 0, with(flags, {"--report", report}));
   for (RunningProgram* task : {master.get(), first.get(), second.get()})
     EXPECT_EQ(task->wait(), 0) << task->err();
-  EXPECT_EQ(json_of(report).at("weights_sha256"), hash_of(training(1, model), folder));
+  EXPECT_EQ(json_of(report).at("weights_sha256"), hash_of(on_workers(1, model), folder));
 }
 
 class KilledInGraph : public ::testing::TestWithParam<std::pair<const char*, int>> {};
@@ -119,7 +120,7 @@ TEST_P(KilledInGraph, task_comes_back_and_the_bits_stay) {
   const auto [job, index] = GetParam();
   const TestFolder folder;
   const Flags flags = {"--net", "normed", "--lanes", "4", "--batch", "50", "--steps", "150"};
-  const std::string alone = hash_of(training(1, flags), folder);
+  const std::string alone = hash_of(on_workers(1, flags), folder);
   const std::string report = folder / "killed.json";
   ServedRun run(
       fmt::format("in-graph-{}", job),
@@ -137,13 +138,13 @@ TEST_P(KilledInGraph, task_comes_back_and_the_bits_stay) {
 TEST(InGraph, stops_with_a_checkpoint_and_goes_on_from_it) {
   const TestFolder folder;
   const Flags flags = {"--net", "odd", "--lanes", "2", "--batch", "4", "--steps", "2000"};
-  const std::string alone = hash_of(training(1, flags), folder);
+  const std::string alone = hash_of(on_workers(1, flags), folder);
   const Flags kept = with(flags, {"--logdir", folder / "log"});
   RunningProgram first(driven(2, kept));
   first.wait_for_output("under way");
   ::kill(first.pid(), SIGTERM);
   EXPECT_EQ(first.wait(), 128 + SIGTERM) << first.err();
-  EXPECT_EQ(hash_of(driven(1, kept), folder), alone);
+  EXPECT_EQ(hash_of(with_master(1, kept), folder), alone);
 }
 
 TEST(InGraph, refuses_a_worker_of_another_model) {
@@ -298,11 +299,11 @@ TEST_F(BareServers, ask_for_a_program_where_they_get_none) {
 }
 
 TEST_F(BareServers, are_waited_for_when_they_are_lost) {
-  const std::string hash = hash_of(example({"--lanes", "2", "--steps", "5000"}), folder_);
+  const std::string hash = hash_of(example({"--lanes", "2", "--steps", "1500"}), folder_);
   auto worker = serve("worker");
   const auto other = serve("worker_");
   const std::string report = folder_ / "driven.json";
-  const auto master = terminals_.start("master", 0, {}, in_graph({"--steps", "5000", "--report", report}));
+  const auto master = terminals_.start("master", 0, {}, in_graph({"--steps", "1500", "--report", report}));
   worker->wait_for_error("driven by");
   ::kill(worker->pid(), SIGKILL);
   worker->wait();

@@ -151,9 +151,10 @@ TEST(Mnist, answers_nonsense_with_one_line_that_helps) {
 TEST(Mnist, flag_goes_before_environment_before_file) {
   const TestFolder folder;
   std::ofstream(folder / "run.json") << R"({"steps": 3, "batch": 7, "seed": 5})";
-  const auto result = run_program({program_path("mnist"), "--config", folder / "run.json", "--steps", "1",
-                                   "--threads", "1", "--report", folder / "report.json"},
-                                  {"TUTTI_BATCH=9"});
+  const auto result =
+      run_program({program_path("mnist"), "--config", folder / "run.json", "--steps", "1", "--data",
+                   few_digits(), "--threads", "1", "--report", folder / "report.json"},
+                  {"TUTTI_BATCH=9"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   const auto report = report_of(folder / "report.json");
   EXPECT_EQ(report.at("steps"), 1);
@@ -170,8 +171,7 @@ TEST(Mnist, help_lists_every_flag_and_exits_well) {
 // As the first tutorials do: a line for step 0, and the accuracies on the batch and on the test digits after
 // the same steps.
 TEST(Mnist, prints_a_line_for_step_0_and_the_test_accuracy_at_the_same_intervals) {
-  const auto result =
-      run_program(mnist({"--data", "", "--steps", "6", "--summary-every", "3", "--test-every", "3"}));
+  const auto result = run_program(mnist({"--steps", "6", "--summary-every", "3", "--test-every", "3"}));
   EXPECT_EQ(result.exit_code, 0) << result.err;
   for (const char* step : {"0", "3", "6"}) {
     EXPECT_THAT(result.err, HasSubstr(std::string("step ") + step + "  accuracy (batch) "));
@@ -192,14 +192,15 @@ TEST(Mnist, says_which_flags_change_nothing) {
   EXPECT_THAT(result.err, HasSubstr("which ended after step 2, did not make step 7"));
 }
 
-// Example 07, which docs/training.md describes.
+// Example 08, which docs/training.md describes.
 TEST(Mnist, another_program_predicts_with_its_weights) {
   const TestFolder folder;
-  const auto trained = run_program(mnist({"--data", "", "--steps", "30", "--logdir", folder / "run"}));
+  const auto trained = run_program(mnist({"--steps", "30", "--logdir", folder / "run"}));
   ASSERT_EQ(trained.exit_code, 0) << trained.err;
   const std::string accuracy = trained.out.substr(trained.out.find("test accuracy"), 20);
   for (const std::string weights : {"run", "run/ckpt-30", "run/ckpt-30/weights.safetensors"}) {
-    const auto predicted = run_program({program_path("predict"), folder / weights, "--threads", "1"});
+    const auto predicted =
+        run_program({program_path("predict"), folder / weights, "--threads", "1", "--data", few_digits()});
     EXPECT_EQ(predicted.exit_code, 0) << predicted.err;
     EXPECT_THAT(predicted.out, HasSubstr(accuracy));
   }

@@ -12,11 +12,6 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Flags driven(int workers, const Flags& flags) {
-  const Flags launcher = {program_path("tutti"), "run", "-n", std::to_string(workers + 1), "--"};
-  return with(with(launcher, {together_program(), "--threads", "1", "--strategy", "in-graph"}), flags);
-}
-
 Flags flags_of(const std::string& net, const Flags& optimizer) {
   return with({"--net", net, "--layout", "contiguous", "--lanes", "6", "--batch", "3", "--steps", "20",
                "--clip-norm", "0.5"},
@@ -25,19 +20,19 @@ Flags flags_of(const std::string& net, const Flags& optimizer) {
 
 // All have the bits of one worker. The servers hold pieces that end within groups.
 void expect_same_in_all_ways(const Flags& flags, const TestFolder& folder, bool also_servers) {
-  const std::string alone = hash_of(training(1, flags), folder);
+  const std::string alone = hash_of(on_workers(1, flags), folder);
   for (const int workers : {2, 3}) {
-    EXPECT_EQ(hash_of(training(workers, flags), folder), alone) << workers;
-    EXPECT_EQ(hash_of(driven(workers, flags), folder), alone) << workers;
+    EXPECT_EQ(hash_of(on_workers(workers, flags), folder), alone) << workers;
+    EXPECT_EQ(hash_of(with_master(workers + 1, flags), folder), alone) << workers;
   }
-  EXPECT_EQ(hash_of(training(2, with(flags, {"--optimizer-state", "replicated"})), folder), alone);
+  EXPECT_EQ(hash_of(on_workers(2, with(flags, {"--optimizer-state", "replicated"})), folder), alone);
   if (!also_servers) return;
-  EXPECT_EQ(hash_of(training(3, with(flags, {"--optimizer-state", "sharded", "--comm", "tcp"})), folder),
+  EXPECT_EQ(hash_of(on_workers(3, with(flags, {"--optimizer-state", "sharded", "--comm", "tcp"})), folder),
             alone);
   const Flags sync = with(flags, {"--strategy", "ps-sync"});
-  EXPECT_EQ(hash_of(served(1, 1, sync), folder), alone);
-  EXPECT_EQ(hash_of(served(2, 2, sync), folder), alone);
-  EXPECT_EQ(hash_of(served(3, 2, with(sync, {"--placement", "split:1K"})), folder), alone);
+  EXPECT_EQ(hash_of(on_servers(1, 1, sync), folder), alone);
+  EXPECT_EQ(hash_of(on_servers(2, 2, sync), folder), alone);
+  EXPECT_EQ(hash_of(on_servers(3, 2, with(sync, {"--placement", "split:1K"})), folder), alone);
 }
 
 TEST(OptimizersTogether, groups_have_the_same_bits_in_all_ways_of_training) {
@@ -50,8 +45,8 @@ TEST(OptimizersTogether, frozen_parameters_have_the_same_bits_in_all_ways_of_tra
   const TestFolder folder;
   const Flags flags = flags_of("odd", {"--optimizer", "grouped", "--frozen"});
   expect_same_in_all_ways(flags, folder, true);
-  EXPECT_NE(hash_of(training(1, flags), folder),
-            hash_of(training(1, flags_of("odd", {"--optimizer", "grouped"})), folder));
+  EXPECT_NE(hash_of(on_workers(1, flags), folder),
+            hash_of(on_workers(1, flags_of("odd", {"--optimizer", "grouped"})), folder));
 }
 
 TEST(OptimizersTogether, an_elementwise_one_has_the_same_bits_in_all_ways_of_training) {
@@ -73,11 +68,11 @@ TEST(OptimizersTogether, loops_of_ones_own_and_one_asynchronous_worker_have_the_
   const TestFolder folder;
   for (const Flags& optimizer : {Flags{"--optimizer", "grouped", "--frozen"}, Flags{"--optimizer", "lion"}}) {
     const Flags flags = with({"--net", "odd", "--lanes", "4", "--batch", "3", "--steps", "20"}, optimizer);
-    const std::string alone = hash_of(training(1, flags), folder);
+    const std::string alone = hash_of(on_workers(1, flags), folder);
     for (const int workers : {1, 3})
-      EXPECT_EQ(hash_of(training(workers, with(flags, {"--own-loop"})), folder), alone) << workers;
+      EXPECT_EQ(hash_of(on_workers(workers, with(flags, {"--own-loop"})), folder), alone) << workers;
     const Flags async = with(flags, {"--strategy", "ps-async", "--staleness", "0"});
-    EXPECT_EQ(hash_of(served(2, 1, async), folder), alone);
+    EXPECT_EQ(hash_of(on_servers(2, 1, async), folder), alone);
   }
 }
 
@@ -86,24 +81,24 @@ TEST(OptimizersTogether, resume_with_another_number_of_workers_and_another_way_o
   for (const Flags& optimizer : {Flags{"--optimizer", "grouped", "--frozen"}, Flags{"--optimizer", "lion"},
                                  Flags{"--optimizer", "ftrl"}}) {
     const Flags flags = flags_of("normed", optimizer);
-    const std::string straight = hash_of(training(1, flags), folder);
+    const std::string straight = hash_of(on_workers(1, flags), folder);
     const Flags kept = with(flags, {"--logdir", folder / optimizer[1]});
-    report_of(training(2, with(kept, {"--steps", "5"})), folder);
-    report_of(served(2, 2, with(kept, {"--steps", "10", "--strategy", "ps-sync"})), folder);
-    report_of(driven(2, with(kept, {"--steps", "15"})), folder);
-    EXPECT_EQ(hash_of(training(3, kept), folder), straight) << optimizer[1];
+    report_of(on_workers(2, with(kept, {"--steps", "5"})), folder);
+    report_of(on_servers(2, 2, with(kept, {"--steps", "10", "--strategy", "ps-sync"})), folder);
+    report_of(with_master(3, with(kept, {"--steps", "15"})), folder);
+    EXPECT_EQ(hash_of(on_workers(3, kept), folder), straight) << optimizer[1];
   }
   const Flags flags = flags_of("odd", {"--optimizer", "replicated"});
   const Flags kept = with(flags, {"--logdir", folder / "replicated"});
-  report_of(training(3, with(kept, {"--steps", "10"})), folder);
-  EXPECT_EQ(hash_of(training(2, kept), folder), hash_of(training(1, flags), folder));
+  report_of(on_workers(3, with(kept, {"--steps", "10"})), folder);
+  EXPECT_EQ(hash_of(on_workers(2, kept), folder), hash_of(on_workers(1, flags), folder));
 }
 
 // Only the chief reads the checkpoint, whose frozen parameters are others than those that the program makes.
 TEST(OptimizersTogether, frozen_parameters_of_a_checkpoint_reach_all_workers) {
   const TestFolder folder;
   const Flags before = flags_of("odd", {"--optimizer", "grouped", "--logdir", folder / "body"});
-  report_of(training(1, before), folder);
+  report_of(on_workers(1, before), folder);
   constexpr auto kCopy =
       std::filesystem::copy_options::recursive | std::filesystem::copy_options::copy_symlinks;
   std::string alone;
@@ -112,10 +107,10 @@ TEST(OptimizersTogether, frozen_parameters_of_a_checkpoint_reach_all_workers) {
     std::filesystem::copy(folder / "body", logdir, kCopy);
     const Flags flags =
         flags_of("odd", {"--optimizer", "grouped", "--frozen", "--resume", "weights", "--logdir", logdir});
-    const Flags command = way == "ps-sync"    ? served(2, 2, with(flags, {"--strategy", way}))
-                          : way == "in-graph" ? driven(2, flags)
-                                              : training(way == "alone" ? 1 : 2, flags);
-    const std::string hash = hash_of(command, folder);
+    const Job job = way == "ps-sync"    ? on_servers(2, 2, with(flags, {"--strategy", way}))
+                    : way == "in-graph" ? with_master(3, flags)
+                                        : on_workers(way == "alone" ? 1 : 2, flags);
+    const std::string hash = hash_of(job, folder);
     if (way == "alone") alone = hash;
     EXPECT_EQ(hash, alone) << way;
   }

@@ -19,13 +19,14 @@ Flags alone_with(const Flags& flags) {
 }
 
 // Returns the last line that the program prints.
-std::string weights_after(const Flags& command) {
-  const ProgramResult result = run_program(command);
+std::string weights_in(const ProgramResult& result) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   const size_t at = result.out.find("weights ");
   EXPECT_NE(at, std::string::npos) << result.out;
   return at == std::string::npos ? "there are none" : result.out.substr(at, result.out.find('\n', at) - at);
 }
+
+std::string weights_after(const Flags& command) { return weights_in(run_program(command)); }
 
 Flags workers(int count) { return {program_path("tutti"), "run", "-n", std::to_string(count), "--"}; }
 
@@ -80,21 +81,21 @@ TEST(OwnLoop, keeps_the_bits_of_dropout_and_is_the_same_as_a_trainer) {
   const TestFolder folder;
   const Flags flags = {"--net", "normed",  "--layout", "contiguous", "--lanes",
                        "4",     "--batch", "3",        "--steps",    "20"};
-  const std::string trainer = hash_of(training(1, flags), folder);
+  const std::string trainer = hash_of(on_workers(1, flags), folder);
   for (const int count : {1, 2, 4})
-    EXPECT_EQ(hash_of(training(count, with(flags, {"--own-loop"})), folder), trainer) << count;
+    EXPECT_EQ(hash_of(on_workers(count, with(flags, {"--own-loop"})), folder), trainer) << count;
 }
 
 TEST(OwnLoop, keeps_the_bits_of_dropout_after_a_kill) {
   const TestFolder folder;
   const Flags flags = {"--net", "normed", "--lanes", "4", "--batch", "20", "--steps", "100", "--own-loop"};
-  const std::string straight = hash_of(training(1, flags), folder);
+  const std::string straight = hash_of(on_workers(1, flags), folder);
   const Flags kept = with(flags, {"--logdir", folder / "log", "--checkpoint-every", "10"});
   RunningProgram first(training(1, kept));
   ASSERT_TRUE(eventually([&] { return std::filesystem::exists(folder / "log/ckpt-10"); }));
   ::kill(first.pid(), SIGKILL);
   first.wait();
-  EXPECT_EQ(hash_of(training(4, kept), folder), straight);
+  EXPECT_EQ(hash_of(on_workers(4, kept), folder), straight);
 }
 
 // The end of a training with a validation, early stopping and a moving average.
@@ -112,14 +113,13 @@ const Flags kValidated = {
 Validated validated(int workers, const Flags& flags) {
   const TestFolder folder;
   const std::string report = folder / "report.json";
-  const ProgramResult result = run_program(training(workers, with(flags, {"--report", report})));
+  const ProgramResult result = run_job(on_workers(workers, with(flags, {"--report", report})));
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
   if (result.exit_code != 0) return {};
   std::string history;
   std::istringstream lines(result.out);
   for (std::string line; std::getline(lines, line);) {
-    const size_t begin = line.find("step ");  // after the task, which the launcher puts before each line
-    if (begin != std::string::npos) history += line.substr(begin) + "\n";
+    if (line.starts_with("step ")) history += line + "\n";
   }
   const nlohmann::json json = json_of(report);
   return {json.at("steps").get<int64_t>(), json.at("weights_sha256").get<std::string>(), history};
@@ -140,7 +140,7 @@ TEST(OwnLoop, validates_a_moving_average_and_ends_early_as_a_trainer_does) {
   const std::string steps = std::to_string(trainer.steps);
   const Flags plain = {"--net",   "normed", "--layout", "contiguous", "--lanes",   "4",
                        "--batch", "5",      "--steps",  steps,        "--own-loop"};
-  EXPECT_EQ(hash_of(training(1, plain), TestFolder()), trainer.hash);
+  EXPECT_EQ(hash_of(on_workers(1, plain), TestFolder()), trainer.hash);
 }
 
 TEST(OwnLoop, continues_its_validations_and_its_average_after_a_kill) {
@@ -156,11 +156,11 @@ TEST(OwnLoop, continues_its_validations_and_its_average_after_a_kill) {
 TEST(OwnLoop, ends_at_the_same_step_on_any_number_of_workers_and_stays_ended) {
   const TestFolder folder;
   const Flags flags = {"--own-loop", "--lanes", "4", "--batch", "3", "--steps", "100", "--stop-at", "7"};
-  const nlohmann::json alone = report_of(training(1, flags), folder);
+  const nlohmann::json alone = report_of(on_workers(1, flags), folder);
   EXPECT_EQ(alone.at("steps"), 8);
   const Flags kept = with(flags, {"--logdir", folder / "log"});
   for (const int count : {2, 4, 1}) {
-    const nlohmann::json report = report_of(training(count, kept), folder);
+    const nlohmann::json report = report_of(on_workers(count, kept), folder);
     EXPECT_EQ(report.at("steps"), 8) << count;
     EXPECT_EQ(report.at("weights_sha256"), alone.at("weights_sha256")) << count;
   }
@@ -234,7 +234,7 @@ TEST(WholeLoop, learns_with_the_same_bits_on_any_number_of_workers_and_after_a_s
               ::testing::HasSubstr("validation of the moving average after step 250:  accuracy 0.9"));
   EXPECT_THAT(alone.out, ::testing::HasSubstr("test accuracy 0.9"));
   EXPECT_THAT(alone.err, ::testing::Not(::testing::HasSubstr("scheduled")));
-  const std::string weights = weights_after(whole_loop({"--steps", "260"}));
+  const std::string weights = weights_in(alone);
   EXPECT_EQ(weights_after(with(workers(2), whole_loop({"--steps", "260"}))), weights);
   const Flags saving = whole_loop({"--steps", "260", "--logdir", folder / "run"});
   weights_after(with(workers(2), with(saving, {"--stop-after", "120"})));

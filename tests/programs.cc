@@ -1,9 +1,7 @@
-// The programs that tests start, as one executable with several names: the name by which it is started says
-// which program it is. Each compiles for as long as all of them together.
-#include <cstdio>
-#include <filesystem>
+// The programs that tests start, in one library: each compiles for as long as all of them together.
+#include "tests/programs.h"
+
 #include <map>
-#include <string>
 
 namespace drawn_program {
 int main(int argc, char** argv);
@@ -27,16 +25,17 @@ namespace together_program {
 int main(int argc, char** argv);
 }
 
-int main(int argc, char** argv) {
-  const std::map<std::string, int (*)(int, char**)> programs = {
+namespace tutti::testing {
+
+ProgramMain find_program(const std::string& name) {
+  static const std::map<std::string, ProgramMain> kPrograms = {
       {"drawn_program", drawn_program::main},       {"evaluation_program", evaluation_program::main},
       {"growth_program", growth_program::main},     {"halves_program", halves_program::main},
       {"ratings_program", ratings_program::main},   {"tables_program", tables_program::main},
       {"together_program", together_program::main},
   };
-  const std::string name = std::filesystem::read_symlink("/proc/self/exe").filename();
-  const auto program = programs.find(name);
-  if (program != programs.end()) return program->second(argc, argv);
-  std::fprintf(stderr, "%s is not a program of the tests: start it by the name of one\n", name.c_str());
-  return 2;
+  const auto program = kPrograms.find(name);
+  return program == kPrograms.end() ? nullptr : program->second;
 }
+
+}  // namespace tutti::testing

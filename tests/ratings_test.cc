@@ -48,31 +48,26 @@ class Ratings : public ::testing::Test {
       seen_file.finish();
     }
   }
-  Flags command(int workers, const std::string& data, const Flags& more = {}) const {
-    Flags all = {program_path("tutti"),
-                 "run",
-                 "-n",
-                 std::to_string(workers),
-                 "--",
-                 program_path("../test/ratings_program"),
-                 "--data",
-                 data,
-                 "--users",
-                 std::to_string(kUsers),
-                 "--batch",
-                 "5",
-                 "--lanes",
-                 "4",
-                 "--steps",
-                 "8",
-                 "--threads",
-                 "1",
-                 "--log-level",
-                 "warning"};
-    return with(all, more);
+  Job job(int workers, const std::string& data, const Flags& more = {}) const {
+    const Flags program = {program_path("../test/ratings_program"),
+                           "--data",
+                           data,
+                           "--users",
+                           std::to_string(kUsers),
+                           "--batch",
+                           "5",
+                           "--lanes",
+                           "4",
+                           "--steps",
+                           "8",
+                           "--threads",
+                           "1",
+                           "--log-level",
+                           "warning"};
+    return {{{"worker", workers}}, with(program, more)};
   }
   std::string hash(int workers, const std::string& data, const Flags& more = {}) const {
-    return hash_of(command(workers, data, more), folder_);
+    return hash_of(job(workers, data, more), folder_);
   }
 
   const TestFolder folder_;
@@ -94,7 +89,7 @@ TEST_F(Ratings, continue_on_another_number_of_workers_but_not_with_other_categor
   const std::string straight = hash(1, folder_ / "data");
   const Flags saving = {"--logdir", folder_ / "run"};
   hash(1, folder_ / "data", with(saving, {"--steps", "3"}));
-  const ProgramResult other = run_program(command(2, folder_ / "data", with(saving, {"--buckets", "51"})));
+  const ProgramResult other = run_job(job(2, folder_ / "data", with(saving, {"--buckets", "51"})));
   EXPECT_NE(other.exit_code, 0);
   EXPECT_THAT(other.err, HasSubstr("city"));
   EXPECT_EQ(hash(2, folder_ / "data", saving), straight);
@@ -108,7 +103,7 @@ TEST_F(Ratings, say_which_id_is_none) {
   FileWriter broken(file);
   broken.write(text.substr(0, tab + 1) + "1e3" + text.substr(text.find('\t', tab + 1)));
   broken.finish();
-  const ProgramResult result = run_program(command(1, folder_ / "data", {"--steps", "40"}));
+  const ProgramResult result = run_job(job(1, folder_ / "data", {"--steps", "40"}));
   EXPECT_EQ(result.exit_code, exit_code(ErrorKind::DataLoss));
   EXPECT_THAT(result.err,
               AllOf(HasSubstr("shard1/ratings.txt:1: column '2' (2): '1e3' is not a whole number")));

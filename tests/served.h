@@ -1,7 +1,6 @@
 #pragma once
 
 #include <algorithm>
-#include <memory>
 #include <optional>
 #include <signal.h>
 #include <string>
@@ -13,7 +12,6 @@
 #include <gtest/gtest.h>
 
 #include "tests/together.h"
-#include "tutti/base/ports.h"
 
 // Helpers to start jobs with servers.
 namespace tutti::testing {
@@ -26,41 +24,16 @@ inline Flags served(int servers, int workers, const Flags& flags, const Flags& l
   return with(with(command, {"--", together_program(), "--threads", "1"}), flags);
 }
 
-// A job whose processes are started one by one, as at terminals.
-class Terminals {
- public:
-  Terminals(int servers, int workers) : Terminals({{"ps", servers}, {"worker", workers}}) {}
-  // Takes the jobs and their numbers of tasks. If `known` names a task, only this task has a known port, and
-  // the others have port 0.
-  explicit Terminals(const std::vector<std::pair<std::string, int>>& jobs, const std::string& known = "") {
-    int tasks = 0;
-    for (const auto& [job, count] : jobs) tasks += count;
-    const std::vector<int> ports = free_ports(tasks);
-    auto port = ports.begin();
-    for (const auto& [job, count] : jobs) {
-      spec_ += fmt::format("{}{}|", spec_.empty() ? "" : ",", job);
-      for (int index = 0; index < count; ++index, ++port) {
-        const bool is_known = known.empty() || known == fmt::format("{}/{}", job, index);
-        spec_ += fmt::format("{}127.0.0.1:{}", index == 0 ? "" : ";", is_known ? *port : 0);
-      }
-    }
-  }
+// Returns a job that does the same without a launcher.
+inline Job on_servers(int servers, int workers, const Flags& flags) {
+  return {{{"ps", servers}, {"worker", workers}}, with({together_program(), "--threads", "1"}, flags)};
+}
 
-  const std::string& spec() const { return spec_; }
-  Flags task(const std::string& job, int index) const {
-    return {"--cluster_spec", spec_, "--job_name", job, "--task_index", std::to_string(index)};
-  }
-  std::unique_ptr<RunningProgram> start(const std::string& job, int index, const Flags& flags) const {
-    return start(job, index, flags, {together_program(), "--threads", "1"});
-  }
-  std::unique_ptr<RunningProgram> start(const std::string& job, int index, const Flags& flags,
-                                        const Flags& program) const {
-    return std::make_unique<RunningProgram>(with(with(program, flags), task(job, index)));
-  }
-
- private:
-  std::string spec_;
-};
+// Returns a job with a master and this number of passive workers.
+inline Job with_master(int workers, const Flags& flags) {
+  return {{{"master", 1}, {"worker", workers}},
+          with({together_program(), "--threads", "1", "--strategy", "in-graph"}, flags)};
+}
 
 // A job under the launcher that runs for a while; all its processes have a mark.
 class ServedRun {

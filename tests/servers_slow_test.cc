@@ -1,6 +1,6 @@
-// Tests bad days: servers, workers and the chief are killed at random moments, repeatedly, on a machine
-// that is busy with other work. TUTTI_TEST_SEED=N repeats the choices of one run, though not the exact
-// moments.
+// Tests bad days: servers, workers and the chief are killed at random moments, repeatedly; in the soak tests
+// on a machine that is busy with other work. TUTTI_TEST_SEED=N repeats the choices of one run, though not the
+// exact moments.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -87,7 +87,7 @@ class BadDay : public ::testing::Test {
   // Runs as many jobs as it takes for so many kills.
   void survive_in_lock_step(int kills, int steps) {
     const Flags flags = {"--net", "normed", "--lanes", "6", "--batch", "8", "--steps", std::to_string(steps)};
-    const std::string alone = hash_of(training(1, flags), folder_);
+    const std::string alone = hash_of(on_workers(1, flags), folder_);
     for (int job = 0; killed_ < kills; ++job) {
       const nlohmann::json report =
           survive(fmt::format("sync{}", job), with(flags, {"--strategy", "ps-sync"}),
@@ -109,7 +109,6 @@ class BadDay : public ::testing::Test {
 
  private:
   const TestFolder folder_;
-  const Load load_;
   std::string last_words_;
   int killed_ = 0;
 
@@ -126,7 +125,10 @@ std::mt19937_64 BadDay::random;
 TEST_F(BadDay, in_lock_step_ends_with_the_bits_of_a_good_one) { survive_in_lock_step(3, 300); }
 TEST_F(BadDay, in_no_step_ends_after_as_many_as_asked_for_and_has_learnt) { survive_in_no_step(3); }
 
-using BadDaySoak = BadDay;
+class BadDaySoak : public BadDay {
+ private:
+  const Load load_;
+};
 TEST_F(BadDaySoak, in_lock_step_ends_with_the_bits_of_a_good_one) { survive_in_lock_step(26, 600); }
 TEST_F(BadDaySoak, in_no_step_ends_after_as_many_as_asked_for_and_has_learnt) { survive_in_no_step(26); }
 

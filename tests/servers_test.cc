@@ -27,12 +27,12 @@ TEST(Servers, in_lock_step_give_the_bits_of_one_worker) {
   const TestFolder folder;
   for (const std::string net : {"normed", "odd"}) {
     const Flags flags = {"--net", net, "--lanes", "8", "--batch", "3", "--steps", "20"};
-    const std::string alone = hash_of(training(1, flags), folder);
+    const std::string alone = hash_of(on_workers(1, flags), folder);
     const Flags sync = with(flags, {"--strategy", "ps-sync"});
-    EXPECT_EQ(hash_of(served(1, 1, sync), folder), alone) << net;
-    EXPECT_EQ(hash_of(served(1, 3, sync), folder), alone) << net;
-    EXPECT_EQ(hash_of(served(2, 2, with(sync, {"--placement", "greedy"})), folder), alone) << net;
-    EXPECT_EQ(hash_of(served(3, 2, with(sync, {"--placement", "split:1K"})), folder), alone) << net;
+    EXPECT_EQ(hash_of(on_servers(1, 1, sync), folder), alone) << net;
+    EXPECT_EQ(hash_of(on_servers(1, 3, sync), folder), alone) << net;
+    EXPECT_EQ(hash_of(on_servers(2, 2, with(sync, {"--placement", "greedy"})), folder), alone) << net;
+    EXPECT_EQ(hash_of(on_servers(3, 2, with(sync, {"--placement", "split:1K"})), folder), alone) << net;
   }
 }
 
@@ -40,8 +40,8 @@ TEST(Servers, in_lock_step_clip_the_gradient_with_the_bits_of_one_worker) {
   const TestFolder folder;
   const Flags flags = {"--net", "normed",  "--clip-norm", "0.5",     "--lanes",
                        "4",     "--batch", "3",           "--steps", "20"};
-  const std::string alone = hash_of(training(1, flags), folder);
-  EXPECT_EQ(hash_of(served(2, 3, with(flags, {"--strategy", "ps-sync"})), folder), alone);
+  const std::string alone = hash_of(on_workers(1, flags), folder);
+  EXPECT_EQ(hash_of(on_servers(2, 3, with(flags, {"--strategy", "ps-sync"})), folder), alone);
 }
 
 TEST(Servers, in_lock_step_give_a_loop_of_the_program_the_bits_of_a_trainer) {
@@ -120,11 +120,11 @@ TEST(Servers, take_the_pushes_of_a_loop_of_the_program_at_any_time) {
 TEST(Servers, in_lock_step_end_where_a_hook_says_at_the_step_of_one_worker_and_stay_ended) {
   const TestFolder folder;
   const Flags flags = {"--net", "normed", "--lanes", "4", "--batch", "3", "--steps", "100", "--stop-at", "7"};
-  const nlohmann::json alone = report_of(training(1, flags), folder);
+  const nlohmann::json alone = report_of(on_workers(1, flags), folder);
   EXPECT_EQ(alone.at("steps"), 8);
   const Flags sync = with(flags, {"--strategy", "ps-sync", "--logdir", folder / "log"});
   for (const int workers : {2, 1}) {
-    const nlohmann::json report = report_of(served(1, workers, sync), folder);
+    const nlohmann::json report = report_of(on_servers(1, workers, sync), folder);
     EXPECT_EQ(report.at("steps"), 8) << workers;
     EXPECT_EQ(report.at("weights_sha256"), alone.at("weights_sha256")) << workers;
   }
@@ -158,7 +158,7 @@ TEST(Servers, hold_what_is_pinned_to_them_and_give_the_bits_of_one_worker) {
   const TestFolder folder;
   const Flags flags = {"--net", "odd", "--lanes", "2", "--batch", "3", "--steps", "10"};
   const Flags pinned = with(flags, {"--create-on", "/job:ps/task:1", "--strategy", "ps-sync"});
-  EXPECT_EQ(hash_of(served(2, 2, pinned), folder), hash_of(training(1, flags), folder));
+  EXPECT_EQ(hash_of(on_servers(2, 2, pinned), folder), hash_of(on_workers(1, flags), folder));
   const ProgramResult told = run_program(served(2, 1, with(pinned, {"--log-placement"})));
   for (const char* name : {"dense.weight", "dense.bias", "pred.weight", "pred.bias"})
     EXPECT_THAT(told.err, ::testing::ContainsRegex(fmt::format("{}: .*/job:ps/replica:0/task:1/", name)));
@@ -209,9 +209,11 @@ TEST(Servers, have_one_task_print_a_line_of_the_run) {
 // A push is a step of one worker, whose share is a part of a batch.
 TEST(Servers, that_take_pushes_at_any_time_count_an_epoch_when_all_examples_were_read) {
   const TestFolder folder;
-  const Flags flags = {"--net", "normed", "--lanes", "3", "--batch", "50", "--epochs", "1"};
-  const nlohmann::json alone = report_of(training(1, flags), folder);
-  const nlohmann::json served_by = report_of(served(1, 3, with(flags, {"--strategy", "ps-async"})), folder);
+  const Flags flags = {"--net", "normed",   "--lanes", "3",          "--batch",
+                       "50",    "--epochs", "1",       "--examples", "3000"};
+  const nlohmann::json alone = report_of(on_workers(1, flags), folder);
+  const nlohmann::json served_by =
+      report_of(on_servers(1, 3, with(flags, {"--strategy", "ps-async"})), folder);
   EXPECT_EQ(served_by.at("examples"), alone.at("examples"));
   EXPECT_EQ(served_by.at("steps"), 3 * alone.at("steps").get<int64_t>());
 }
@@ -220,9 +222,9 @@ TEST(Servers, that_take_pushes_at_any_time_count_an_epoch_when_all_examples_were
 TEST(Servers, write_the_last_checkpoint_after_the_last_update_of_any_worker) {
   const TestFolder folder;
   const Flags flags = {"--net", "normed", "--batch", "4", "--steps", "50", "--logdir", folder / "log"};
-  const nlohmann::json made = report_of(served(2, 3, flags), folder);
+  const nlohmann::json made = report_of(on_servers(2, 3, flags), folder);
   EXPECT_TRUE(std::filesystem::exists(folder / "log/ckpt-50"));
-  const nlohmann::json read = report_of(served(1, 3, flags), folder);
+  const nlohmann::json read = report_of(on_servers(1, 3, flags), folder);
   EXPECT_EQ(read.at("restarts"), 1);
   EXPECT_EQ(read.at("steps"), 50);
   EXPECT_EQ(read.at("weights_sha256"), made.at("weights_sha256"));
@@ -287,7 +289,7 @@ TEST(Servers, do_without_the_last_worker_where_told_so) {
 TEST(Servers, bare_ones_serve_a_program_that_they_have_never_seen) {
   const TestFolder folder;
   const Flags flags = {"--net", "odd", "--lanes", "2", "--batch", "3", "--steps", "10"};
-  const std::string alone = hash_of(training(1, flags), folder);
+  const std::string alone = hash_of(on_workers(1, flags), folder);
   const Terminals terminals(1, 1);
   RunningProgram server(with({program_path("tutti"), "serve"}, terminals.task("ps", 0)));
   const std::string report = folder / "served.json";
@@ -349,7 +351,7 @@ TEST(Servers, train_over_tls_with_those_who_have_certificates_and_the_secret) {
   EXPECT_EQ(worker->wait(), 0) << worker->err();
   EXPECT_EQ(chief->wait(), 0) << chief->err();
   EXPECT_EQ(server.wait(), 0) << server.err();
-  EXPECT_EQ(json_of(report).at("weights_sha256"), hash_of(training(1, model), folder));
+  EXPECT_EQ(json_of(report).at("weights_sha256"), hash_of(on_workers(1, model), folder));
 }
 
 TEST(Servers, say_whom_they_refuse) {
@@ -506,7 +508,7 @@ TEST(Servers, refuse_a_second_task_of_one_index) {
 TEST(Servers, behind_a_bad_cable_give_the_bits_of_one_worker) {
   const TestFolder folder;
   const Flags model = {"--net", "normed", "--lanes", "4", "--batch", "3", "--steps", "60"};
-  const std::string alone = hash_of(training(1, model), folder);
+  const std::string alone = hash_of(on_workers(1, model), folder);
   const std::vector<int> ports = free_ports(3);
   Relay relay(ports[0], std::chrono::milliseconds(5));
   const auto task = [&](int server_port, const char* job, int index) {
@@ -572,7 +574,7 @@ TEST_P(Killed, task_comes_back_and_the_bits_stay) {
   const TestFolder folder;
   Flags flags = {"--net", "normed",  "--layout", "contiguous", "--lanes",
                  "4",     "--batch", "50",       "--steps",    "150"};
-  const std::string alone = hash_of(training(1, flags), folder);
+  static const std::string alone = hash_of(on_workers(1, flags), folder);
   if (own_loop) flags = with(flags, {"--own-loop"});
   const std::string report = folder / "killed.json";
   ServedRun job_run(fmt::format("{}{}{}", job, index, own_loop),
@@ -643,7 +645,7 @@ TEST(Servers, have_the_chief_evaluate_whatever_feed_a_worker_has_and_whether_it_
 TEST(Servers, choose_their_ports_and_tell_the_chief_also_one_that_comes_back) {
   const TestFolder folder;
   const Flags model = {"--net", "odd", "--lanes", "2", "--batch", "4", "--steps", "3000"};
-  const std::string alone = hash_of(training(1, model), folder);
+  const std::string alone = hash_of(on_workers(1, model), folder);
   const Terminals terminals({{"ps", 2}, {"worker", 2}}, "worker/0");
   const std::string log = folder / "log";
   const std::string report = folder / "report.json";
@@ -688,7 +690,7 @@ TEST(Servers, with_a_port_that_nobody_would_know_are_refused) {
 TEST(Servers, stop_with_a_checkpoint_and_go_on_from_it) {
   const TestFolder folder;
   const Flags model = {"--net", "odd", "--lanes", "2", "--batch", "4", "--steps", "3000"};
-  const std::string alone = hash_of(training(1, model), folder);
+  const std::string alone = hash_of(on_workers(1, model), folder);
   for (const Flags& how : {Flags{}, Flags{"--own-loop"}}) {
     const std::string log = folder / fmt::format("log-{}", how.size());
     const Flags kept = with(with(model, how), {"--strategy", "ps-sync", "--logdir", log});
@@ -696,7 +698,7 @@ TEST(Servers, stop_with_a_checkpoint_and_go_on_from_it) {
     first.wait_for_output("under way");
     ::kill(first.pid(), SIGTERM);
     EXPECT_EQ(first.wait(), 128 + SIGTERM) << first.err();
-    EXPECT_EQ(hash_of(served(2, 2, kept), folder), alone);
+    EXPECT_EQ(hash_of(on_servers(2, 2, kept), folder), alone);
   }
 }
 

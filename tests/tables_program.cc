@@ -45,13 +45,16 @@ tutti::data::Feed examples(const Options& options, uint64_t seed) {
   const torch::Tensor other = torch::empty({kExamples}, torch::kLong);
   const torch::Tensor items = torch::full({kExamples, kLongest}, -1, torch::kLong);
   const torch::Tensor click = torch::empty({kExamples});
+  auto users = user.accessor<int64_t, 1>();
+  auto others = other.accessor<int64_t, 1>();
+  auto lists = items.accessor<int64_t, 2>();
+  auto clicks = click.accessor<float, 1>();
   for (int64_t i = 0; i < kExamples; ++i) {
-    user[i] = id();
-    other[i] = id();
+    users[i] = id();
+    others[i] = id();
     const auto count = static_cast<int64_t>(random() % (kLongest + 1));
-    for (int64_t k = 0; k < count; ++k) items[i][k] = id();
-    const auto liked = (user[i].item<int64_t>() + other[i].item<int64_t>()) % 3;
-    click[i] = unit() < (liked == 0 ? 0.8 : 0.3) ? 1.0 : 0.0;
+    for (int64_t k = 0; k < count; ++k) lists[i][k] = id();
+    clicks[i] = unit() < ((users[i] + others[i]) % 3 == 0 ? 0.8 : 0.3) ? 1 : 0;
   }
   return tutti::data::Feed(
       tutti::data::from_tensors({{"user", user}, {"other", other}, {"items", items}, {"click", click}}));

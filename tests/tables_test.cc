@@ -24,16 +24,13 @@ struct Result {
 
 Flags program() { return {program_path("../test/tables_program"), "--threads", "1"}; }
 
-Flags on_workers(int workers, const Flags& more = {}) {
-  const Flags launcher = {program_path("tutti"), "run", "-n", std::to_string(workers), "--"};
-  return with(with(with(launcher, program()), kFlags), more);
+Job on_workers(int workers, const Flags& more = {}) {
+  return {{{"worker", workers}}, with(with(program(), kFlags), more)};
 }
 
-Flags on_servers(int servers, int workers, const Flags& more = {}, const Flags& launcher = {}) {
-  const Flags command =
-      with({program_path("tutti"), "run", "--ps", std::to_string(servers), "-n", std::to_string(workers)},
-           launcher);
-  return with(with(with(with(command, {"--"}), program()), with(kFlags, {"--strategy", "ps-sync"})), more);
+Job on_servers(int servers, int workers, const Flags& more = {}) {
+  const Flags sync = with(kFlags, {"--strategy", "ps-sync"});
+  return {{{"ps", servers}, {"worker", workers}}, with(with(program(), sync), more)};
 }
 
 Result result_in(const nlohmann::json& report) {
@@ -41,9 +38,9 @@ Result result_in(const nlohmann::json& report) {
           report.value("tables", nlohmann::json())};
 }
 
-Result result_of(const Flags& command) {
+Result result_of(const Job& job) {
   const TestFolder folder;
-  return result_in(report_of(command, folder));
+  return result_in(report_of(job, folder));
 }
 
 // Trained in every way that gives the same bits.
@@ -76,10 +73,11 @@ TEST(Tables, of_two_groups_do_not_touch_each_other) {
   const Flags kind = {"--dynamic", "--rows", "1000"};
   const Result alone = result_of(on_workers(1, kind));
   const Flags twice = with(kind, {"--two-groups"});
-  for (const Flags& command :
+  for (Job job :
        {on_workers(4, twice), on_workers(3, twice), on_servers(1, 2, twice), on_servers(3, 4, twice)}) {
     const TestFolder folder;
-    const ProgramResult run = run_program(with(command, {"--report", folder / "report"}));
+    job.program = with(job.program, {"--report", folder / "report"});
+    const ProgramResult run = run_job(job);
     ASSERT_EQ(run.exit_code, 0) << run.err;
     for (const char* group : {"0", "1"})
       EXPECT_EQ(result_in(nlohmann::json::parse(read_file(folder / (std::string("report.") + group)))), alone)
@@ -175,7 +173,8 @@ TEST(Tables, of_a_killed_server_or_worker_are_trained_to_the_end) {
     const std::string report = folder / "report.json";
     const Flags saving =
         with(flags, {"--logdir", folder / "run", "--checkpoint-every", "3", "--report", report});
-    ServedRun run(std::string("tables-") + lost, on_servers(2, 2, saving, {"--restarts", "1"}));
+    const Flags launcher = {program_path("tutti"), "run", "--ps", "2", "-n", "2", "--restarts", "1", "--"};
+    ServedRun run(std::string("tables-") + lost, with(launcher, on_servers(2, 2, saving).program));
     ASSERT_TRUE(eventually([&] { return fs::exists(folder / "run/ckpt-3"); }));
     run.kill(lost, 1);
     EXPECT_EQ(run.run().wait(), 0) << run.run().err();
@@ -261,7 +260,8 @@ TEST(Tables, stop_together_although_they_have_asked_for_the_next_rows) {
 }
 
 TEST(Tables, cannot_be_trained_by_passive_workers) {
-  const ProgramResult result = run_program(on_workers(2, {"--strategy", "in-graph"}));
+  const ProgramResult result = run_program(with({program_path("tutti"), "run", "-n", "2", "--"},
+                                                with(on_workers(2).program, {"--strategy", "in-graph"})));
   EXPECT_NE(result.exit_code, 0);
   EXPECT_THAT(result.err, HasSubstr("cannot be trained with --strategy in-graph"));
 }

@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tests/job.h"
 #include "tests/tool.h"
 
 namespace tutti::testing {
@@ -33,17 +34,29 @@ inline std::vector<std::string> training(int workers, const std::vector<std::str
   return command;
 }
 
-// Runs the command, which must succeed, and returns its report. Removes an earlier report first.
-inline nlohmann::json report_of(const Flags& command, const TestFolder& folder) {
+// Returns a job that does the same without a launcher.
+inline Job on_workers(int workers, const Flags& flags) {
+  Job job{{}, with({together_program(), "--threads", "1"}, flags)};
+  if (workers > 1) job.tasks = {{"worker", workers}};
+  return job;
+}
+
+// Runs the job, which must succeed, and returns its report. Removes an earlier report first.
+inline nlohmann::json report_of(Job job, const TestFolder& folder) {
   const std::string report = folder / "report.json";
   std::filesystem::remove(report);
-  const ProgramResult result = run_program(with(command, {"--report", report}));
+  job.program = with(job.program, {"--report", report});
+  const ProgramResult result = run_job(job);
   EXPECT_EQ(result.exit_code, 0) << result.out << result.err;
   return result.exit_code == 0 ? json_of(report) : nlohmann::json();
 }
+inline nlohmann::json report_of(const Flags& command, const TestFolder& folder) {
+  return report_of(Job{{}, command}, folder);
+}
 
-inline std::string hash_of(const Flags& command, const TestFolder& folder) {
-  return report_of(command, folder).value("weights_sha256", "there is none");
+template <class JobOrCommand>
+std::string hash_of(const JobOrCommand& job, const TestFolder& folder) {
+  return report_of(job, folder).value("weights_sha256", "there is none");
 }
 
 }  // namespace tutti::testing

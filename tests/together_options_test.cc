@@ -29,11 +29,11 @@ const Flags kReplicated = {"--optimizer-state", "replicated"};
 TEST(TogetherOptions, sharded_state_gives_the_same_bits) {
   const TestFolder folder;
   const Flags flags = with(kNormed, {"--steps", "20"});
-  const std::string expected = hash_of(training(1, flags), folder);
+  const std::string expected = hash_of(on_workers(1, flags), folder);
   for (const int workers : {1, 2, 3}) {
     for (const char* comm : {"auto", "tcp"}) {
       for (const Flags& state : {kSharded, kReplicated})
-        EXPECT_EQ(hash_of(training(workers, with(with(flags, state), {"--comm", comm})), folder), expected)
+        EXPECT_EQ(hash_of(on_workers(workers, with(with(flags, state), {"--comm", comm})), folder), expected)
             << workers << " workers, " << comm << ", " << state.back();
     }
   }
@@ -69,7 +69,7 @@ TEST(TogetherOptions, a_report_that_cannot_be_written_is_an_error_at_the_start) 
   for (const std::string& path : {folder / "pipe", folder.path(), folder / "pipe/no/folder.json"}) {
     for (const int workers : {1, 2}) {
       const auto result =
-          run_program(training(workers, with(kNormed, {"--steps", "100000000", "--report", path})));
+          run_job(on_workers(workers, with(kNormed, {"--steps", "100000000", "--report", path})));
       EXPECT_EQ(result.exit_code, 2) << path;
       EXPECT_THAT(result.err, HasSubstr("InvalidArgument: --report: ")) << path;
     }
@@ -79,7 +79,7 @@ TEST(TogetherOptions, a_report_that_cannot_be_written_is_an_error_at_the_start) 
 TEST(TogetherOptions, closed_standard_streams_do_not_matter) {
   const TestFolder folder;
   const Flags flags = with(kNormed, {"--steps", "5"});
-  const std::string expected = hash_of(training(1, flags), folder);
+  const std::string expected = hash_of(on_workers(1, flags), folder);
   for (const char* closed : {">&-", "2>&-", "<&- >&- 2>&-"}) {
     for (const int workers : {1, 2}) {
       std::string script;
@@ -94,12 +94,12 @@ TEST(TogetherOptions, closed_standard_streams_do_not_matter) {
 
 TEST(TogetherOptions, checkpoints_do_not_show_how_the_state_was_kept) {
   const TestFolder folder;
-  const std::string expected = hash_of(training(1, with(kNormed, {"--steps", "24"})), folder);
+  const std::string expected = hash_of(on_workers(1, with(kNormed, {"--steps", "24"})), folder);
   for (const char* every : {"5", "0.001s"}) {
     const Flags saving = with(kNormed, {"--logdir", folder / every, "--checkpoint-every", every});
-    hash_of(training(3, with(with(saving, {"--steps", "8"}), kSharded)), folder);
-    hash_of(training(2, with(with(saving, {"--steps", "16"}), kReplicated)), folder);
-    EXPECT_EQ(hash_of(training(2, with(with(saving, {"--steps", "24"}), kSharded)), folder), expected)
+    hash_of(on_workers(3, with(with(saving, {"--steps", "8"}), kSharded)), folder);
+    hash_of(on_workers(2, with(with(saving, {"--steps", "16"}), kReplicated)), folder);
+    EXPECT_EQ(hash_of(on_workers(2, with(with(saving, {"--steps", "24"}), kSharded)), folder), expected)
         << every;
   }
 }
@@ -107,15 +107,15 @@ TEST(TogetherOptions, checkpoints_do_not_show_how_the_state_was_kept) {
 TEST(TogetherOptions, the_report_says_how_gradients_were_added) {
   const TestFolder folder;
   const Flags flags = with(kNormed, {"--steps", "10"});
-  const auto tree = report_of(training(2, flags), folder);
+  const auto tree = report_of(on_workers(2, flags), folder);
   EXPECT_EQ(tree.at("reduce"), "tree");
   for (const char* comm : {"shm", "tcp"}) {
-    const auto fast = report_of(training(3, with(flags, {"--reduce", "fast", "--comm", comm})), folder);
+    const auto fast = report_of(on_workers(3, with(flags, {"--reduce", "fast", "--comm", comm})), folder);
     EXPECT_EQ(fast.at("reduce"), "fast");
     EXPECT_NEAR(fast.at("loss").get<double>(), tree.at("loss").get<double>(), 1e-2);
   }
   const auto rounded =
-      report_of(training(2, with(flags, {"--wire-precision", "bf16", "--comm", "tcp"})), folder);
+      report_of(on_workers(2, with(flags, {"--wire-precision", "bf16", "--comm", "tcp"})), folder);
   EXPECT_EQ(rounded.at("reduce"), "tree, bfloat16 on the wire");
   EXPECT_NEAR(rounded.at("loss").get<double>(), tree.at("loss").get<double>(), 1e-1);
 }
@@ -127,21 +127,20 @@ TEST(TogetherOptions, nccl_without_a_gpu_each_is_an_error_and_one_worker_needs_n
   EXPECT_NE(result.exit_code, 0);
   EXPECT_THAT(result.err, HasSubstr("--comm nccl is not possible: worker/0 on "));
   EXPECT_THAT(result.err, HasSubstr(" has no GPU. Use --comm auto"));
-  EXPECT_EQ(report_of(training(1, flags), folder).at("steps"), 3);
+  EXPECT_EQ(report_of(on_workers(1, flags), folder).at("steps"), 3);
 }
 
-// There are 60,000 drawn digits: with steps of 4 x 7000 the third step would have 4,000, and its last three
-// lanes none.
+// With steps of 4 x 70, the third step would have 40 of 600 examples, and its last three lanes none.
 TEST(TogetherOptions, examples_that_do_not_fill_a_step_are_left_out_or_shared_unevenly) {
   const TestFolder folder;
-  const Flags flags = {"--net", "odd", "--lanes", "4", "--batch", "7000", "--epochs", "1"};
-  const auto dropped = report_of(training(2, flags), folder);
+  const Flags flags = {"--net", "odd", "--lanes", "4", "--batch", "70", "--epochs", "1", "--examples", "600"};
+  const auto dropped = report_of(on_workers(2, flags), folder);
   EXPECT_EQ(dropped.at("steps"), 2);
-  EXPECT_EQ(dropped.at("examples"), 56000);
-  const auto all = report_of(training(3, with(flags, {"--no-drop-remainder"})), folder);
+  EXPECT_EQ(dropped.at("examples"), 560);
+  const auto all = report_of(on_workers(3, with(flags, {"--no-drop-remainder"})), folder);
   EXPECT_EQ(all.at("steps"), 3);
-  EXPECT_EQ(all.at("examples"), 60000);
-  EXPECT_EQ(all.at("weights_sha256"), hash_of(training(1, with(flags, {"--no-drop-remainder"})), folder));
+  EXPECT_EQ(all.at("examples"), 600);
+  EXPECT_EQ(all.at("weights_sha256"), hash_of(on_workers(1, with(flags, {"--no-drop-remainder"})), folder));
   const auto result = run_program(training(2, {"--net", "odd", "--batch", "40000"}));
   EXPECT_NE(result.exit_code, 0);
   EXPECT_THAT(result.err, HasSubstr("do not fill one step of 2 lanes with 40000 examples each"));
@@ -210,10 +209,10 @@ TEST(TogetherOptions, rounded_gradients_go_on_to_the_bit) {
   Flags flags = with(kNormed, {"--wire-precision", "bf16", "--comm", "tcp"});
   for (const Flags& state : {kReplicated, kSharded}) {
     const Flags how = with(flags, state);
-    const std::string expected = hash_of(training(2, with(how, {"--steps", "20"})), folder);
+    const std::string expected = hash_of(on_workers(2, with(how, {"--steps", "20"})), folder);
     const Flags saving = with(how, {"--logdir", folder / state.back()});
-    hash_of(training(2, with(saving, {"--steps", "9"})), folder);
-    EXPECT_EQ(hash_of(training(2, with(saving, {"--steps", "20"})), folder), expected) << state.back();
+    hash_of(on_workers(2, with(saving, {"--steps", "9"})), folder);
+    EXPECT_EQ(hash_of(on_workers(2, with(saving, {"--steps", "20"})), folder), expected) << state.back();
     const ProgramResult other = run_program(training(3, with(saving, {"--steps", "22"})));
     EXPECT_EQ(other.exit_code, 0) << other.err;
     EXPECT_THAT(other.err, HasSubstr("workers 2, not 3"));
@@ -252,8 +251,9 @@ TEST(TogetherOptions, train_resume_and_export_on_a_file_system_without_links) {
     EXPECT_EQ(again.exit_code, 0) << again.err;
     EXPECT_THAT(again.err, HasSubstr("resumed from " + folder.path() + "/run/ckpt-4"));
     for (const char* from : {"run", "run/latest"}) {
-      const ProgramResult exported =
-          run_program({together_program(), "--export", folder / "exports", "--export-from", folder / from});
+      // A program that is started and not forked: it starts itself to check what it has exported.
+      const ProgramResult exported = run_program(
+          {"env", together_program(), "--export", folder / "exports", "--export-from", folder / from});
       EXPECT_EQ(exported.exit_code, 0) << exported.err;
     }
   });

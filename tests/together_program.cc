@@ -266,6 +266,7 @@ struct Options {
   int64_t kill_at = -1;
   int64_t break_gradient_at = -1;
   bool evaluate = false;
+  int64_t examples = 60000;
   bool other_labels = false;
   bool only_chief = false;
   bool here = false;
@@ -287,7 +288,8 @@ struct Options {
 };
 
 constexpr int64_t kValidated = 300;  // examples
-constexpr double kLeastGain = 0.3;   // of the loss, so that the training ends early
+constexpr int64_t kTested = 1000;
+constexpr double kLeastGain = 0.3;  // of the loss, so that the training ends early
 
 void die_once(const std::string& mark) {
   if (std::filesystem::exists(mark)) return;
@@ -413,7 +415,7 @@ void train(tutti::Context& ctx, const Options& options) {
     trainer.add_hook(std::make_unique<Decay>(options.decay_buffers));
   if (options.measure_every > 0) {
     trainer.add_hook(std::make_unique<MeasureEvery>(options.measure_every, [&] {
-      const auto values = trainer.measure(digits.test(), {tutti::metrics::accuracy("label")});
+      const auto values = trainer.measure(digits.test().take(kTested), {tutti::metrics::accuracy("label")});
       const auto found = values.find("accuracy");
       return found == values.end() ? -1.0 : found->second;
     }));
@@ -428,9 +430,10 @@ void train(tutti::Context& ctx, const Options& options) {
                     .every_steps = options.validate_every};
   }
   trainer.add_hook(std::make_unique<KillServerAndWorker>(options.kill_both_at));
-  if (options.fits_twice) trainer.fit(digits.train().shuffle());
+  const tutti::data::Feed feed = digits.train().take(options.examples);
+  if (options.fits_twice) trainer.fit(feed.shuffle());
   const tutti::History history =
-      trainer.fit((options.other_labels ? with_other_labels(digits.train()) : digits.train()).shuffle(), fit);
+      trainer.fit((options.other_labels ? with_other_labels(feed) : feed).shuffle(), fit);
   if (options.validate_every > 0) print_history(ctx, history);
   if (options.say_memory) fmt::print("private memory {}\n", private_memory());
   if (ctx.rank() == 1 && !options.die_once.empty()) die_once(options.die_once);
@@ -438,8 +441,8 @@ void train(tutti::Context& ctx, const Options& options) {
   const bool other_feed = ctx.rank() == 1 && !options.die_once.empty();
   if (options.only_chief && !ctx.is_chief()) return;
   if (options.evaluate)
-    trainer.evaluate(other_feed ? digits.train() : digits.test(), {tutti::metrics::accuracy("label")},
-                     {.here = options.here});
+    trainer.evaluate(other_feed ? digits.train() : digits.test().take(kTested),
+                     {tutti::metrics::accuracy("label")}, {.here = options.here});
   if (!options.export_into.empty())
     fmt::print("rank {} exported {}\n", ctx.rank(), trainer.export_model(options.export_into, digits.test()));
 }
@@ -495,6 +498,7 @@ int main(int argc, char** argv) {
     flags.add("--break-gradient-at", options.break_gradient_at,
               "the step at which rank 1 has a gradient that is no number");
     flags.add("--evaluate", options.evaluate, "count the accuracy at the end");
+    flags.add("--examples", options.examples, "train on so many of the digits");
     flags.add("--other-labels", options.other_labels, "train on the digits with other labels");
     flags.add("--only-chief", options.only_chief, "the chief alone does that, by mistake");
     flags.add("--here", options.here, "who counts does so without the others");

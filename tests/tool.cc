@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <fcntl.h>
 #include <filesystem>
 #include <poll.h>
@@ -15,9 +16,13 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/programs.h"
 #include "tutti/base/file.h"
 
 namespace tutti::testing {
+
+[[gnu::weak]] ProgramMain find_program(const std::string& name);  // null if this executable has no programs
+
 namespace {
 
 using std::chrono::steady_clock;
@@ -39,6 +44,13 @@ void append_from(int& descriptor, std::string& text) {
     close(descriptor);
     descriptor = -1;
   }
+}
+
+// Ends without the destructors of static objects: those of LibTorch take as long as a short training.
+[[noreturn]] void run_and_exit(ProgramMain program, const std::vector<char*>& arguments) noexcept {
+  const int code = program(static_cast<int>(arguments.size()) - 1, const_cast<char**>(arguments.data()));
+  std::fflush(nullptr);
+  _exit(code);
 }
 
 }  // namespace
@@ -66,6 +78,9 @@ RunningProgram::RunningProgram(const std::vector<std::string>& command,
   arguments.reserve(command.size() + 1);
   for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
+  const std::string name = command[0].substr(command[0].rfind('/') + 1);
+  const ProgramMain program = find_program != nullptr ? find_program(name) : nullptr;
+  std::fflush(nullptr);  // else the program would print again what waits to be printed
   pid_ = fork();
   if (pid_ < 0) throw std::runtime_error("fork");
   if (pid_ == 0) {
@@ -75,6 +90,7 @@ RunningProgram::RunningProgram(const std::vector<std::string>& command,
     dup2(out[1], STDOUT_FILENO);
     dup2(err[1], STDERR_FILENO);
     for (const std::string& variable : environment) putenv(const_cast<char*>(variable.c_str()));
+    if (program != nullptr) run_and_exit(program, arguments);
     execvp(arguments[0], arguments.data());
     _exit(127);
   }

@@ -28,7 +28,8 @@ enum class Crashes { Fail, AskedFor };
 std::string crash_in(const std::string& output);
 
 // A program under test whose output is captured. If it or one of its tasks crashes, the test fails, unless it
-// allows crashes.
+// allows crashes. If the program is inside this executable (programs.h), it runs in a process that is forked
+// and not started.
 class RunningProgram {
  public:
   // `environment` has entries "NAME=value" in addition to this process's variables.

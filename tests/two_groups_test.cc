@@ -71,9 +71,9 @@ TEST(TwoGroups, resume_each_from_its_own_checkpoints) {
 // Both groups end, since their job does; each resumes from the checkpoint that it has.
 TEST(TwoGroups, resume_after_all_were_killed) {
   const TestFolder folder;
-  const auto straight = weights_after(4, folder / "straight", 3000);
+  const auto straight = weights_after(4, folder / "straight", 1000);
   {
-    RunningProgram killed(command(4, folder / "run", 3000));
+    RunningProgram killed(command(4, folder / "run", 1000));
     ASSERT_TRUE(eventually([&] {
       return std::filesystem::exists(folder / "run/narrow/latest") &&
              std::filesystem::exists(folder / "run/wide/latest");
@@ -81,7 +81,7 @@ TEST(TwoGroups, resume_after_all_were_killed) {
     ::kill(killed.pid(), SIGKILL);
     killed.wait();
   }
-  EXPECT_EQ(weights_after(4, folder / "run", 3000), straight);
+  EXPECT_EQ(weights_after(4, folder / "run", 1000), straight);
 }
 
 TEST(TwoGroups, are_refused_with_a_master) {
@@ -130,7 +130,7 @@ TEST_P(TwoGroupsOnServersThatLose, a_task_keep_the_bits_of_both_models) {
   constexpr int kSteps = 1000;
   const auto [job, index] = GetParam();
   const TestFolder folder;
-  const Hashes alone = weights_after(2, folder / "alone", kSteps);
+  static const Hashes alone = weights_after(2, folder / "alone", kSteps);
   ServedRun run(fmt::format("{}{}", job, index),
                 command(4, folder / "run", kSteps, {"--ps", "2", "--restarts", "1"}, "ps-sync"));
   ASSERT_TRUE(eventually([&] {

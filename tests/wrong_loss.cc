@@ -1,4 +1,4 @@
-// For compile_errors_test.sh: a program that compiles, and with WRONG four that must not.
+// For compile_errors_test.sh: a function that compiles, and with WRONG four that must not.
 #include <torch/torch.h>
 
 #include "tutti/train/trainer.h"
@@ -6,12 +6,12 @@
 using torch::nn::Sequential;
 using torch::optim::AdamOptions;
 
-#ifndef WRONG
 void right(const tutti::Context& context, Sequential& net, const AdamOptions& adam) {
   tutti::Trainer trainer(context, net, adam,
                          [](Sequential& n, const tutti::Batch& b) { return n->forward(b["x"]).mean(); });
 }
-#else
+
+#ifdef WRONG
 void another_net(const tutti::Context& context, Sequential& net, const AdamOptions& adam) {
   tutti::Trainer trainer(context, net, adam, [](torch::nn::LinearImpl& n, const tutti::Batch& b) {
     return n.forward(b["x"]).mean();

@@ -17,7 +17,7 @@ check_package() { # where its usr/ is
       if grep '^bad' "$scratch/log"; then fail "tutti doctor"; fi
       check_libraries "$1/bin/tutti" "$1/bin/tutti-torch" "$1/lib/libtutti.so"
       ;;
-    program) find_package "$cmake" "$1" ;;
+    program) find_package "$cmake" "$1" "$scratch/found" ;;
     *) fail "no way '$way'" ;;
   esac
 }

@@ -40,14 +40,15 @@ example_in() { # prefix
   echo "$1/share/tutti/examples/linear"
 }
 
-# Builds the installed example with CMake as C++17 with warnings as errors. Nothing of Tutti's own flags may reach it but C++20.
-find_package() { # cmake, prefix
-  quietly "$1" -S "$(example_in "$2")" -B "$scratch/found" "-DCMAKE_PREFIX_PATH=$2" -DCMAKE_CXX_STANDARD=17 \
+# Builds the installed example with CMake in an empty folder, as C++17 without extensions and with warnings as errors. Nothing of
+# Tutti's own flags may reach it but C++20.
+find_package() { # cmake, prefix, folder
+  quietly "$1" -S "$(example_in "$2")" -B "$3" "-DCMAKE_PREFIX_PATH=$2" -DCMAKE_CXX_STANDARD=17 -DCMAKE_CXX_EXTENSIONS=OFF \
     -DCMAKE_EXPORT_COMPILE_COMMANDS=ON -DCMAKE_COMPILE_WARNING_AS_ERROR=ON "-DCMAKE_CXX_FLAGS=-Wall -Wextra -Wconversion"
-  quietly "$1" --build "$scratch/found"
-  commands=$scratch/found/compile_commands.json
+  quietly "$1" --build "$3"
+  commands=$3/compile_commands.json
   grep -qE -- '-std=(gnu|c)\+\+20' "$commands" || fail "not C++20: $(cat "$commands")"
   if grep -E -- '-ffp-contract|-fPIC|-O2|cmake_pch|gtest|ccache' "$commands"; then fail "these are Tutti's own flags"; fi
-  check_libraries "$scratch/found/linear"
-  check_program "$scratch/found/linear" "$2/bin"
+  check_libraries "$3/linear"
+  check_program "$3/linear" "$2/bin"
 }
