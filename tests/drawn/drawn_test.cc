@@ -78,9 +78,6 @@ Way draw_way(Dice& dice, const Draw& draw) {
   std::string kind = dice.one_of<std::string>({"allreduce", "allreduce", "ps-sync", "in-graph"});
   if (draw.own_loop) kind = "allreduce";
   if (draw.decays_weights && kind == "ps-sync") kind = "in-graph";  // an error with servers
-#ifndef TUTTI_TEST_SERVERS
-  kind = "allreduce";
-#endif
   if (kind == "allreduce") {
     way.flags = {"--comm", dice.one_of<std::string>({"shm", "tcp"}), "--optimizer-state",
                  dice.one_of<std::string>({"auto", "replicated", "sharded"})};
