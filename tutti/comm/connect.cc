@@ -35,6 +35,8 @@
 #include "tutti/comm/table/launcher_store.h"
 #include "tutti/comm/table/tcp_rendezvous.h"
 #include "tutti/comm/tcp/tcp.h"
+#include "tutti/net/credentials.h"
+#include "tutti/net/tls.h"
 
 namespace tutti::comm {
 namespace {
@@ -285,6 +287,13 @@ std::string backend_for(const Context& context, const Roster& roster) {
   return roster.one_host() ? "shm" : asked.substr(plus + 1);
 }
 
+// The ranks encrypt what they send over TCP if each has a certificate and the authority of the others.
+net::TlsSides tls_of(const Context& context) {
+  const net::Credentials credentials = net::credentials_of(context.config());
+  if (credentials.certificate.empty() || credentials.authority.empty()) return {};
+  return {net::Tls::of(credentials, net::Tls::Side::Caller), net::Tls::of(credentials, net::Tls::Side::Listener)};
+}
+
 std::unique_ptr<Transport> make_network(const Context& context, const Roster& roster,
                                         const std::string& name) {
   const auto table = with_prefix(roster.table, name + "/");
@@ -295,6 +304,7 @@ std::unique_ptr<Transport> make_network(const Context& context, const Roster& ro
                                  .who = roster.who,
                                  .holder = roster.who.front(),
                                  .peer_host = roster.one_host() ? "" : roster.master_host,
+                                 .tls = tls_of(context),
                                  .timeout = timeout});
   }
   mpi_initialise();

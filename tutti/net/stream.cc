@@ -4,11 +4,8 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <sys/uio.h>
 #include <utility>
 
 #include <fmt/format.h>
@@ -24,111 +21,53 @@ using std::chrono::milliseconds;
 
 // Larger reads go to their destination without a copy.
 constexpr size_t kAhead = size_t{16} << 10;
-// Smaller parts of a message are encrypted together: every record of TLS costs a system call.
-constexpr size_t kRecord = size_t{16} << 10;
 constexpr milliseconds kBetweenLooks{100};
 constexpr std::byte kBeat{0};
+constexpr ConstBytes kBeatBytes(&kBeat, 1);
 constexpr std::byte kHandshakeOfTls{22};
-
-[[noreturn]] void fail_lost(int error) { throw StreamEnd(ErrorKind::PeerLost, errno_text(error)); }
-[[noreturn]] void fail_closed() {
-  throw StreamEnd(ErrorKind::PeerLost, "the other end has closed the connection");
-}
 
 bool is_not_ready(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
-size_t receive_from(int socket, Bytes bytes) {
-  const ssize_t received = ::recv(socket, bytes.data(), bytes.size(), 0);
-  if (received == 0) fail_closed();
-  if (received > 0) return static_cast<size_t>(received);
-  if (!is_not_ready(errno)) fail_lost(errno);
-  return 0;
-}
-
-size_t send_to(int socket, std::span<const ConstBytes> parts) {
-  constexpr size_t kMost = 64;
-  std::array<iovec, kMost> buffers{};
-  msghdr message{};
-  message.msg_iov = buffers.data();
-  for (const ConstBytes part : parts.first(std::min(parts.size(), kMost)))
-    buffers[message.msg_iovlen++] = {const_cast<std::byte*>(part.data()), part.size()};
-  const ssize_t sent = ::sendmsg(socket, &message, MSG_NOSIGNAL);
-  if (sent >= 0) return static_cast<size_t>(sent);
-  if (!is_not_ready(errno)) fail_lost(errno);
-  return 0;
-}
-
-size_t encrypt_to(TlsSession& session, std::span<const ConstBytes> parts) {
-  if (parts.front().size() >= kRecord || parts.size() == 1) return session.write(parts.front());
-  std::array<std::byte, kRecord> record;
-  size_t size = 0;
-  for (const ConstBytes part : parts) {
-    const size_t taken = std::min(part.size(), kRecord - size);
-    std::copy_n(part.begin(), taken, record.begin() + static_cast<ptrdiff_t>(size));
-    size += taken;
-    if (size == kRecord) break;
-  }
-  return session.write(std::span(record).first(size));
-}
-
 }  // namespace
 
-Stream::Stream(FileDescriptor socket, milliseconds silence) : socket_(std::move(socket)), silence_(silence) {
-  const int on = 1;
-  setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-}
+Stream::Stream(FileDescriptor socket, milliseconds silence)
+    : socket_(std::move(socket)), silence_(silence) {}
 
 // What was received and not read, such as a beat, would make the system drop what was sent and is on its way.
 Stream::~Stream() {
   std::array<std::byte, 4096> dropped;
-  ::shutdown(socket_.get(), SHUT_WR);
-  while (::recv(socket_.get(), dropped.data(), dropped.size(), MSG_DONTWAIT) > 0) {
+  ::shutdown(socket_.descriptor(), SHUT_WR);
+  while (::recv(socket_.descriptor(), dropped.data(), dropped.size(), MSG_DONTWAIT) > 0) {
   }
 }
 
-void Stream::handshake(const std::function<bool(TlsSession&)>& step, const TimeLimits& time) {
+void Stream::shake_hands(const TimeLimits& time) {
   const auto until = time.next();
-  while (true) {
-    Direction direction = Direction::In;
-    {
-      const std::lock_guard lock(mutex_);
-      if (step(*tls_)) return;
-      if (tls_->wants_write()) direction = Direction::Out;
-    }
-    wait(direction, time, until);
-  }
+  while (!socket_.shake_hands()) wait(Direction::In, time, until);
 }
 
 void Stream::begin_tls(const Tls& tls, const std::string& host, const TimeLimits& time) {
-  tls_ = std::make_unique<TlsSession>(tls, socket_.get());
-  tls_->expect_host(host);
-  handshake([](TlsSession& session) { return session.connect(); }, time);
+  socket_.begin_tls(tls, host);
+  shake_hands(time);
 }
 
 bool Stream::accept_tls(const Tls& tls, const TimeLimits& time) {
   std::byte first{};
   const auto until = time.next();
   while (true) {
-    const ssize_t received = ::recv(socket_.get(), &first, 1, MSG_PEEK);
+    const ssize_t received = ::recv(socket_.descriptor(), &first, 1, MSG_PEEK);
     if (received > 0) break;
-    if (received == 0) fail_closed();
-    if (!is_not_ready(errno)) fail_lost(errno);
+    if (received == 0 || !is_not_ready(errno)) throw StreamEnd(ErrorKind::PeerLost, kClosed);
     wait(Direction::In, time, until);
   }
   if (first != kHandshakeOfTls) return false;
-  tls_ = std::make_unique<TlsSession>(tls, socket_.get());
-  handshake([](TlsSession& session) { return session.accept(); }, time);
+  socket_.accept_tls(tls);
+  shake_hands(time);
   return true;
 }
 
 size_t Stream::receive_some(Bytes bytes) {
-  size_t received = 0;
-  if (tls_ == nullptr) {
-    received = receive_from(socket_.get(), bytes);
-  } else {
-    const std::lock_guard lock(mutex_);
-    received = tls_->read(bytes);
-  }
+  const size_t received = socket_.receive({&bytes, 1});
   if (received > 0) quiet_ = {};
   return received;
 }
@@ -156,13 +95,9 @@ void Stream::wait(Direction direction, const TimeLimits& time, Clock::time_point
   const auto step = std::min<Clock::duration>(until - begin, longest);
   // A message that is being sent may be refused, so that both directions are of interest.
   const bool in = direction == Direction::In || ahead_end_ < kAhead;
-  bool out = direction == Direction::Out;
-  if (tls_ != nullptr) {
-    const std::lock_guard lock(mutex_);
-    if (in && tls_->has_pending()) return;
-    out = out || tls_->wants_write();
-  }
-  pollfd ready{socket_.get(), static_cast<short>((in ? POLLIN : 0) | (out ? POLLOUT : 0)), 0};
+  const bool out = direction == Direction::Out || socket_.wants_write();
+  if (in && socket_.has_pending()) return;
+  pollfd ready{socket_.descriptor(), static_cast<short>((in ? POLLIN : 0) | (out ? POLLOUT : 0)), 0};
   looked_ = begin;
   const bool is_ready = poll(&ready, 1, poll_time(begin + step)) > 0;
   if (time.look) time.look();
@@ -175,10 +110,9 @@ void Stream::wait(Direction direction, const TimeLimits& time, Clock::time_point
 
 size_t Stream::send_some(std::span<const ConstBytes> parts) {
   const std::lock_guard lock(mutex_);
-  if (tls_ == nullptr) return send_to(socket_.get(), parts);
-  if (beat_pending_ && tls_->write({&kBeat, 1}) == 0) return 0;
+  if (beat_pending_ && socket_.send({&kBeatBytes, 1}) == 0) return 0;
   beat_pending_ = false;
-  return encrypt_to(*tls_, parts);
+  return socket_.send(parts);
 }
 
 bool Stream::write(std::span<const ConstBytes> message, const TimeLimits& time) {
@@ -256,7 +190,7 @@ void Stream::end_message() {
 
 // During a message, the bytes that arrive are left where they are, so that only the system can tell.
 bool Stream::ended() {
-  pollfd state{socket_.get(), POLLRDHUP, 0};
+  pollfd state{socket_.descriptor(), POLLRDHUP, 0};
   if (poll(&state, 1, 0) > 0) return true;
   if (in_message_ || has_more()) return false;
   try {
@@ -267,16 +201,16 @@ bool Stream::ended() {
   }
 }
 
-void Stream::hang_up() { ::shutdown(socket_.get(), SHUT_RDWR); }
+void Stream::hang_up() { ::shutdown(socket_.descriptor(), SHUT_RDWR); }
 
 void Stream::close_gently(Clock::time_point deadline) {
-  ::shutdown(socket_.get(), SHUT_WR);
+  ::shutdown(socket_.descriptor(), SHUT_WR);
   std::vector<std::byte> dropped(size_t{1} << 20);
   while (Clock::now() < deadline) {
-    const ssize_t received = ::recv(socket_.get(), dropped.data(), dropped.size(), MSG_DONTWAIT);
+    const ssize_t received = ::recv(socket_.descriptor(), dropped.data(), dropped.size(), MSG_DONTWAIT);
     if (received > 0 || (received < 0 && errno == EINTR)) continue;
     if (received == 0 || !is_not_ready(errno)) return;
-    pollfd ready{socket_.get(), POLLIN, 0};
+    pollfd ready{socket_.descriptor(), POLLIN, 0};
     poll(&ready, 1, poll_time(deadline));
   }
 }
@@ -285,12 +219,8 @@ void Stream::close_gently(Clock::time_point deadline) {
 void Stream::beat() {
   const std::lock_guard lock(mutex_);
   if (sending_) return;
-  if (tls_ == nullptr) {
-    ::send(socket_.get(), &kBeat, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-    return;
-  }
   try {
-    beat_pending_ = tls_->write({&kBeat, 1}) == 0;
+    beat_pending_ = socket_.send({&kBeatBytes, 1}) == 0 && socket_.is_encrypted();
   } catch (const StreamEnd&) {
     beat_pending_ = false;
   }
@@ -298,7 +228,7 @@ void Stream::beat() {
 
 std::string Stream::address() const {
   SocketAddress other;
-  if (getpeername(socket_.get(), other.get(), &other.size) != 0) return "a caller that has gone";
+  if (getpeername(socket_.descriptor(), other.get(), &other.size) != 0) return "a caller that has gone";
   return to_string(Address{numeric(other), port_of(other)});
 }
 

@@ -3,36 +3,19 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/net/socket.h"
 #include "tutti/net/time_limits.h"
 #include "tutti/net/tls.h"
 
 // Connections between tasks, over TCP, encrypted or not.
 namespace tutti::net {
-
-using Bytes = std::span<std::byte>;
-using ConstBytes = std::span<const std::byte>;
-
-// Thrown when a connection was ended by the other end, or was lost.
-class StreamEnd : public Error {
- public:
-  // Tells whether the text was sent by the other end.
-  enum class Said { ByIt, ByNobody };
-  StreamEnd(ErrorKind kind, const std::string& text, Said said = Said::ByNobody)
-      : Error(kind, text), said_(said) {}
-  bool told() const { return said_ == Said::ByIt; }
-
- private:
-  Said said_;
-};
 
 // The other end is lost if nothing has been heard from it for this long, unless a server was told otherwise.
 inline constexpr std::chrono::milliseconds kSilence{20000};
@@ -48,7 +31,7 @@ inline constexpr std::chrono::milliseconds kBetweenBeats{1000};
 // Every wait ends with a Timeout after its limits, and with a StreamEnd if the connection is lost.
 class Stream {
  public:
-  // Takes a connected, non-blocking socket. `silence` is how long the other end may be silent.
+  // Takes a connected, non-blocking TCP socket. `silence` is how long the other end may be silent.
   explicit Stream(FileDescriptor socket, std::chrono::milliseconds silence = kSilence);
   ~Stream();
   Stream(const Stream&) = delete;
@@ -87,16 +70,15 @@ class Stream {
  private:
   enum class Direction { In, Out };
 
-  // Move some bytes; 0 if that would block.
   size_t receive_some(Bytes bytes);
   size_t send_some(std::span<const ConstBytes> parts);
   void fill();
   bool hears_something();
   bool is_silent();
   void wait(Direction direction, const TimeLimits& time, Clock::time_point until);
-  void handshake(const std::function<bool(TlsSession&)>& step, const TimeLimits& time);
+  void shake_hands(const TimeLimits& time);
 
-  const FileDescriptor socket_;
+  Socket socket_;
   const std::chrono::milliseconds silence_;
   // Received bytes that were not read yet.
   std::vector<std::byte> ahead_;
@@ -106,8 +88,7 @@ class Stream {
   Clock::duration quiet_{};      // the time since the last byte was received, as far as it was watched
   Clock::time_point looked_{};  // when that was last counted
 
-  std::mutex mutex_;  // for sending, and for all uses of tls_
-  std::unique_ptr<TlsSession> tls_;
+  std::mutex mutex_;           // for sending
   bool sending_ = false;       // guarded by mutex_: a message is incomplete
   bool beat_pending_ = false;  // guarded by mutex_: TLS has not sent all of a beat
 };

@@ -15,7 +15,7 @@
 #include <openssl/x509v3.h>
 
 #include "tutti/base/error.h"
-#include "tutti/net/stream.h"
+#include "tutti/net/socket.h"
 
 namespace tutti::net {
 namespace {
@@ -141,7 +141,7 @@ std::string mistake(const SSL* session, int reason) {
   }
   throw StreamEnd(ErrorKind::PeerLost, error == SSL_ERROR_SYSCALL && system_error != 0
                                            ? errno_text(system_error)
-                                           : "the other end has closed the connection");
+                                           : kClosed);
 }
 
 }  // namespace

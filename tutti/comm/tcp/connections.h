@@ -5,9 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "tutti/base/file.h"
 #include "tutti/comm/failure_board.h"
 #include "tutti/comm/rendezvous.h"
+#include "tutti/net/socket.h"
+#include "tutti/net/tls.h"
 
 namespace tutti::comm::tcp {
 
@@ -15,16 +16,17 @@ namespace tutti::comm::tcp {
 // cannot be resolved, or there is no route.
 std::string address_towards(const std::string& host);
 
-// Two connections to each other rank, by rank: non-blocking sockets. None to the own rank.
+// Two connections to each other rank, by rank. None to the own rank.
 struct Connections {
-  std::vector<FileDescriptor> exchanges;
-  std::vector<FileDescriptor> messages;
+  std::vector<net::Socket> exchanges;
+  std::vector<net::Socket> messages;
 };
 
 // Connects this rank with all others, which must call this with the same table, that nothing else uses. A
 // process that cannot read the table cannot connect. Waits until all ranks are connected. `board` are the
-// ranks and their names; `peer_host` is explained in TcpOptions.
+// ranks and their names; `peer_host` and `tls` are explained in TcpOptions.
 Connections connect_ranks(const std::shared_ptr<Rendezvous>& table, const BoardOptions& board,
-                          const std::string& peer_host, std::chrono::milliseconds timeout);
+                          const std::string& peer_host, const net::TlsSides& tls,
+                          std::chrono::milliseconds timeout);
 
 }  // namespace tutti::comm::tcp

@@ -7,6 +7,7 @@
 
 #include "tutti/comm/rendezvous.h"
 #include "tutti/comm/transport.h"
+#include "tutti/net/tls.h"
 
 namespace tutti::comm {
 
@@ -18,6 +19,9 @@ struct TcpOptions {
   // Uses the network interface that routes to this host; "" means only this machine. If that is the loopback
   // (as at rank 0, whose own name it often is), uses the one that routes to a rank on another machine.
   std::string peer_host = "";
+  // Encrypts what the ranks send to each other. All ranks have it, or none; each requires from the others a
+  // certificate of its authority, for any name, since ranks are found by their numeric addresses.
+  net::TlsSides tls = {};
   std::chrono::milliseconds timeout{60000};  // for connecting
 };
 
