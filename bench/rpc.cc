@@ -1,5 +1,5 @@
-// Compares the cost of Tutti's servers and channels with gRPC's own stream of bytes: the same bytes, in the
-// same run, alternating. Prints Markdown.
+// Compares the cost of Tutti's servers and channels with gRPC's stream of bytes, if it was built with gRPC: the
+// same bytes, in the same run, alternating. Prints Markdown.
 //   bench_rpc
 #include <array>
 #include <atomic>
@@ -9,9 +9,6 @@
 #include <fcntl.h>
 #include <fstream>
 #include <functional>
-#include <grpcpp/generic/async_generic_service.h>
-#include <grpcpp/generic/generic_stub.h>
-#include <grpcpp/grpcpp.h>
 #include <memory>
 #include <string>
 #include <sys/wait.h>
@@ -21,17 +18,19 @@
 
 #include <fmt/format.h>
 
+#include "bench/peers/grpc_stream.h"
 #include "bench/sides.h"
 #include "tutti/base/error.h"
 #include "tutti/rpc/channel.h"
 #include "tutti/rpc/host.h"
+#include "tutti/net/test_certificates.h"
 
 namespace {
 
+using bench::kLarge;
 using Clock = std::chrono::steady_clock;
 using tutti::rpc::Message;
 
-constexpr size_t kLarge = size_t{64} << 20;
 constexpr size_t kSmall = size_t{4} << 10;
 constexpr int kRounds = 7;
 constexpr int kTransfers = 5;      // per round
@@ -53,61 +52,6 @@ void announce_and_wait(int port) {
   }
 }
 
-// Copies a received message into one piece of memory, as a tensor needs it.
-void copy(const grpc::ByteBuffer& message, std::vector<char>& to) {
-  std::vector<grpc::Slice> slices;
-  if (!message.Dump(&slices).ok()) tutti::fail(tutti::ErrorKind::DataLoss, "gRPC cannot read a message");
-  size_t done = 0;
-  for (const grpc::Slice& part : slices) {
-    std::memcpy(to.data() + done, part.begin(), part.size());
-    done += part.size();
-  }
-}
-
-// The server with gRPC alone: answers every message with one of equal size from static memory. Either leaves
-// what it has received where it is, or copies it, as every server does that uses it.
-class RawService final : public grpc::CallbackGenericService {
- public:
-  explicit RawService(bool copies) : copies_(copies) {}
-
- private:
-  struct Reactor final : public grpc::ServerGenericBidiReactor {
-    Reactor(const std::vector<char>& memory, bool copies) : out(make(memory)), received(copies ? kLarge : 0) {
-      StartRead(&in);
-    }
-    static grpc::ByteBuffer make(const std::vector<char>& memory) {
-      const grpc::Slice slice(memory.data(), memory.size(), grpc::Slice::STATIC_SLICE);
-      return {&slice, 1};
-    }
-    void OnReadDone(bool ok) override {
-      if (!ok) return Finish(grpc::Status::OK);
-      if (!received.empty()) copy(in, received);
-      StartWrite(&out);
-    }
-    void OnWriteDone(bool) override { StartRead(&in); }
-    void OnDone() override { delete this; }
-    grpc::ByteBuffer in;
-    grpc::ByteBuffer out;
-    std::vector<char> received;
-  };
-  grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext*) override {
-    return new Reactor(memory_, copies_);
-  }
-  const bool copies_;
-  const std::vector<char> memory_ = std::vector<char>(kLarge, 1);
-};
-
-void serve_raw(bool copies) {
-  RawService service(copies);
-  grpc::ServerBuilder builder;
-  int port = 0;
-  builder.SetMaxReceiveMessageSize(-1);
-  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
-  builder.RegisterCallbackGenericService(&service);
-  const auto server = builder.BuildAndStart();
-  announce_and_wait(port);
-}
-
 // Answers "pull" with the large vector, and anything else with an empty message.
 class Service final : public tutti::rpc::Service {
  public:
@@ -121,15 +65,23 @@ class Service final : public tutti::rpc::Service {
   const std::vector<char> memory_ = std::vector<char>(kLarge, 1);
 };
 
-void serve_tutti() {
+// Returns the certificates in a folder, or none if it is "".
+bench::TlsTexts tls_in(const std::string& folder) {
+  if (folder.empty()) return {};
+  return {tutti::read_file(folder + "/server.pem"), tutti::read_file(folder + "/server.key"),
+          tutti::read_file(folder + "/ca.pem")};
+}
+
+void serve_tutti(const bench::TlsTexts& tls) {
   Service service;
-  const tutti::rpc::Host host({}, service);
+  const tutti::net::Credentials credentials{.certificate = tls.certificate, .key = tls.key};
+  const tutti::rpc::Host host({.credentials = credentials}, service);
   announce_and_wait(host.port());
 }
 
 class ServerProcess {
  public:
-  explicit ServerProcess(const char* kind) {
+  explicit ServerProcess(const char* kind, const std::string& folder_of_tls = "") {
     std::array<int, 2> in{};
     std::array<int, 2> out{};
     if (pipe2(in.data(), O_CLOEXEC) != 0 || pipe2(out.data(), O_CLOEXEC) != 0)
@@ -138,7 +90,7 @@ class ServerProcess {
     if (pid_ == 0) {
       dup2(in[0], STDIN_FILENO);
       dup2(out[1], STDOUT_FILENO);
-      execl("/proc/self/exe", "bench_rpc", kind, nullptr);
+      execl("/proc/self/exe", "bench_rpc", kind, folder_of_tls.c_str(), nullptr);
       _exit(127);
     }
     ::close(in[0]);
@@ -175,58 +127,11 @@ class ServerProcess {
 
 // --- Callers.
 
-// A client with gRPC alone: asynchronous calls of its generic stub.
-class RawCaller {
- public:
-  explicit RawCaller(const std::string& address) {
-    grpc::ChannelArguments arguments;
-    arguments.SetMaxReceiveMessageSize(-1);
-    stub_ = std::make_unique<grpc::GenericStub>(
-        grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
-    call_ = stub_->PrepareCall(&context_, "/x/y", &queue_);
-    call_->StartCall(this);
-    next();
-  }
-  ~RawCaller() {
-    grpc::Status status;
-    context_.TryCancel();
-    call_->Finish(&status, this);
-    next();
-    queue_.Shutdown();
-  }
-  RawCaller(const RawCaller&) = delete;
-  RawCaller& operator=(const RawCaller&) = delete;
-
-  void push_pull() {
-    const grpc::Slice slice(from_.data(), from_.size(), grpc::Slice::STATIC_SLICE);
-    grpc::ByteBuffer answer;
-    call_->Write(grpc::ByteBuffer(&slice, 1), this);
-    next();
-    call_->Read(&answer, this);
-    next();
-    copy(answer, to_);
-  }
-
- private:
-  void next() {
-    void* tag = nullptr;
-    bool ok = false;
-    queue_.Next(&tag, &ok);
-  }
-
-  grpc::CompletionQueue queue_;
-  grpc::ClientContext context_;
-  std::unique_ptr<grpc::GenericStub> stub_;
-  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> call_;
-  std::vector<char> from_ = std::vector<char>(kLarge, 2);
-  std::vector<char> to_ = std::vector<char>(kLarge);
-};
-
 class Caller {
  public:
   Caller(const std::string& address, std::span<std::byte> from, std::span<std::byte> to,
-         const std::shared_ptr<tutti::rpc::Arena>& arena = {})
-      : from_(from), to_(to), channel_(address, {.arena = arena}) {
+         const tutti::rpc::ChannelOptions& options = {})
+      : from_(from), to_(to), channel_(address, options) {
     std::memset(from.data(), 2, from.size());
     std::memset(to.data(), 3, to.size());
   }
@@ -241,42 +146,68 @@ class Caller {
   tutti::rpc::Channel channel_;
 };
 
-template <class AnyCaller>
-double milliseconds_each(AnyCaller& caller) {
-  return 1e3 / kTransfers * seconds([&] {
-           for (int i = 0; i < kTransfers; ++i) caller.push_pull();
-         });
+// What is compared: one call of each moves kLarge bytes there, and as many back.
+struct Large {
+  std::string name;
+  std::function<void()> push_pull;
+  const char* to_reach;
+  size_t peer;  // the number of the row that it is compared with
+  std::vector<double> milliseconds = {};
+};
+
+void print_large(std::vector<Large>& rows) {
+  for (int round = -1; round < kRounds; ++round) {
+    for (Large& row : rows) {
+      const double now = 1e3 / kTransfers * seconds([&] {
+                           for (int i = 0; i < kTransfers; ++i) row.push_pull();
+                         });
+      // The first round opens the connections.
+      if (round >= 0) row.milliseconds.push_back(now);
+    }
+  }
+  fmt::print("| push + pull of 64 MiB | ms | GB/s | of gRPC's speed | to reach |\n");
+  fmt::print("|---|---:|---:|---:|---:|\n");
+  for (const Large& row : rows) {
+    const double own = bench::median(row.milliseconds);
+    fmt::print("| {} | {:.1f} | {:.2f} | {:.2f} | {} |\n", row.name, own, 2 * kLarge / own / 1e6,
+               bench::median(rows[row.peer].milliseconds) / own, row.to_reach);
+  }
 }
 
 void compare_large() {
-  const ServerProcess raw_server("raw");
-  const ServerProcess copying_server("raw-copying");
+  const tutti::net::Certificates certificates;
+  const std::string folder = certificates.path("");
+  const bench::TlsTexts tls = tls_in(folder);
   const ServerProcess server("tutti");
-  RawCaller raw(raw_server.address());
-  RawCaller copying(copying_server.address());
+  const ServerProcess tls_server("tutti", folder);
   std::vector<std::byte> memory(2 * kLarge);
-  Caller tcp(server.address(), std::span(memory).first(kLarge), std::span(memory).last(kLarge));
+  const std::span from = std::span(memory).first(kLarge);
+  const std::span to = std::span(memory).last(kLarge);
   const auto arena = std::make_shared<tutti::rpc::Arena>();
-  Caller shared(server.address(), arena->allocate(kLarge), arena->allocate(kLarge), arena);
-  std::array<std::vector<double>, 4> times;
-  for (int round = -1; round < kRounds; ++round) {
-    const std::array<double, 4> now = {milliseconds_each(raw), milliseconds_each(copying),
-                                       milliseconds_each(tcp), milliseconds_each(shared)};
-    // The first round opens the connections.
-    for (size_t i = 0; i < now.size() && round >= 0; ++i) times[i].push_back(now[i]);
+  Caller tcp(server.address(), from, to);
+  Caller encrypted(tls_server.address(), from, to, {.credentials = {.authority = tls.authority}});
+  Caller shared(server.address(), arena->allocate(kLarge), arena->allocate(kLarge), {.arena = arena});
+  std::vector<Large> rows;
+  std::vector<std::unique_ptr<ServerProcess>> peers;
+  std::vector<std::unique_ptr<bench::GrpcCaller>> callers;
+  const auto add_peer = [&](const char* kind, const std::string& folder_of_tls, const char* name) {
+    peers.push_back(std::make_unique<ServerProcess>(kind, folder_of_tls));
+    callers.push_back(std::make_unique<bench::GrpcCaller>(peers.back()->address(), tls_in(folder_of_tls)));
+    rows.push_back({name, [caller = callers.back().get()] { caller->push_pull(); }, "", rows.size()});
+  };
+  if (bench::has_grpc()) {
+    add_peer("grpc", "", "gRPC's generic stream, whose server does not touch what it receives");
+    add_peer("grpc-copying", "", "the same, copied into one piece of memory, as a tensor needs it");
+    add_peer("grpc-copying", folder, "the same with TLS");
+  } else {
+    fmt::print("This build has no gRPC to compare with.\n\n");
   }
-  constexpr std::array kNames = {"gRPC's generic stream, whose server does not touch what it receives",
-                                 "the same, copied into one piece of memory, as a tensor needs it",
-                                 "`rpc::Channel`", "`rpc::Channel` with an arena"};
-  const double of_raw = bench::median(times[1]);
-  fmt::print("| push + pull of 64 MiB | ms | GB/s | of gRPC with the copy | to reach |\n");
-  fmt::print("|---|---:|---:|---:|---:|\n");
-  constexpr std::array kToReach = {"", "", "0.95", "3"};
-  for (size_t i = 0; i < times.size(); ++i) {
-    const double own = bench::median(times[i]);
-    fmt::print("| {} | {:.1f} | {:.2f} | {:.2f} | {} |\n", kNames[i], own, 2 * kLarge / own / 1e6,
-               of_raw / own, kToReach[i]);
-  }
+  const size_t copying = bench::has_grpc() ? 1 : 0;
+  const size_t with_tls = bench::has_grpc() ? 2 : 0;
+  rows.push_back({"`rpc::Channel`", [&] { tcp.push_pull(); }, "1.7", copying});
+  rows.push_back({"`rpc::Channel` with TLS", [&] { encrypted.push_pull(); }, "1.0", with_tls});
+  rows.push_back({"`rpc::Channel` with an arena", [&] { shared.push_pull(); }, "3", copying});
+  print_large(rows);
 }
 
 void measure_small(int callers) {
@@ -306,10 +237,11 @@ void measure_small(int callers) {
 
 int main(int argc, char** argv) {
   const std::string kind = argc > 1 ? argv[1] : "";
-  if (kind.starts_with("raw")) {
-    serve_raw(kind == "raw-copying");
+  const bench::TlsTexts tls = tls_in(argc > 2 ? argv[2] : "");
+  if (kind.starts_with("grpc")) {
+    bench::serve_grpc(kind == "grpc-copying", tls, announce_and_wait);
   } else if (kind == "tutti") {
-    serve_tutti();
+    serve_tutti(tls);
   } else {
     fmt::print(
         "## Remote calls\n\nTwo processes on this machine, medians of {} alternating rounds (`./dev bench "

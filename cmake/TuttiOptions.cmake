@@ -14,7 +14,7 @@ set(TUTTI_WITH_ZLIB AUTO CACHE STRING "Read .gz files: AUTO, ON or OFF")
 set(TUTTI_WITH_PARQUET AUTO CACHE STRING "Tables of Parquet, by Arrow: AUTO, ON or OFF")
 set(TUTTI_WITH_GLOO AUTO CACHE STRING "The Gloo inside LibTorch, for benchmarks and tests: AUTO, ON or OFF")
 set(TUTTI_WITH_NCCL AUTO CACHE STRING "NCCL between GPUs, by the c10d inside LibTorch: AUTO, ON or OFF")
-set(TUTTI_WITH_GRPC AUTO CACHE STRING "Parameter servers and remote workers, over gRPC: AUTO, ON or OFF")
+set(TUTTI_WITH_GRPC AUTO CACHE STRING "A peer that the benchmarks measure beside parameter servers: AUTO, ON or OFF")
 set(TUTTI_WITH_MPI AUTO CACHE STRING "Open MPI between machines: AUTO, ON or OFF")
 
 # All that is set here without CACHE, and all options that are added, apply to Tutti's own folders alone. A project that

@@ -50,7 +50,7 @@ class FewResources : public ::testing::TestWithParam<std::tuple<std::string, int
 
 class FewProcesses : public FewResources {};
 
-// LibTorch and gRPC wait forever for threads of theirs that could not be started.
+// LibTorch waits forever for threads of its own that could not be started.
 TEST_P(FewProcesses, are_enough_or_too_few_and_nobody_waits_forever) {
   if (geteuid() != 0) GTEST_SKIP() << "NOT TESTED: only root can become a user without processes";
   const std::string user = std::to_string(1'000'000 + getpid());
@@ -68,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(Soak, FewProcesses, Combine(Values("workers", "servers"
 
 class FewDescriptors : public FewResources {};
 
-// A server of gRPC without descriptors is silent.
+// A server that cannot accept a connection would be silent.
 TEST_P(FewDescriptors, are_enough_or_too_few_and_nobody_waits_in_vain) {
   expect_a_good_end(Words{"prlimit", fmt::format("--nofile={}", limit())} + job());
 }
@@ -80,7 +80,7 @@ INSTANTIATE_TEST_SUITE_P(Soak, FewDescriptors,
 
 class LittleMemory : public FewResources {};
 
-// LibTorch and gRPC allocate in threads of their own, in which nobody catches that memory has run out.
+// LibTorch allocates in threads of its own, in which nobody catches that memory has run out.
 TEST_P(LittleMemory, is_enough_or_overloaded) {
   const Words limited = {"prlimit", fmt::format("--as={}", static_cast<int64_t>(limit()) * 1'000'000)};
   if (run_program(limited + Words{together_program(), "--help"}, {}, Crashes::AskedFor).exit_code != 0)

@@ -54,11 +54,9 @@ const std::vector<Way> kWays = {
     {"own_loop", {}, {"--own-loop"}},
     {"shared_memory", {"-n", "2"}, {"--comm", "shm"}},
     {"tcp", {"-n", "2"}, {"--comm", "tcp"}},
-#ifdef TUTTI_TEST_SERVERS
     {"ps_sync", {"--ps", "1", "-n", "2"}, {"--strategy", "ps-sync"}},
     {"ps_async", {"--ps", "1", "-n", "2"}, {"--strategy", "ps-async"}},
     {"in_graph", {"-n", "2"}, {"--strategy", "in-graph"}},
-#endif
 };
 
 class Growth : public ::testing::TestWithParam<Way> {};

@@ -14,7 +14,7 @@
 #include "tests/served.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
-#include "tutti/rpc/test_certificates.h"
+#include "tutti/net/test_certificates.h"
 
 namespace tutti::testing::servers_test {
 namespace {
@@ -331,7 +331,7 @@ TEST(Servers, of_which_one_is_told_to_stop_leave_the_other_at_work) {
 
 TEST(Servers, train_over_tls_with_those_who_have_certificates_and_the_secret) {
   const TestFolder folder;
-  const rpc::Certificates made;
+  const net::Certificates made;
   const Flags model = {"--net", "odd", "--lanes", "2", "--batch", "3", "--steps", "10"};
   const Flags trusted = {"--tls-ca", made.path("ca.pem"), "--secret", "between us"};
   const auto identity = [&](const std::string& name) {

@@ -104,7 +104,7 @@ int stop_command(const std::vector<std::string>& arguments, const Environment& e
     fail(ErrorKind::InvalidArgument, "tutti stop: give --cluster_spec, which names the servers to stop");
   const ClusterSpec cluster = ClusterSpec::parse(config.cluster.spec);
   const rpc::ChannelOptions options{
-      .credentials = rpc::credentials_of(config),
+      .credentials = net::credentials_of(config),
       .hello = {{"task", "tutti stop"}, {"host", host_name()}, {"pid", ::getpid()}}};
   int code = 0;  // of the first task that could not be stopped
   for (const Task& task : tasks_to_stop(cluster, config)) {

@@ -9,7 +9,7 @@ build=$2
 sed -nE 's/^((TUTTI_|CMAKE_CXX_COMPILER)[A-Za-z0-9_]*):((FILE)?PATH)=(.*)/set(\1 "\5" CACHE \3 "")/p' "$build/CMakeCache.txt" \
   >"$scratch/found.cmake"
 embedded=$build/consumers/embedded
-without="-DTUTTI_WITH_GRPC=OFF -DTUTTI_WITH_MPI=OFF -DTUTTI_WITH_GLOO=OFF -DTUTTI_WITH_NCCL=OFF -DTUTTI_WITH_ZLIB=OFF
+without="-DTUTTI_WITH_MPI=OFF -DTUTTI_WITH_GLOO=OFF -DTUTTI_WITH_NCCL=OFF -DTUTTI_WITH_ZLIB=OFF
   -DTUTTI_WITH_PARQUET=OFF"
 # shellcheck disable=SC2086  # several words
 quietly "$cmake" -G Ninja -C "$scratch/found.cmake" -S "$here/embedded" -B "$embedded" "-DTUTTI=$(cd "$here/../.." && pwd)" \

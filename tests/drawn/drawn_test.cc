@@ -79,9 +79,6 @@ Way draw_way(Dice& dice, const Draw& draw) {
   // A loop has no passive workers, and a hook that changes the weights is an error with servers.
   if (draw.own_loop && kind == "in-graph") kind = "ps-sync";
   if (draw.decays_weights && kind == "ps-sync") kind = draw.own_loop ? "allreduce" : "in-graph";
-#ifndef TUTTI_TEST_SERVERS
-  kind = "allreduce";
-#endif
   if (kind == "allreduce") {
     way.flags = {"--comm", dice.one_of<std::string>({"shm", "tcp"}), "--optimizer-state",
                  dice.one_of<std::string>({"auto", "replicated", "sharded"})};

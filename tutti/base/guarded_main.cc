@@ -26,17 +26,6 @@ void say(std::string_view text) {
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
-volatile std::sig_atomic_t code_at_the_end = 0;  // static, since a signal handler can reach nothing else
-
-void end_soon(int code, void* /*unused*/) {
-  constexpr unsigned kSeconds = 30;
-  code_at_the_end = code;
-  struct sigaction action {};
-  action.sa_handler = [](int) { ::_exit(code_at_the_end); };
-  sigaction(SIGALRM, &action, nullptr);
-  alarm(kSeconds);
-}
-
 void end_now(int code, void* /*unused*/) {
   std::fflush(nullptr);
   ::_exit(code);
@@ -112,9 +101,8 @@ int guarded_main(const std::function<int()>& body) {
   ::signal(SIGXFSZ, SIG_IGN);
   std::set_terminate(end_at_uncaught);
   const int code = exit_code_of(body);
-  // If one of their threads could not be started, gRPC waits for it when its static objects are destroyed,
-  // and LibTorch joins a thread that does not exist.
-  on_exit(code == exit_code(ErrorKind::Overloaded) ? end_now : end_soon, nullptr);
+  // If a thread of LibTorch could not be started, LibTorch would join it when its static objects are destroyed.
+  if (code == exit_code(ErrorKind::Overloaded)) on_exit(end_now, nullptr);
   return code;
 }
 

@@ -35,6 +35,8 @@
 #include "tutti/comm/table/launcher_store.h"
 #include "tutti/comm/table/tcp_rendezvous.h"
 #include "tutti/comm/tcp/tcp.h"
+#include "tutti/net/credentials.h"
+#include "tutti/net/tls.h"
 
 namespace tutti::comm {
 namespace {
@@ -293,6 +295,13 @@ uint16_t own_port(const Context& context) {
   return static_cast<uint16_t>(parse_address(cluster.address(task.job, task.index)).port);
 }
 
+// The ranks encrypt what they send over TCP if each has a certificate and the authority of the others.
+net::TlsSides tls_of(const Context& context) {
+  const net::Credentials credentials = net::credentials_of(context.config());
+  if (credentials.certificate.empty() || credentials.authority.empty()) return {};
+  return {net::Tls::of(credentials, net::Tls::Side::Caller), net::Tls::of(credentials, net::Tls::Side::Listener)};
+}
+
 std::unique_ptr<Transport> make_network(const Context& context, const Roster& roster,
                                         const std::string& name) {
   const auto table = with_prefix(roster.table, name + "/");
@@ -304,6 +313,7 @@ std::unique_ptr<Transport> make_network(const Context& context, const Roster& ro
                                  .holder = roster.who.front(),
                                  .peer_host = roster.one_host() ? "" : roster.master_host,
                                  .port = own_port(context),
+                                 .tls = tls_of(context),
                                  .timeout = timeout});
   }
   mpi_initialise();

@@ -107,7 +107,7 @@ void Announcement::check() const {
 void Announcement::tell(const std::stop_token& stop) {
   const auto chief =
       channel_to_chief(context_.cluster(),
-                       {.credentials = rpc::credentials_of(context_.config()), .hello = hello_of(context_)});
+                       {.credentials = net::credentials_of(context_.config()), .hello = hello_of(context_)});
   const rpc::Message text{{{"task", context_.task().short_name()}, {"port", port_}}, {}};
   std::condition_variable_any stopped;
   Reminder reminder(context_.log());

@@ -17,10 +17,10 @@
 #include "tutti/ps/test_messages.h"
 #include "tutti/rpc/channel.h"
 #include "tutti/rpc/frame.h"
-#include "tutti/rpc/handshake.h"
 #include "tutti/rpc/host.h"
 #include "tutti/rpc/raw_socket.h"
-#include "tutti/rpc/stream.h"
+#include "tutti/rpc/test_service.h"
+#include "tutti/rpc/wire.h"
 
 namespace tutti::ps {
 namespace {
@@ -168,10 +168,7 @@ class BadCallers : public ::testing::Test {
     channel.call("join", join(0));
   }
   std::unique_ptr<rpc::Stream> acquaintance() const {
-    auto stream = rpc::open_stream(address_, {}, rpc::Clock::now() + kEventually);
-    rpc::Wire wire(*stream);
-    rpc::greet_host(wire, "", Json::object(), nullptr, {.deadline = rpc::Clock::now() + kEventually});
-    return stream;
+    return rpc::acquaintance_of(address_);
   }
 
   std::mt19937 random_{kSeed};  // NOLINT(bugprone-random-generator-seed): reproducible
@@ -273,10 +270,9 @@ TEST_F(BadCallers, with_frames_that_lie) {
       bytes[random_() % bytes.size()] = static_cast<char>(random_());
     if (random_() % 4 == 0) bytes.resize(random_() % bytes.size() + 1);
     try {
-      const std::array<rpc::ConstBytes, 1> parts = {std::as_bytes(std::span(bytes))};
-      stream->write(parts, rpc::Clock::now() + kEventually);
-      stream->flush(rpc::Clock::now() + kEventually);
-      stream->read(rpc::Clock::now() + milliseconds(5));
+      rpc::say(*stream, bytes);
+      const rpc::TimeLimits soon{.deadline = rpc::Clock::now() + milliseconds(5)};
+      rpc::Wire(*stream).receive({}, {}, soon, soon);
     } catch (const Error& error) {
       EXPECT_NE(error.kind(), ErrorKind::Bug) << error.what();
       stream = acquaintance();
@@ -284,8 +280,8 @@ TEST_F(BadCallers, with_frames_that_lie) {
   }
 }
 
-// Takes the bytes of a valid connection, from the HTTP/2 preface on, and truncates, changes or mixes them.
-TEST_F(BadCallers, with_http_2_that_is_none) {
+// Takes the bytes of a valid connection from the first on, and truncates, changes or mixes them.
+TEST_F(BadCallers, with_connections_that_were_changed) {
   std::string good;
   {
     Recorder recorder(host_.port());
@@ -326,7 +322,7 @@ TEST_F(BadCallers, of_another_kind) {
   }
 }
 
-// Callers that send many requests and never read the answers: only they have to wait.
+// Callers that send many requests and never read the answers: they are disconnected, and nobody has to wait.
 TEST_F(BadCallers, that_do_not_listen) {
   constexpr int64_t kElements = 2 << 20;
   const torch::Tensor values = torch::ones({kElements});
@@ -342,13 +338,14 @@ TEST_F(BadCallers, that_do_not_listen) {
       rpc::Frame frame;
       frame.method = method;
       frame.head = rpc::encode_json(head);
-      const std::string bytes = rpc::encode(frame);
-      const std::array<rpc::ConstBytes, 1> parts = {std::as_bytes(std::span(bytes))};
-      deaf.back()->write(parts, rpc::Clock::now() + kEventually);
-      deaf.back()->flush(rpc::Clock::now() + kEventually);
+      rpc::say(*deaf.back(), rpc::encode(frame));
     };
-    ask("join", join(rank).head);
-    for (int i = 0; i < 200; ++i) ask("pull", brief());
+    try {
+      ask("join", join(rank).head);
+      for (int i = 0; i < 200; ++i) ask("pull", brief());
+    } catch (const rpc::StreamEnd& end) {
+      EXPECT_EQ(end.kind(), ErrorKind::PeerLost);
+    }
   }
   channel.call("join", join(3));
   for (int i = 0; i < 20; ++i) EXPECT_NO_THROW(channel.call("pull", {brief(), {}}));

@@ -14,6 +14,7 @@
 #include "tutti/rpc/channel.h"
 #include "tutti/rpc/handshake.h"
 #include "tutti/rpc/host.h"
+#include "tutti/rpc/test_service.h"
 #include "tutti/rpc/wire.h"
 
 namespace tutti::ps {
@@ -75,7 +76,7 @@ class LargePush : public ::testing::Test {
 class PartialWorker {
  public:
   PartialWorker(const std::string& address, int rank)
-      : stream_(rpc::open_stream(address, {}, eventually())), wire_(*stream_) {
+      : stream_(rpc::stranger_of(address)), wire_(*stream_) {
     rpc::greet_host(wire_, "", {{"task", "another"}, {"host", "here"}, {"pid", 200 + rank}}, nullptr,
                     {.deadline = eventually()});
     send("join", join(rank), 0);

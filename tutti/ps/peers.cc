@@ -57,7 +57,7 @@ std::string fixed_address_of(const Context& context, const Task& task) {
 
 rpc::HostOptions host_at_own_address(const Context& context) {
   return {.address = address_of(context, context.task()),
-          .credentials = rpc::credentials_of(context.config()),
+          .credentials = net::credentials_of(context.config()),
           .insecure = context.config().security.insecure,
           .report = [log = context.log()](const std::string& text) { log.warning("{}", text); }};
 }
@@ -66,7 +66,7 @@ Peers::Peers(const Context& context, const std::vector<Task>& tasks, std::string
              std::shared_ptr<rpc::Arena> arena, const Group& group)
     : context_(context),
       what_(what),
-      options_({.credentials = rpc::credentials_of(context.config()),
+      options_({.credentials = net::credentials_of(context.config()),
                 .hello = hello_of(context, group),
                 .who = {},
                 .arena = std::move(arena)}) {

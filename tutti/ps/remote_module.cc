@@ -44,7 +44,7 @@ Task task_of(std::string_view device) {
 }
 
 rpc::ChannelOptions channel_options(const Context& context, const std::string& who) {
-  return {.credentials = rpc::credentials_of(context.config()), .hello = ps::hello_of(context), .who = who};
+  return {.credentials = net::credentials_of(context.config()), .hello = ps::hello_of(context), .who = who};
 }
 
 // Moves the tensor to the device of `of`, if both are defined.

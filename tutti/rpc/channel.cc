@@ -11,10 +11,11 @@
 #include "tutti/base/address.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
+#include "tutti/net/heart.h"
+#include "tutti/net/stream.h"
 #include "tutti/rpc/buffers.h"
 #include "tutti/rpc/handshake.h"
 #include "tutti/rpc/pieces.h"
-#include "tutti/rpc/stream.h"
 #include "tutti/rpc/wire.h"
 
 namespace tutti::rpc {
@@ -27,16 +28,6 @@ constexpr milliseconds kLongestPause{1000};
 // The maximum time of one attempt: if packets are lost, the next attempt may use another name server or
 // route.
 constexpr milliseconds kAttempt{10000};
-
-// A server that closes connections so often, for so long, before its first frame does it on purpose. Attempts
-// that merely time out in between, as on a busy machine, do not reset the count.
-constexpr int kHangUps = 5;
-constexpr milliseconds kHangingUp{3000};
-
-bool is_hang_up(const std::string& text) {
-  return text.find("Socket closed") != std::string::npos || text.find("reset by peer") != std::string::npos ||
-         text.find("Broken pipe") != std::string::npos;
-}
 
 // Thrown when give_up() has returned true.
 class GivenUp final : public Error {
@@ -68,33 +59,36 @@ struct Channel::Impl {
   // The state of an open connection.
   struct Connection {
     explicit Connection(std::unique_ptr<Stream> open) : stream(std::move(open)), wire(*stream) {}
-    std::string sent;  // the encoded frame of the current request
     const std::unique_ptr<Stream> stream;
     Wire wire;
     bool sees_arena = false;
+    std::optional<net::Beating> beating;  // after the handshake
   };
 
   Impl(const std::string& place, const ChannelOptions& asked)
-      : address(place), options(asked), who(asked.who.empty() ? place : asked.who), buffers(asked.memory) {
+      : address(place),
+        options(asked),
+        who(asked.who.empty() ? place : asked.who),
+        tls(net::Tls::of(asked.credentials, net::Tls::Side::Caller)),
+        buffers(asked.memory) {
     parse_address(place);
   }
 
   void open(Clock::time_point deadline);
   void open_in_time(milliseconds timeout);
   PieceHeader header_of(ConstBytes bytes) const;
-  void begin_send(const std::string& method, const Message& request, const CallOptions& call,
-                  const TimeLimits& time);
+  void send(const std::string& method, const Message& request, const CallOptions& call,
+            const TimeLimits& time);
   Frame receive_frame(const TimeLimits& time);
   std::vector<Piece> receive_pieces(const Frame& answer, const CallOptions& call, const TimeLimits& time);
   Frame exchange(const std::string& method, const Message& request, const CallOptions& call,
                  const TimeLimits& time, Message& answer);
   [[noreturn]] void fail_calling(const Error& error, const std::string& what, milliseconds timeout) const;
-  // Guesses the reason, since TLS reports it only in a log, on both sides.
-  std::string why_hung_up() const;
 
   const std::string address;
   const ChannelOptions options;
   const std::string who;
+  const std::shared_ptr<const net::Tls> tls;  // null: without TLS
   Buffers buffers;
   std::optional<Connection> connection;
   // Since when no attempt to connect has succeeded; nullopt: the last one has.
@@ -122,30 +116,22 @@ class OneAtATime {
 }  // namespace
 
 void Channel::Impl::open(Clock::time_point deadline) {
-  connection.emplace(open_stream(address, options.credentials, deadline));
+  connection.emplace(net::open_stream(address, tls.get(), deadline));
   try {
+    exchange_versions(*connection->stream, {.deadline = deadline});
     connection->sees_arena = greet_host(connection->wire, options.credentials.secret, options.hello,
                                         options.arena.get(), {.deadline = deadline});
+    connection->beating.emplace(*connection->stream);
   } catch (const Error&) {
     connection.reset();
     throw;
   }
 }
 
-std::string Channel::Impl::why_hung_up() const {
-  return options.credentials.authority.empty()
-             ? "it closes the connection before the handshake, as a server with TLS does: give this task "
-               "--tls-ca"
-             : "it closes the connection because of this task's certificate, or because there is none: give "
-               "this task --tls-cert and --tls-key from an authority that the server trusts";
-}
-
 void Channel::Impl::open_in_time(milliseconds timeout) {
   const auto deadline = deadline_after(timeout);
   if (!unreachable_since) unreachable_since = Clock::now();
-  std::string last = kNothingAnswers;
-  int hang_ups = 0;
-  Clock::time_point first_hang_up;
+  std::string last = "nothing answers";
   for (milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
     try {
       open(std::min(deadline, Clock::now() + kAttempt));
@@ -154,14 +140,7 @@ void Channel::Impl::open_in_time(milliseconds timeout) {
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::PeerLost && error.kind() != ErrorKind::Timeout)
         throw Error(error.kind(), fmt::format("{}: {}", who, error.what()));
-      last = error.what();
-      if (is_hang_up(last)) {
-        if (hang_ups++ == 0) first_hang_up = Clock::now();
-        if (hang_ups >= kHangUps && Clock::now() - first_hang_up >= kHangingUp)
-          fail(ErrorKind::InvalidArgument, "{}: {}", who, why_hung_up());
-      } else if (error.kind() != ErrorKind::Timeout && last != kNothingAnswers) {
-        hang_ups = 0;
-      }
+      if (error.kind() == ErrorKind::PeerLost) last = error.what();
     }
     std::this_thread::sleep_for(std::min(pause, until(deadline)));
     if (Clock::now() >= deadline)
@@ -178,8 +157,8 @@ PieceHeader Channel::Impl::header_of(ConstBytes bytes) const {
   return {bytes.size(), options.arena->offset_of(bytes)};
 }
 
-void Channel::Impl::begin_send(const std::string& method, const Message& request, const CallOptions& call,
-                               const TimeLimits& time) {
+void Channel::Impl::send(const std::string& method, const Message& request, const CallOptions& call,
+                         const TimeLimits& time) {
   Frame frame;
   frame.method = method;
   frame.head = encode_json(request.head);
@@ -189,8 +168,7 @@ void Channel::Impl::begin_send(const std::string& method, const Message& request
     if (frame.pieces.back().follows()) following.push_back(piece.bytes);
   }
   for (const Bytes bytes : call.into) frame.into.push_back(header_of(bytes));
-  connection->sent = encode(frame);
-  connection->wire.begin_send(connection->sent, following, time);
+  connection->wire.send(frame, following, time);
 }
 
 Frame Channel::Impl::receive_frame(const TimeLimits& time) {
@@ -227,7 +205,7 @@ std::vector<Piece> Channel::Impl::receive_pieces(const Frame& answer, const Call
 // Returns the frame of the answer, and stores its head and pieces in `answer`.
 Frame Channel::Impl::exchange(const std::string& method, const Message& request, const CallOptions& call,
                               const TimeLimits& time, Message& answer) {
-  begin_send(method, request, call, time);
+  send(method, request, call, time);
   Frame frame = receive_frame(time);
   answer.head = decode_json(frame.head);
   if (frame.kind == FrameKind::Answer) {
@@ -236,7 +214,6 @@ Frame Channel::Impl::exchange(const std::string& method, const Message& request,
     fail(ErrorKind::DataLoss, "received a failure without an error text");
   }
   connection->wire.finish();
-  connection->wire.flush(time);  // takes no time: the host has read the request
   return frame;
 }
 

@@ -8,14 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "tutti/net/credentials.h"
 #include "tutti/rpc/arena.h"
-#include "tutti/rpc/credentials.h"
 #include "tutti/rpc/message.h"
 
 namespace tutti::rpc {
 
 struct ChannelOptions {
-  Credentials credentials = {};
+  net::Credentials credentials = {};
   // Identifies the caller to the service; sent at the start of every connection.
   Json hello = Json::object();
   // For error messages: "ps/1 (h:2222)".
@@ -28,8 +28,6 @@ struct ChannelOptions {
 };
 
 struct CallOptions {
-  // If the other end is stopped in the middle of a long request, the error comes up to 10 s later, because
-  // the network library holds the bytes of the request until the connection is closed.
   std::chrono::milliseconds timeout{60000};
   // Destinations for the pieces of the answer, which must have the same number and sizes; saves an
   // allocation. The other end writes directly into destinations in the arena.

@@ -17,9 +17,9 @@
 #include "tutti/base/random_key.h"
 #include "tutti/base/secret.h"
 #include "tutti/base/test_errors.h"
+#include "tutti/net/listener.h"
 #include "tutti/rpc/handshake.h"
 #include "tutti/rpc/host.h"
-#include "tutti/rpc/stream.h"
 #include "tutti/rpc/test_service.h"
 #include "tutti/rpc/wire.h"
 
@@ -35,10 +35,9 @@ const std::vector<size_t> kSizes = {0,
                                     4095,
                                     4096,
                                     100000,
-                                    kLargestChunk - 100,
-                                    kLargestChunk,
-                                    kLargestChunk + 1,
-                                    3 * kLargestChunk,
+                                    4 * kMiB - 1,
+                                    4 * kMiB,
+                                    12 * kMiB + 1,
                                     300 * kMiB};
 
 // Runs a host with its service.
@@ -362,39 +361,42 @@ TEST(Channel, comes_back_to_a_server_that_comes_back) {
 
 class LyingServer {
  public:
-  explicit LyingServer(std::function<void(ServerStream&)> talk)
-      : listener_(listen("127.0.0.1:0", {}, HostOptions{}.silence)), thread_([this, talk = std::move(talk)] {
+  explicit LyingServer(std::function<void(Stream&)> talk)
+      : listener_("127.0.0.1:0"), thread_([this, talk = std::move(talk)] {
           try {
-            const auto stream = listener_->accept(kEventually);
-            if (stream != nullptr) talk(*stream);
+            FileDescriptor socket;
+            while (!ends_ && socket.get() < 0) socket = listener_.accept(milliseconds(100));
+            Stream stream(std::move(socket));
+            exchange_versions(stream, {.deadline = eventually()});
+            talk(stream);
           } catch (const Error&) {
             // The caller has closed the connection.
           }
         }) {}
   ~LyingServer() {
-    listener_->close();
+    ends_ = true;
     thread_.join();
   }
   LyingServer(const LyingServer&) = delete;
   LyingServer& operator=(const LyingServer&) = delete;
-  std::string address() const { return "127.0.0.1:" + std::to_string(listener_->port()); }
+  std::string address() const { return "127.0.0.1:" + std::to_string(listener_.port()); }
 
  private:
-  const std::unique_ptr<Listener> listener_;
+  const net::Listener listener_;
+  std::atomic<bool> ends_ = false;
   std::thread thread_;
 };
 
 // Completes the handshake, and answers the first request with these bytes.
-std::function<void(ServerStream&)> answer_with(std::string bytes) {
-  return [bytes = std::move(bytes)](ServerStream& stream) {
-    const auto deadline = Clock::now() + kEventually;
+std::function<void(Stream&)> answer_with(std::string bytes) {
+  return [bytes = std::move(bytes)](Stream& stream) {
+    const TimeLimits soon{.deadline = eventually()};
     Wire wire(stream);
-    greet_caller(wire, "", {.deadline = deadline});
-    stream.read(deadline);
-    const std::array<ConstBytes, 1> parts = {as_bytes(bytes)};
-    stream.write(parts, deadline);
-    stream.flush(deadline);
-    stream.read(deadline);
+    greet_caller(wire, "", soon);
+    wire.receive({}, {}, soon, soon);
+    wire.finish();
+    say(stream, bytes);
+    stream.await_message(soon);
   };
 }
 
@@ -416,9 +418,9 @@ Frame answer_frame(std::vector<PieceHeader> pieces) {
 }
 
 // Begins the handshake with this challenge, and ends it with what `welcome` makes of the caller's proof.
-std::function<void(ServerStream&)> greet_with(const std::string& challenge,
+std::function<void(Stream&)> greet_with(const std::string& challenge,
                                               std::function<std::string(const std::string&)> welcome) {
-  return [challenge, welcome = std::move(welcome)](ServerStream& stream) {
+  return [challenge, welcome = std::move(welcome)](Stream& stream) {
     const TimeLimits soon{.deadline = Clock::now() + kEventually};
     Wire wire(stream);
     Frame frame;
@@ -430,14 +432,14 @@ std::function<void(ServerStream&)> greet_with(const std::string& challenge,
     frame.kind = FrameKind::Welcome;
     frame.head = welcome(proof);
     wire.send(frame, {}, soon);
-    stream.read(soon.deadline);
+    stream.await_message(soon);
   };
 }
 
 TEST(Channel, servers_that_do_not_know_the_secret_are_refused) {
   const auto refused = [](const std::string& challenge, auto welcome, ErrorKind kind, const char* text) {
     const LyingServer server(greet_with(challenge, welcome));
-    Credentials credentials;
+    net::Credentials credentials;
     credentials.secret = "secret";
     Channel channel(server.address(), {.credentials = credentials, .who = "ps/0"});
     expect_error(kind, AllOf(HasSubstr("ps/0"), HasSubstr(text)), [&] { channel.connect(kEventually); });

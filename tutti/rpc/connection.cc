@@ -20,7 +20,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kGreeting{10000};
-// The maximum time between two chunks of a message, because an incomplete message holds memory that other
+// The maximum time without progress in the middle of a message, because an incomplete message holds memory that other
 // callers wait for.
 constexpr milliseconds kChunk{60000};
 // Bytes that are received at once if nobody takes them.
@@ -34,7 +34,7 @@ std::thread Connection::start() {
   try {
     return start_thread("serving a caller", [this] { run(); });
   } catch (const Error& error) {
-    refuse(error);
+    turn_away(*stream_, error);
     throw;
   }
 }
@@ -44,16 +44,17 @@ bool Connection::is_stranger() {
   return !greeted_ && !ended_;
 }
 
-void Connection::drop_stranger() {
+void Connection::hang_up() {
   const std::lock_guard lock(mutex_);
-  if (!greeted_ && !ended_) stream_->hang_up();
+  if (!ended_) stream_->hang_up();
 }
 
 void Connection::run() {
   try {
     talk();
-  } catch (const StreamEnd&) {
-    // The caller has disconnected, which is the normal end of a connection.
+  } catch (const StreamEnd& end) {
+    // A caller that disconnects is the normal end of a connection, but TLS may have failed.
+    if (end.kind() != ErrorKind::PeerLost) refuse(end);
   } catch (const Error& error) {
     refuse(error);
   } catch (const std::bad_alloc&) {
@@ -65,6 +66,7 @@ void Connection::run() {
     const std::lock_guard lock(mutex_);
     ended_ = true;
   }
+  beating_.reset();
   stream_.reset();
   done_ = true;
 }
@@ -72,7 +74,7 @@ void Connection::run() {
 void Connection::refuse(const Error& error) {
   if (shared_.options.report)
     shared_.options.report(fmt::format("{} was refused: {}", caller_.address, error.what()));
-  stream_->refuse(error);
+  wire_.refuse(error);
 }
 
 void Connection::talk() {
@@ -81,11 +83,16 @@ void Connection::talk() {
 }
 
 void Connection::greet() {
-  const Greeting greeting =
-      greet_caller(wire_, shared_.options.credentials.secret, {.deadline = Clock::now() + kGreeting});
+  const TimeLimits time{.deadline = Clock::now() + kGreeting};
+  const bool is_as_asked = shared_.tls == nullptr || stream_->accept_tls(*shared_.tls, time);
+  exchange_versions(*stream_, time);
+  if (!is_as_asked)
+    fail(ErrorKind::InvalidArgument, "this server uses TLS, but the caller does not: give it --tls-ca");
+  const Greeting greeting = greet_caller(wire_, shared_.options.credentials.secret, time);
   caller_.hello = greeting.hello;
   arena_ = greeting.arena;
   caller_.shares_memory = arena_ != nullptr;
+  beating_.emplace(*stream_);
   const std::lock_guard lock(mutex_);
   greeted_ = true;
 }
@@ -214,8 +221,8 @@ void Connection::receive_and_serve(const Frame& frame) {
   arriving.throw_if_broken();
   // A caller that still has much to send would hear of the failure too late.
   if (reply.error && arriving.bytes_left() > kMostDropped) {
-    stream_->refuse(*reply.error);
-    throw StreamEnd(reply.error->kind(), reply.error->what());
+    wire_.refuse(*reply.error);
+    throw StreamEnd(ErrorKind::PeerLost, "the caller was refused");
   }
   arriving.drop_rest();
   send(reply);
@@ -223,8 +230,7 @@ void Connection::receive_and_serve(const Frame& frame) {
 
 // If a write fails, closes the connection, because a part of the answer may have been sent.
 void Connection::send(const Reply& reply) {
-  wire_.begin_send(reply.frame, reply.following, {.each = kChunk});
-  wire_.flush({.each = kChunk});
+  wire_.send(reply.frame, reply.following, {.each = kChunk});
   end_answering();
 }
 

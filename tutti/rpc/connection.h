@@ -12,10 +12,12 @@
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/net/heart.h"
+#include "tutti/net/stream.h"
+#include "tutti/net/tls.h"
 #include "tutti/rpc/buffers.h"
 #include "tutti/rpc/host.h"
 #include "tutti/rpc/mapping.h"
-#include "tutti/rpc/stream.h"
 #include "tutti/rpc/wire.h"
 
 namespace tutti::rpc {
@@ -24,6 +26,7 @@ namespace tutti::rpc {
 struct HostState {
   const HostOptions options;
   Service& service;
+  const std::shared_ptr<const net::Tls> tls;  // null: without TLS
   Buffers buffers;
   // For pieces that a service takes as they arrive: they need not wait for room behind whole requests.
   Buffers arriving;
@@ -40,7 +43,7 @@ struct Reply {
 // One caller. Its thread does the handshake and then receives, serves and answers requests one by one.
 class Connection {
  public:
-  Connection(HostState& shared, uint64_t id, std::unique_ptr<ServerStream> stream)
+  Connection(HostState& shared, uint64_t id, std::unique_ptr<Stream> stream)
       : shared_(shared),
         caller_{.id = id, .hello = Json::object(), .address = stream->address()},
         stream_(std::move(stream)),
@@ -53,14 +56,14 @@ class Connection {
   bool done() const { return done_; }
   // Returns true before the handshake has completed. From any thread.
   bool is_stranger();
-  // Closes the connection if the handshake has not completed. From any thread.
-  void drop_stranger();
   // Checks whether the caller is still connected while its request is served. From any thread.
   void watch();
   // Tells the service that the caller is gone; no more requests are served. From any thread.
   void tell_gone();
   // Returns true if a request is being served or its answer has not been sent. From any thread.
   bool is_busy();
+  // Ends the connection. From any thread.
+  void hang_up();
 
  private:
   // The pieces of the current request, for a service that takes them as they arrive.
@@ -107,8 +110,9 @@ class Connection {
   HostState& shared_;
   Caller caller_;  // const after the handshake
   std::shared_ptr<const Mapping> arena_;
+  std::optional<net::Beating> beating_;  // after the handshake
   // Used by the thread; during serve(), guarded by mutex_ unless `receiving_`.
-  std::unique_ptr<ServerStream> stream_;
+  std::unique_ptr<Stream> stream_;
   Wire wire_;
   std::atomic<bool> done_ = false;
 

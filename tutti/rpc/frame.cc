@@ -101,7 +101,7 @@ FramePrefix prefix_of(const Frame& frame) {
 
 bool is_kind(uint8_t kind) {
   return kind >= static_cast<uint8_t>(FrameKind::Challenge) &&
-         kind <= static_cast<uint8_t>(FrameKind::Failure);
+         kind <= static_cast<uint8_t>(FrameKind::Refusal);
 }
 
 bool is_error(uint8_t error) { return error <= static_cast<uint8_t>(ErrorKind::Bug); }

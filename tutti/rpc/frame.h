@@ -12,7 +12,7 @@
 namespace tutti::rpc {
 
 // Incremented by every change that makes two versions incompatible.
-inline constexpr uint16_t kProtocol = 1;
+inline constexpr uint16_t kProtocol = 2;
 
 enum class FrameKind : uint8_t {
   Challenge = 1,  // from the host: its nonce
@@ -21,6 +21,7 @@ enum class FrameKind : uint8_t {
   Request = 4,
   Answer = 5,
   Failure = 6,  // an error instead of an answer
+  Refusal = 7,  // an error, after which the host closes the connection
 };
 
 // The size and the location of a piece's bytes.
@@ -36,7 +37,7 @@ struct PieceHeader {
 // A message without the bytes of its pieces.
 struct Frame {
   FrameKind kind = FrameKind::Request;
-  ErrorKind error = ErrorKind::Bug;  // of a Failure
+  ErrorKind error = ErrorKind::Bug;  // of a Failure or a Refusal
   std::string method;                // of a Request
   std::string head = "{}";           // JSON
   std::vector<PieceHeader> pieces;

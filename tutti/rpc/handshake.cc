@@ -1,5 +1,6 @@
 #include "tutti/rpc/handshake.h"
 
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -7,8 +8,10 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
+#include "tutti/base/file.h"
 #include "tutti/base/random_key.h"
 #include "tutti/base/secret.h"
+#include "tutti/base/version.h"
 
 namespace tutti::rpc {
 namespace {
@@ -22,6 +25,36 @@ constexpr std::string_view kArenaIsSeen = "arena";
 constexpr const char* kSameSecret =
     "Start all tasks of a job with the same TUTTI_SECRET (--secret); without one, `tutti run` makes a secret "
     "that only the tasks of this start know";
+
+// "tutti-rpc PROTOCOL VERSION\n"
+constexpr std::string_view kLine = "tutti-rpc ";
+constexpr size_t kLongestLine = 100;
+// The first byte of a connection with TLS.
+constexpr char kHandshakeOfTls = 22;
+
+void send_line(Stream& stream, const TimeLimits& time) {
+  const std::string line = fmt::format("{}{} {}\n", kLine, kProtocol, version());
+  const ConstBytes bytes = as_bytes(line);
+  stream.write({&bytes, 1}, time);
+}
+
+std::string receive_line(Stream& stream, const TimeLimits& time) {
+  stream.await_message(time);
+  std::string line;
+  while (line.size() < kLongestLine && !line.ends_with('\n')) {
+    char next = 0;
+    stream.read(std::as_writable_bytes(std::span(&next, 1)), time);
+    line += next;
+    if (!line.starts_with(kLine.substr(0, line.size()))) break;
+  }
+  if (line.front() == kHandshakeOfTls)
+    fail(ErrorKind::InvalidArgument, "the other end uses TLS, but this task does not: give all tasks the same --tls-* flags");
+  if (!line.starts_with(kLine) || !line.ends_with('\n'))
+    fail(ErrorKind::InvalidArgument,
+         "at the other end of the connection is another program, not one of Tutti. Check the address");
+  stream.end_message();
+  return line.substr(kLine.size(), line.size() - kLine.size() - 1);
+}
 
 void send(Wire& wire, FrameKind kind, std::string head, const TimeLimits& time) {
   Frame frame;
@@ -50,6 +83,28 @@ std::string text_at(const Json& head, const char* key) {
 }
 
 }  // namespace
+
+void exchange_versions(Stream& stream, const TimeLimits& time) {
+  send_line(stream, time);
+  const std::string other = receive_line(stream, time);
+  const size_t space = other.find(' ');
+  if (other.substr(0, space) == std::to_string(kProtocol)) return;
+  fail(ErrorKind::InvalidArgument,
+       "Tutti {} of the other end (protocol {}) and Tutti {} of this task (protocol {}) are not compatible: "
+       "run the same version everywhere",
+       space == std::string::npos ? "?" : other.substr(space + 1), other.substr(0, space), version(),
+       kProtocol);
+}
+
+void turn_away(Stream& stream, const Error& why) {
+  const TimeLimits now{.deadline = Clock::now()};
+  try {
+    send_line(stream, now);
+    Wire(stream).send(refusal(why), {}, now);
+  } catch (const Error&) {
+    // The caller has gone.
+  }
+}
 
 bool greet_host(Wire& wire, const std::string& secret, const Json& hello, const Arena* arena,
                 const TimeLimits& time) {

@@ -13,8 +13,10 @@
 #include "tutti/base/error.h"
 #include "tutti/base/secret.h"
 #include "tutti/base/start_thread.h"
+#include "tutti/net/listener.h"
+#include "tutti/net/stream.h"
 #include "tutti/rpc/connection.h"
-#include "tutti/rpc/listening.h"
+#include "tutti/rpc/handshake.h"
 
 namespace tutti::rpc {
 namespace {
@@ -28,11 +30,13 @@ constexpr size_t kMostCallers = 4096;
 constexpr size_t kMostStrangers = 128;
 // The time for sending pending answers when the host closes.
 constexpr milliseconds kFarewell{2000};
+// A caller on a busy machine may be silent for seconds.
+constexpr milliseconds kShortestSilence{9000};
 // How often to check whether callers whose requests are being served are still connected.
 constexpr milliseconds kWatch{100};
 
 void check_options(const HostOptions& options) {
-  const Credentials& credentials = options.credentials;
+  const net::Credentials& credentials = options.credentials;
   if (credentials.certificate.empty() && !credentials.authority.empty())
     fail(ErrorKind::InvalidArgument,
          "a server with --tls-ca also needs a certificate: give it --tls-cert and --tls-key");
@@ -50,20 +54,21 @@ const HostOptions& checked(const HostOptions& options) {
 
 struct Host::Impl {
   Impl(const HostOptions& options, Service& service)
-      : shared{checked(options), service, Buffers(options.memory), Buffers(options.memory)},
-        listener(listen(options.address, options.credentials, options.silence)),
+      : shared{checked(options), service, net::Tls::of(options.credentials, net::Tls::Side::Listener),
+               Buffers(options.memory), Buffers(options.memory)},
+        listener(options.address),
         acceptor(start_thread("accepting callers", [this] { accept_callers(); })) {}
   ~Impl();
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
   void accept_callers();
-  void let_in(std::unique_ptr<ServerStream> stream);
+  void let_in(std::unique_ptr<net::Stream> stream);
   void make_room_for_stranger();
   bool anyone_busy();
 
   HostState shared;
-  const std::unique_ptr<Listener> listener;
+  const net::Listener listener;
   uint64_t callers = 0;               // so far; used by the acceptor thread only
   std::atomic<bool> closing = false;  // no more callers are accepted
   std::atomic<bool> closed = false;   // all connections have been closed
@@ -75,18 +80,20 @@ struct Host::Impl {
 // Accepts callers and watches the connected ones until the host is closed.
 void Host::Impl::accept_callers() {
   while (!closed) {
-    auto stream = listener->accept(kWatch);
+    FileDescriptor socket = listener.accept(kWatch);
     const std::lock_guard lock(mutex);
-    if (stream != nullptr && !closing) let_in(std::move(stream));
+    if (socket.get() >= 0 && !closing)
+      let_in(std::make_unique<net::Stream>(std::move(socket), std::max(shared.options.silence, kShortestSilence)));
     for (Connection& connection : connections) connection.watch();
     connections.remove_if([](const Connection& connection) { return connection.done(); });
   }
 }
 
-void Host::Impl::let_in(std::unique_ptr<ServerStream> stream) {
+void Host::Impl::let_in(std::unique_ptr<net::Stream> stream) {
   if (connections.size() >= kMostCallers) {
-    stream->refuse(Error(ErrorKind::Overloaded,
-                         fmt::format("the server already has the maximum of {} connections", kMostCallers)));
+    turn_away(*stream,
+              Error(ErrorKind::Overloaded,
+                    fmt::format("the server already has the maximum of {} connections", kMostCallers)));
     return;
   }
   make_room_for_stranger();
@@ -102,7 +109,7 @@ void Host::Impl::make_room_for_stranger() {
   const auto strangers = std::count_if(connections.begin(), connections.end(), is_stranger);
   if (static_cast<size_t>(strangers) < kMostStrangers) return;
   const auto oldest = std::find_if(connections.begin(), connections.end(), is_stranger);
-  if (oldest != connections.end()) oldest->drop_stranger();
+  if (oldest != connections.end()) oldest->hang_up();
 }
 
 bool Host::Impl::anyone_busy() {
@@ -120,7 +127,10 @@ Host::Impl::~Impl() {
   }
   const auto deadline = Clock::now() + kFarewell;
   while (anyone_busy() && Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  listener->close();
+  {
+    const std::lock_guard lock(mutex);
+    for (Connection& connection : connections) connection.hang_up();
+  }
   closed = true;
   acceptor.join();
 }
@@ -129,6 +139,6 @@ Host::Host(const HostOptions& options, Service& service) : impl_(std::make_uniqu
 
 Host::~Host() = default;
 
-int Host::port() const { return impl_->listener->port(); }
+int Host::port() const { return impl_->listener.port(); }
 
 }  // namespace tutti::rpc

@@ -6,7 +6,8 @@
 #include <memory>
 #include <string>
 
-#include "tutti/rpc/credentials.h"
+#include "tutti/net/credentials.h"
+#include "tutti/net/stream.h"
 #include "tutti/rpc/message.h"
 
 namespace tutti::rpc {
@@ -43,15 +44,14 @@ struct HostOptions {
   // HOST:PORT to listen on; port 0 chooses a free one. Any address but loopback requires a
   // secret or an authority, or `insecure`.
   std::string address = "127.0.0.1:0";
-  Credentials credentials = {};
+  net::Credentials credentials = {};
   bool insecure = false;
   // The maximum memory of all pending requests together, and once more of the pieces that a service takes as
   // they arrive. A request that does not fit now waits for room; one that can never fit is refused.
   size_t memory = size_t{16} << 30;
-  // A caller is lost after about so long without an answer to a ping: its machine has vanished, or its
-  // process is stopped. At least nine seconds, because a process that does something else may answer only
-  // after five.
-  std::chrono::milliseconds silence{20000};
+  // A caller of which nothing was heard for so long is lost: its machine has vanished, or its process is
+  // stopped. A caller that lives is heard once a second. At least nine seconds.
+  std::chrono::milliseconds silence = net::kSilence;
   // Called from any thread with a line for the log when a caller is refused.
   std::function<void(const std::string& text)> report = {};
 };

@@ -15,7 +15,6 @@
 #include "tutti/rpc/channel.h"
 #include "tutti/rpc/handshake.h"
 #include "tutti/rpc/host.h"
-#include "tutti/rpc/stream.h"
 #include "tutti/rpc/test_service.h"
 #include "tutti/rpc/wire.h"
 
@@ -30,12 +29,7 @@ class IncomingPieces : public testing::Test {
     Channel channel(address_);
     EXPECT_NO_THROW(channel.call("nothing", {})) << "the server lives on";
   }
-  std::unique_ptr<Stream> acquaintance() const {
-    auto stream = open_stream(address_, {}, eventually());
-    Wire wire(*stream);
-    greet_host(wire, "", Json::object(), nullptr, {.deadline = eventually()});
-    return stream;
-  }
+  std::unique_ptr<Stream> acquaintance() const { return acquaintance_of(address_); }
 
   TestService service_;
   const Host host_{{.memory = 8 * kMiB}, service_};
@@ -143,17 +137,13 @@ TEST_F(IncomingPieces, a_piece_that_can_never_fit_ends_the_connection) {
   const auto stream = acquaintance();
   say(*stream, frame_with({{1000}, {uint64_t{3} << 30}}) + text_of(pattern(1000)));
   service_.await_not_taken(1);
-  expect_error(ErrorKind::Overloaded, HasSubstr("larger than the limit"), [&] {
-    while (true) stream->read(eventually());
-  });
+  expect_error(ErrorKind::Overloaded, HasSubstr("larger than the limit"), [&] { receive_to_the_end(*stream); });
 }
 
 TEST_F(IncomingPieces, bytes_behind_the_last_piece_end_the_connection) {
   const auto stream = acquaintance();
   say(*stream, frame_with({{1000}}) + text_of(pattern(1000)) + "x");
-  expect_error(ErrorKind::DataLoss, HasSubstr("belong to no message"), [&] {
-    while (true) stream->read(eventually());
-  });
+  expect_error(ErrorKind::DataLoss, HasSubstr("belong to no message"), [&] { receive_to_the_end(*stream); });
 }
 
 TEST_F(IncomingPieces, a_caller_may_give_up_while_the_service_takes_nothing) {

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "tutti/rpc/frame.h"
-#include "tutti/rpc/stream.h"
 #include "tutti/rpc/wire.h"
 
 namespace tutti::rpc {

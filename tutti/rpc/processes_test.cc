@@ -12,7 +12,6 @@
 #include "tutti/rpc/channel.h"
 #include "tutti/rpc/host.h"
 #include "tutti/rpc/raw_socket.h"
-#include "tutti/rpc/stream.h"
 #include "tutti/rpc/test_peer.h"
 #include "tutti/rpc/test_service.h"
 
@@ -106,8 +105,7 @@ TEST_P(Killed, a_server_is_lost_and_can_come_back) {
 
 INSTANTIATE_TEST_SUITE_P(Arena, Killed, testing::Bool());
 
-// The server stops while a request is being sent: memory leased to gRPC must be free when the call has
-// thrown.
+// The server stops while a request is being sent: nothing may refer to the request when the call has thrown.
 TEST(Processes, a_server_that_is_stopped_is_a_timeout) {
   Peer server({"serve"});
   Channel channel(server.word(), {.who = "ps/0"});
@@ -133,7 +131,6 @@ TEST(Processes, a_host_ends_also_when_a_caller_is_stopped_in_the_middle) {
   host.reset();
 }
 
-// gRPC reads the proxy variables at its first use, so the test needs a new process.
 TEST(Processes, proxies_are_not_used) {
   TestService service;
   const Host host({}, service);

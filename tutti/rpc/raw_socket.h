@@ -15,7 +15,7 @@
 
 namespace tutti::rpc {
 
-// For tests: a raw TCP connection, without gRPC.
+// For tests: a raw TCP connection.
 class RawSocket {
  public:
   explicit RawSocket(int port) : socket_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {

@@ -16,8 +16,7 @@
 #include "tutti/rpc/channel.h"
 #include "tutti/rpc/frame.h"
 #include "tutti/rpc/host.h"
-#include "tutti/rpc/stream.h"
-#include "tutti/rpc/test_certificates.h"
+#include "tutti/net/test_certificates.h"
 #include "tutti/rpc/test_service.h"
 #include "tutti/rpc/wire.h"
 
@@ -29,23 +28,23 @@ using testing::HasSubstr;
 
 class Security : public testing::Test {
  protected:
-  static void SetUpTestSuite() { made = std::make_unique<Certificates>(); }
+  static void SetUpTestSuite() { made = std::make_unique<net::Certificates>(); }
   static void TearDownTestSuite() { made.reset(); }
 
   // Returns the credentials of a task with this certificate and this authority; "" means none.
-  static Credentials of(const std::string& name, const std::string& authority) {
-    Credentials credentials;
+  static net::Credentials of(const std::string& name, const std::string& authority) {
+    net::Credentials credentials;
     if (!name.empty()) credentials.certificate = made->text(name + ".pem");
     if (!name.empty()) credentials.key = made->text(name + ".key");
     if (!authority.empty()) credentials.authority = made->text(authority + ".pem");
     return credentials;
   }
-  static Credentials with_secret(const std::string& secret, Credentials credentials = {}) {
+  static net::Credentials with_secret(const std::string& secret, net::Credentials credentials = {}) {
     credentials.secret = secret;
     return credentials;
   }
 
-  void expect_understood(const Credentials& of_server, const Credentials& of_caller) {
+  void expect_understood(const net::Credentials& of_server, const net::Credentials& of_caller) {
     TestService service;
     const Host host({.credentials = of_server}, service);
     Channel channel(address_of(host), {.credentials = of_caller});
@@ -53,7 +52,7 @@ class Security : public testing::Test {
     EXPECT_TRUE(equal(channel.call("echo", {{}, {{bytes}}}).pieces.at(0).bytes, bytes));
   }
   template <class Matcher>
-  void expect_refused(const Credentials& of_server, const Credentials& of_caller, const Matcher& text) {
+  void expect_refused(const net::Credentials& of_server, const net::Credentials& of_caller, const Matcher& text) {
     TestService service;
     const Host host({.credentials = of_server}, service);
     Channel channel(address_of(host), {.credentials = of_caller, .who = "ps/0"});
@@ -61,11 +60,11 @@ class Security : public testing::Test {
                  [&] { channel.connect(kEventually); });
   }
 
-  static std::unique_ptr<Certificates> made;
+  static std::unique_ptr<net::Certificates> made;
   TestService service_;
 };
 
-std::unique_ptr<Certificates> Security::made;
+std::unique_ptr<net::Certificates> Security::made;
 
 TEST_F(Security, tls_and_mutual_tls_carry_bytes) {
   expect_understood(of("server", ""), of("", "ca"));
@@ -118,7 +117,7 @@ TEST_F(Security, a_stranger_hears_a_nonce_and_nothing_that_depends_on_the_secret
   const auto soon = Clock::now() + kEventually;
   std::set<std::string> nonces;
   for (int i = 0; i < 2; ++i) {
-    const auto stream = open_stream(address_of(host), {}, soon);
+    const auto stream = stranger_of(address_of(host));
     Wire wire(*stream);
     const std::string challenge = wire.receive({}, {}, {.deadline = soon}, {.deadline = soon}).head;
     EXPECT_EQ(challenge.size(), kNonceSize);
@@ -142,14 +141,14 @@ TEST_F(Security, a_secret_at_one_end_alone_is_refused) {
 TEST_F(Security, a_server_needs_a_whole_certificate) {
   expect_error(ErrorKind::InvalidArgument, HasSubstr("--tls-cert"),
                [&] { Host({.credentials = of("", "ca")}, service_); });
-  Credentials mixed = of("server", "");
+  net::Credentials mixed = of("server", "");
   mixed.key = made->text("worker.key");
   expect_error(ErrorKind::InvalidArgument, HasSubstr("--tls-key"),
                [&] { Host({.credentials = mixed}, service_); });
 }
 
 TEST_F(Security, a_server_listens_to_other_machines_if_they_must_prove_something) {
-  const auto listens = [&](const Credentials& credentials) {
+  const auto listens = [&](const net::Credentials& credentials) {
     Host({.address = "0.0.0.0:0", .credentials = credentials}, service_);
   };
   EXPECT_NO_THROW(listens(with_secret("x")));
@@ -161,19 +160,19 @@ TEST_F(Security, a_server_listens_to_other_machines_if_they_must_prove_something
 TEST_F(Security, credentials_come_from_flags) {
   RunConfig config;
   config.security.secret = "x";
-  EXPECT_EQ(credentials_of(config).secret, "x");
+  EXPECT_EQ(net::credentials_of(config).secret, "x");
   config.security.tls_cert = made->path("server.pem");
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("belong together"), [&] { credentials_of(config); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("belong together"), [&] { net::credentials_of(config); });
   config.security.tls_key = made->path("server.key");
   config.security.tls_ca = made->path("ca.pem");
-  EXPECT_EQ(credentials_of(config).authority, made->text("ca.pem"));
-  EXPECT_EQ(credentials_of(config).certificate, made->text("server.pem"));
+  EXPECT_EQ(net::credentials_of(config).authority, made->text("ca.pem"));
+  EXPECT_EQ(net::credentials_of(config).certificate, made->text("server.pem"));
   config.security.tls_ca = made->path("server.key");
   expect_error(ErrorKind::InvalidArgument,
                AllOf(HasSubstr("--tls-ca"), HasSubstr("server.key"), HasSubstr("CERTIFICATE")),
-               [&] { credentials_of(config); });
+               [&] { net::credentials_of(config); });
   config.security.tls_ca = made->path("none.pem");
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("none.pem"), [&] { credentials_of(config); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("none.pem"), [&] { net::credentials_of(config); });
 }
 
 }  // namespace

@@ -18,7 +18,6 @@
 #include <gtest/gtest.h>
 
 #include "tutti/rpc/channel.h"
-#include "tutti/rpc/stream.h"
 #include "tutti/rpc/test_service.h"
 
 namespace tutti::rpc {

@@ -7,7 +7,7 @@
 
 namespace tutti::rpc {
 
-// For tests: this test program in another process, by fork and exec, since gRPC does not support fork alone.
+// For tests: this test program in another process.
 class Peer {
  public:
   // {"serve"}: a host with a TestService, which prints its address first; a number after it limits its file

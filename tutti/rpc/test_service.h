@@ -16,8 +16,9 @@
 #include <gtest/gtest.h>
 
 #include "tutti/base/error.h"
+#include "tutti/rpc/handshake.h"
 #include "tutti/rpc/host.h"
-#include "tutti/rpc/stream.h"
+#include "tutti/rpc/wire.h"
 
 namespace tutti::rpc {
 
@@ -39,11 +40,33 @@ inline bool equal(std::span<const std::byte> one, std::span<const std::byte> oth
          (one.empty() || std::memcmp(one.data(), other.data(), one.size()) == 0);
 }
 
-// Sends these bytes as one chunk.
+// Sends these bytes, which need not be a whole message.
 inline void say(Stream& stream, std::string_view bytes) {
   const std::array<ConstBytes, 1> parts = {std::as_bytes(std::span(bytes))};
-  stream.write(parts, eventually());
-  stream.flush(eventually());
+  stream.write(parts, {.deadline = eventually()});
+}
+
+// Open a stream that has exchanged versions, and one that has completed the handshake.
+inline std::unique_ptr<Stream> stranger_of(const std::string& address) {
+  auto stream = net::open_stream(address, nullptr, eventually());
+  exchange_versions(*stream, {.deadline = eventually()});
+  return stream;
+}
+inline std::unique_ptr<Stream> acquaintance_of(const std::string& address) {
+  auto stream = stranger_of(address);
+  Wire wire(*stream);
+  greet_host(wire, "", Json::object(), nullptr, {.deadline = eventually()});
+  return stream;
+}
+
+// Receives frames until one of them is a refusal, or not a frame; returns never.
+[[noreturn]] inline void receive_to_the_end(Stream& stream) {
+  const TimeLimits time{.deadline = eventually()};
+  Wire wire(stream);
+  while (true) {
+    wire.receive({}, {}, time, time);
+    stream.end_message();
+  }
 }
 
 // A service with methods for tests.

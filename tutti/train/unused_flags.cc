@@ -26,9 +26,12 @@ std::vector<std::string> unused_flags(const RunConfig& config, const WayOfTraini
   note(way.has_servers, calls,
        "the parameter servers of this job have nothing to do: --strategy ps-sync or ps-async uses them");
   const RunConfig::Security& security = config.security;
-  note(!security.tls_cert.empty() || !security.tls_key.empty() || !security.tls_ca.empty(), calls,
-       "--tls-cert, --tls-key and --tls-ca do nothing: what the workers of an all-reduce send to each other "
-       "is not encrypted");
+  const bool any_tls = !security.tls_cert.empty() || !security.tls_key.empty() || !security.tls_ca.empty();
+  const bool all_tls = !security.tls_cert.empty() && !security.tls_key.empty() && !security.tls_ca.empty();
+  const std::string& backend = config.network.backend;
+  note(any_tls, calls || (all_tls && way.workers > 1 && backend != "shm" && backend != "mpi"),
+       "--tls-cert, --tls-key and --tls-ca do nothing: only workers of an all-reduce over TCP that have all "
+       "three encrypt what they send to each other");
   note(config.reduction.order != standard.reduction.order, !calls && way.workers > 1,
        "--reduce fast does nothing: only the gradients of several workers of an all-reduce can be added in "
        "another order");

@@ -34,8 +34,14 @@ TEST(UnusedFlags, are_those_of_another_way_of_training) {
 TEST(UnusedFlags, say_that_an_all_reduce_is_not_encrypted) {
   RunConfig config;
   config.security.tls_ca = "ca.pem";
-  EXPECT_THAT(unused_flags(config, {"allreduce", 2}), ElementsAre(HasSubstr("is not encrypted")));
+  EXPECT_THAT(unused_flags(config, {"allreduce", 2}), ElementsAre(HasSubstr("that have all three")));
   EXPECT_THAT(unused_flags(config, {"in-graph", 2}), IsEmpty());
+  config.security.tls_cert = "own.pem";
+  config.security.tls_key = "own.key";
+  EXPECT_THAT(unused_flags(config, {"allreduce", 2}), IsEmpty());
+  EXPECT_THAT(unused_flags(config, {"allreduce", 1}), ElementsAre(StartsWith("--tls-cert")));
+  config.network.backend = "shm";
+  EXPECT_THAT(unused_flags(config, {"allreduce", 2}), ElementsAre(StartsWith("--tls-cert")));
 }
 
 TEST(UnusedFlags, are_those_of_several_workers) {

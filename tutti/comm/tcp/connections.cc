@@ -68,21 +68,53 @@ bool is_shortage(int error) {
        errno_text(error));
 }
 
-// Messages are sent as soon as they are complete. The loopback loses nothing, so that a congestion control
-// that spreads packets over time (BBR) would only delay them there; Reno does not, and every kernel has it.
+// The loopback loses nothing, so that a congestion control that spreads packets over time (BBR) would only
+// delay them there; Reno does not, and every kernel has it.
 void tune(const FileDescriptor& socket, bool loopback) {
-  const int on = 1;
-  setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   constexpr std::string_view kReno = "reno";
   if (loopback) setsockopt(socket.get(), IPPROTO_TCP, TCP_CONGESTION, kReno.data(), kReno.size());
 }
 
-// `word` is the address and port of the listener.
+// Completes the handshake of TLS. `who` is the rank at the other end.
+void shake_hands(net::Socket& socket, const std::string& who, bool calls, Clock::time_point deadline) {
+  const auto repeat = [&](const auto& attempt) {
+    while (!attempt()) {
+      pollfd ready{socket.descriptor(), static_cast<short>(socket.wants_write() ? POLLOUT : POLLIN), 0};
+      poll(&ready, 1, poll_time(deadline));
+      if (Clock::now() >= deadline) fail_to_connect(ETIMEDOUT);
+    }
+  };
+  // The caller's handshake is over before its certificate is looked at, so the listener says that it is good.
+  std::byte good{1};
+  const net::Bytes place(&good, 1);
+  const net::ConstBytes word(place);
+  try {
+    repeat([&] { return socket.shake_hands(); });
+    repeat([&] { return (calls ? socket.receive({&place, 1}) : socket.send({&word, 1})) == 1; });
+  } catch (const net::StreamEnd& end) {
+    fail(end.kind(), "{}: {}", who, end.what());
+  }
+}
+
+// What a rank tells the others in the table: its address, its port, and whether it uses TLS.
+struct Place {
+  explicit Place(const std::string& word) {
+    const std::vector<std::string> parts = split(word, ' ');
+    if (parts.size() == 3) address = parts[0];
+    if (parts.size() == 3) port = static_cast<int>(parse_int(parts[1]).value_or(0));
+    encrypted = parts.size() == 3 && parts[2] == kEncrypted;
+  }
+
+  static constexpr const char* kEncrypted = "tls";
+  std::string address;
+  int port = 0;
+  bool encrypted = false;
+};
+
 FileDescriptor connect_to(const std::string& word, const std::string& key, Greeting greeting,
                           Clock::time_point deadline) {
-  const size_t space = word.find(' ');
-  const Resolved found =
-      resolve(word.substr(0, space), static_cast<int>(parse_int(word.substr(space + 1)).value_or(0)));
+  const Place place(word);
+  const Resolved found = resolve(place.address, place.port);
   if (found.addresses.empty()) fail(ErrorKind::DataLoss, "'{}' is not the address of a rank", word);
   Connected connected = connect_within(found.addresses.front(), until(deadline));
   if (connected.error != 0) fail_to_connect(connected.error);
@@ -106,10 +138,17 @@ Listening listen_for_ranks(const std::string& address, uint16_t port) {
 // Accepts the connections of the ranks below this one. Strangers may connect as well, and stay silent.
 class Acceptor {
  public:
-  Acceptor(const FileDescriptor& listener, std::string word, std::string key, Connections& connections)
-      : listener_(listener), word_(std::move(word)), key_(std::move(key)), connections_(connections) {}
+  Acceptor(const FileDescriptor& listener, std::string word, std::string key, const BoardOptions& board,
+           const net::Tls* tls, Connections& connections)
+      : listener_(listener),
+        word_(std::move(word)),
+        key_(std::move(key)),
+        board_(board),
+        tls_(tls),
+        connections_(connections) {}
 
   void accept(size_t missing, Clock::time_point deadline) {
+    deadline_ = deadline;
     while (accepted_ < missing) {
       std::vector<pollfd> ready = {{listener_.get(), POLLIN, 0}};
       auto next_event = deadline;
@@ -162,16 +201,23 @@ class Acceptor {
     const Greeting& said = guest.greeting;
     auto& sockets = said.purpose == kExchanges ? connections_.exchanges : connections_.messages;
     const bool ours = equal_proofs({said.proof.data(), said.proof.size()}, proof_of(key_, word_, said));
-    if (!ours || said.rank >= sockets.size() || sockets[said.rank].get() >= 0) return true;
-    tune(guest.socket, is_loopback(word_.substr(0, word_.find(' '))));
-    sockets[said.rank] = std::move(guest.socket);
+    if (!ours || said.rank >= sockets.size() || sockets[said.rank].descriptor() >= 0) return true;
+    tune(guest.socket, is_loopback(Place(word_).address));
+    net::Socket& socket = sockets[said.rank] = net::Socket(std::move(guest.socket));
+    if (tls_ != nullptr) {
+      socket.accept_tls(*tls_);
+      shake_hands(socket, name_of(board_.who, static_cast<int>(said.rank)), false, deadline_);
+    }
     ++accepted_;
     return true;
   }
 
   const FileDescriptor& listener_;
-  const std::string word_;  // the address and port of the listener
+  const std::string word_;  // of the listener, in the table
   const std::string key_;
+  const BoardOptions& board_;
+  const net::Tls* const tls_;  // null: without
+  Clock::time_point deadline_;
   Connections& connections_;
   std::list<Guest> guests_;
   size_t accepted_ = 0;
@@ -182,7 +228,8 @@ class Acceptor {
 // Each rank connects to the ranks above it: all are listening by then, and a connection does not have to be
 // accepted before it may be used. Rank 0 need not listen, since the table often has its port in the cluster.
 Connections connect_ranks(const std::shared_ptr<Rendezvous>& table, const BoardOptions& board,
-                          const std::string& peer_host, uint16_t port, milliseconds timeout) {
+                          const std::string& peer_host, uint16_t port, const net::TlsSides& tls,
+                          milliseconds timeout) {
   const auto deadline = deadline_after(timeout);
   const auto call = [&](const char* phase, const std::string& word) {
     return roll_call(*with_prefix(table, phase), board, word, until(deadline));
@@ -192,17 +239,34 @@ Connections connect_ranks(const std::shared_ptr<Rendezvous>& table, const BoardO
   const std::string address = reachable_address(mine, addresses);
   const Listening listening = board.rank == 0 ? Listening{} : listen_for_ranks(address, port);
   const std::string key = table->set_once("key", random_key());
-  const std::string word = fmt::format("{} {}", address, listening.port);
+  const bool encrypted = tls.listener != nullptr;
+  const std::string word =
+      fmt::format("{} {} {}", address, listening.port, encrypted ? Place::kEncrypted : "plain");
   const auto words = call("port/", word);
+  for (size_t r = 0; r < words.size(); ++r) {
+    if (Place(words[r]).encrypted != encrypted)
+      fail(ErrorKind::InvalidArgument,
+           "{} {} TLS for what it sends, but {} {}: give all workers --tls-cert, --tls-key and --tls-ca, or "
+           "none of them",
+           name_of(board.who, board.rank), encrypted ? "uses" : "does not use",
+           name_of(board.who, static_cast<int>(r)), encrypted ? "does not" : "does");
+  }
 
   const auto ranks = static_cast<size_t>(board.world);
-  Connections connections{std::vector<FileDescriptor>(ranks), std::vector<FileDescriptor>(ranks)};
+  Connections connections{std::vector<net::Socket>(ranks), std::vector<net::Socket>(ranks)};
   const auto me = static_cast<uint32_t>(board.rank);
   for (size_t r = me + 1; r < ranks; ++r) {
-    connections.exchanges[r] = connect_to(words[r], key, {me, kExchanges, {}}, deadline);
-    connections.messages[r] = connect_to(words[r], key, {me, kMessages, {}}, deadline);
+    for (const uint32_t purpose : {kExchanges, kMessages}) {
+      net::Socket socket(connect_to(words[r], key, {me, purpose, {}}, deadline));
+      if (encrypted) {
+        socket.begin_tls(*tls.caller, "");
+        shake_hands(socket, name_of(board.who, static_cast<int>(r)), true, deadline);
+      }
+      (purpose == kExchanges ? connections.exchanges : connections.messages)[r] = std::move(socket);
+    }
   }
-  Acceptor(listening.socket, word, key, connections).accept(2 * size_t{me}, deadline);
+  Acceptor(listening.socket, word, key, board, tls.listener.get(), connections)
+      .accept(2 * size_t{me}, deadline);
   // A rank that continued or gave up while others still connect would disconnect them without a reason.
   call("connected/", "");
   return connections;

@@ -5,8 +5,7 @@
 #include <cerrno>
 #include <poll.h>
 #include <sched.h>
-#include <sys/socket.h>
-#include <sys/uio.h>
+#include <string_view>
 
 #include "tutti/base/check.h"
 #include "tutti/base/deadline.h"
@@ -54,30 +53,27 @@ class Looks {
 
 // Moves what can be moved at once. Returns false if that was nothing.
 bool advance(Flow& flow) {
-  std::array<iovec, 8> places;
-  msghdr message{};
-  message.msg_iov = places.data();
+  std::array<Bytes, 8> places;
+  std::array<ConstBytes, 8> parts;
+  size_t count = 0;
   size_t wanted = 0;
-  while (message.msg_iovlen < places.size() && wanted < kAtOnce && flow.done + wanted < flow.size) {
+  while (count < places.size() && wanted < kAtOnce && flow.done + wanted < flow.size) {
     const Bytes bytes = flow.at(flow.done + wanted);
     if (bytes.empty()) break;
-    const size_t size = std::min(bytes.size(), kAtOnce - wanted);
-    places[message.msg_iovlen++] = {bytes.data(), size};
-    wanted += size;
+    places[count] = bytes.first(std::min(bytes.size(), kAtOnce - wanted));
+    parts[count] = places[count];
+    wanted += places[count++].size();
   }
   if (wanted == 0) return false;
-  ssize_t count = 0;
-  do {
-    count = flow.way == Flow::Way::Out ? ::sendmsg(flow.socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL)
-                                       : ::recvmsg(flow.socket, &message, MSG_DONTWAIT);
-  } while (count < 0 && errno == EINTR);
-  if (count < 0 && errno != EAGAIN) {
-    const bool usual = errno == ECONNRESET || errno == EPIPE;
-    throw Closed(flow.peer, usual ? "" : errno_text(errno));
+  size_t moved = 0;
+  try {
+    moved = flow.way == Flow::Way::Out ? flow.socket->send(std::span(parts).first(count))
+                                       : flow.socket->receive(std::span(places).first(count));
+  } catch (const net::StreamEnd& end) {
+    throw Closed(flow.peer, std::string_view(end.what()) == net::kClosed ? "" : end.what());
   }
-  if (count == 0) throw Closed(flow.peer, "");
-  const size_t moved = count < 0 ? 0 : static_cast<size_t>(count);
-  flow.blocked = moved < wanted;
+  // An encrypted send stops after a record.
+  flow.blocked = flow.socket->is_encrypted() && flow.way == Flow::Way::Out ? moved == 0 : moved < wanted;
   flow.done += moved;
   return moved > 0;
 }
@@ -88,7 +84,8 @@ void await(std::span<Flow> flows, std::chrono::steady_clock::time_point deadline
   std::vector<Flow*> waiting;
   for (Flow& flow : flows) {
     if (!flow.blocked || flow.is_done()) continue;
-    ready.push_back({flow.socket, static_cast<short>(flow.way == Flow::Way::Out ? POLLOUT : POLLIN), 0});
+    const bool out = flow.way == Flow::Way::Out;
+    ready.push_back({flow.socket->descriptor(), static_cast<short>(out ? POLLOUT : POLLIN), 0});
     waiting.push_back(&flow);
   }
   TUTTI_CHECK(!ready.empty(), "{} flows wait for one another", flows.size());

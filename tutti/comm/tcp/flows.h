@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tutti/comm/transport.h"
+#include "tutti/net/socket.h"
 
 namespace tutti::comm::tcp {
 
@@ -24,7 +25,7 @@ struct Flow {
   enum class Way { Out, In };
 
   Way way;
-  int socket;
+  net::Socket* socket;
   int peer;
   uint64_t size;
   // Returns where the bytes from `offset` on are, as far as they lie together and may be moved now.

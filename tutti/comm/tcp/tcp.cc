@@ -33,9 +33,9 @@ struct Head {
 
 // A message with its head, whose bytes are given by at(offset).
 template <class At>
-Flow flow_of(Flow::Way way, const FileDescriptor& socket, int peer, Head& head, uint64_t size, At at) {
+Flow flow_of(Flow::Way way, net::Socket& socket, int peer, Head& head, uint64_t size, At at) {
   return {.way = way,
-          .socket = socket.get(),
+          .socket = &socket,
           .peer = peer,
           .size = sizeof(Head) + size,
           .at = [&head, at](uint64_t offset) -> Bytes {
@@ -58,7 +58,8 @@ class TcpTransport final : public Transport {
                              .who = options_.who,
                              .holder = options_.holder,
                              .silence = options_.timeout};
-    connections_ = tcp::connect_ranks(table_, board, options_.peer_host, options_.port, options_.timeout);
+    connections_ = tcp::connect_ranks(table_, board, options_.peer_host, options_.port, options_.tls,
+                                      options_.timeout);
     sent_.resize(ranks);
     received_.resize(ranks);
     board_ = std::make_unique<FailureBoard>(with_prefix(table_, "board/"), board, [this] { hang_up(); });
@@ -105,8 +106,8 @@ class TcpTransport final : public Transport {
 // Every waiting thread finds its connection closed. The sockets are closed by the destructor.
 void TcpTransport::hang_up() const {
   for (const auto* sockets : {&connections_.exchanges, &connections_.messages}) {
-    for (const FileDescriptor& socket : *sockets) {
-      if (socket.get() >= 0) ::shutdown(socket.get(), SHUT_RDWR);
+    for (const net::Socket& socket : *sockets) {
+      if (socket.descriptor() >= 0) ::shutdown(socket.descriptor(), SHUT_RDWR);
     }
   }
 }

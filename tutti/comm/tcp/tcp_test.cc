@@ -15,6 +15,9 @@
 #include "tutti/base/text.h"
 #include "tutti/comm/test_messages.h"
 #include "tutti/comm/test_network.h"
+#include "tutti/net/credentials.h"
+#include "tutti/net/test_certificates.h"
+#include "tutti/net/tls.h"
 
 namespace tutti::comm::tcp_test {
 namespace {
@@ -39,6 +42,20 @@ std::unique_ptr<Transport> over_tcp(const std::shared_ptr<Rendezvous>& table, in
   return tcp_transport(table, {.rank = rank, .world = world, .who = names(world), .timeout = timeout});
 }
 
+std::unique_ptr<Transport> encrypted(const net::Certificates& certificates,
+                                     const std::shared_ptr<Rendezvous>& table, int rank, int world,
+                                     const std::string& name = "worker") {
+  const net::Credentials credentials{.certificate = certificates.text(name + ".pem"),
+                                     .key = certificates.text(name + ".key"),
+                                     .authority = certificates.text("ca.pem")};
+  return tcp_transport(table, {.rank = rank,
+                               .world = world,
+                               .who = names(world),
+                               .tls = {net::Tls::of(credentials, net::Tls::Side::Caller),
+                                       net::Tls::of(credentials, net::Tls::Side::Listener)},
+                               .timeout = kLong});
+}
+
 class TcpWorlds : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Network, TcpWorlds, ::testing::Values(1, 2, 3, 4, 8));
 
@@ -48,6 +65,41 @@ TEST_P(TcpWorlds, exchange_moves_messages_of_any_size) {
     const auto transport = over_tcp(table, rank, GetParam());
     testing::exchange_messages_of_any_size(*transport);
   }));
+}
+
+// The ranks have certificates of one authority, each for another name.
+TEST_P(TcpWorlds, moves_encrypted_messages_of_any_size) {
+  const net::Certificates certificates;
+  const auto table = local_rendezvous();
+  expect_no_errors(as_ranks(GetParam(), [&](int rank) {
+    const auto transport = encrypted(certificates, table, rank, GetParam());
+    testing::exchange_messages_of_any_size(*transport);
+    testing::send_and_recv_beside_exchanges(*transport);
+  }));
+}
+
+TEST(Tcp, refuses_a_rank_whose_certificate_is_of_another_authority) {
+  const net::Certificates certificates;
+  const auto table = local_rendezvous();
+  const auto outcomes = as_ranks(2, [&](int rank) {
+    encrypted(certificates, table, rank, 2, rank == 0 ? "server" : "stranger");
+  });
+  for (const Outcome& outcome : outcomes) {
+    ASSERT_TRUE(outcome);
+    EXPECT_THAT(outcome->what(), HasSubstr("certificate"));
+  }
+}
+
+TEST(Tcp, refuses_ranks_of_which_only_some_encrypt) {
+  const net::Certificates certificates;
+  const auto table = local_rendezvous();
+  const auto outcomes = as_ranks(2, [&](int rank) {
+    if (rank == 0) over_tcp(table, rank, 2);
+    if (rank == 1) encrypted(certificates, table, rank, 2);
+  });
+  ASSERT_TRUE(outcomes[0] && outcomes[1]);
+  EXPECT_THAT(outcomes[0]->what(), AllOf(HasSubstr("does not use TLS"), HasSubstr("--tls-cert")));
+  EXPECT_THAT(outcomes[1]->what(), AllOf(HasSubstr("uses TLS"), HasSubstr("--tls-cert")));
 }
 
 TEST_P(TcpWorlds, messages_between_two_keep_their_order_beside_exchanges) {

@@ -4,21 +4,21 @@
 
 #include "tutti/base/config.h"
 
-namespace tutti::rpc {
+namespace tutti::net {
 
 // The credentials by which tasks authenticate one another. Both ends have the same.
 struct Credentials {
   // Every connection begins with a proof of it; a caller with another secret is refused. "": none.
-  std::string secret;
+  std::string secret = {};
   // PEM. With a certificate and a key, a server uses TLS; with an authority too, it requires a certificate
   // from every caller (mutual TLS). A caller uses TLS if it has an authority.
-  std::string certificate;
-  std::string key;
-  std::string authority;
+  std::string certificate = {};
+  std::string key = {};
+  std::string authority = {};
 };
 
 // Returns the credentials given by --tls-cert, --tls-key, --tls-ca and --secret. A file that cannot be read
 // or is not PEM throws an InvalidArgument that names it.
 Credentials credentials_of(const RunConfig& config);
 
-}  // namespace tutti::rpc
+}  // namespace tutti::net

@@ -9,7 +9,7 @@
 #include "tutti/base/file.h"
 #include "tutti/base/test_folder.h"
 
-namespace tutti::rpc {
+namespace tutti::net {
 
 // For tests: certificates by name, of authorities and of the tasks that they signed, made by openssl.
 class Certificates {
@@ -43,4 +43,4 @@ class Certificates {
   TestFolder folder_;
 };
 
-}  // namespace tutti::rpc
+}  // namespace tutti::net

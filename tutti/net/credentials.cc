@@ -1,11 +1,11 @@
-#include "tutti/rpc/credentials.h"
+#include "tutti/net/credentials.h"
 
 #include <string_view>
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 
-namespace tutti::rpc {
+namespace tutti::net {
 namespace {
 
 // Returns the text of a PEM file that has to contain a `what`, such as "CERTIFICATE".
@@ -32,4 +32,4 @@ Credentials credentials_of(const RunConfig& config) {
           read_pem("--tls-ca", config.security.tls_ca, "CERTIFICATE")};
 }
 
-}  // namespace tutti::rpc
+}  // namespace tutti::net

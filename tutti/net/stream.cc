@@ -1,0 +1,258 @@
+#include "tutti/net/stream.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <poll.h>
+#include <sys/socket.h>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tutti/base/address.h"
+#include "tutti/base/deadline.h"
+#include "tutti/base/net.h"
+
+namespace tutti::net {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Larger reads go to their destination without a copy.
+constexpr size_t kAhead = size_t{16} << 10;
+constexpr milliseconds kBetweenLooks{100};
+constexpr std::byte kBeat{0};
+constexpr ConstBytes kBeatBytes(&kBeat, 1);
+constexpr std::byte kHandshakeOfTls{22};
+
+bool is_not_ready(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
+}  // namespace
+
+Stream::Stream(FileDescriptor socket, milliseconds silence)
+    : socket_(std::move(socket)), silence_(silence) {}
+
+// What was received and not read, such as a beat, would make the system drop what was sent and is on its way.
+Stream::~Stream() {
+  std::array<std::byte, 4096> dropped;
+  ::shutdown(socket_.descriptor(), SHUT_WR);
+  while (::recv(socket_.descriptor(), dropped.data(), dropped.size(), MSG_DONTWAIT) > 0) {
+  }
+}
+
+void Stream::shake_hands(const TimeLimits& time) {
+  const auto until = time.next();
+  while (!socket_.shake_hands()) wait(Direction::In, time, until);
+}
+
+void Stream::begin_tls(const Tls& tls, const std::string& host, const TimeLimits& time) {
+  socket_.begin_tls(tls, host);
+  shake_hands(time);
+}
+
+bool Stream::accept_tls(const Tls& tls, const TimeLimits& time) {
+  std::byte first{};
+  const auto until = time.next();
+  while (true) {
+    const ssize_t received = ::recv(socket_.descriptor(), &first, 1, MSG_PEEK);
+    if (received > 0) break;
+    if (received == 0 || !is_not_ready(errno)) throw StreamEnd(ErrorKind::PeerLost, kClosed);
+    wait(Direction::In, time, until);
+  }
+  if (first != kHandshakeOfTls) return false;
+  socket_.accept_tls(tls);
+  shake_hands(time);
+  return true;
+}
+
+size_t Stream::receive_some(Bytes bytes) {
+  const size_t received = socket_.receive({&bytes, 1});
+  if (received > 0) quiet_ = {};
+  return received;
+}
+
+// Receives what is there, if there is space for it, and drops the beats between two messages.
+void Stream::fill() {
+  if (ahead_begin_ == ahead_end_) ahead_begin_ = ahead_end_ = 0;
+  ahead_.resize(kAhead);
+  if (ahead_end_ < ahead_.size()) ahead_end_ += receive_some(Bytes(ahead_).subspan(ahead_end_));
+  while (!in_message_ && ahead_begin_ < ahead_end_ && ahead_[ahead_begin_] == kBeat) ++ahead_begin_;
+}
+
+// Counts the time since the last look. More than a second does not count: this process may have been stopped.
+bool Stream::is_silent() {
+  const auto now = Clock::now();
+  quiet_ += std::min<Clock::duration>(now - looked_, kBetweenBeats);
+  looked_ = now;
+  return quiet_ >= silence_;
+}
+
+void Stream::wait(Direction direction, const TimeLimits& time, Clock::time_point until) {
+  const auto begin = Clock::now();
+  if (begin >= until) fail(ErrorKind::Timeout, "no message came or was taken in time");
+  const auto longest = time.look ? kBetweenLooks : kBetweenBeats;
+  const auto step = std::min<Clock::duration>(until - begin, longest);
+  // A message that is being sent may be refused, so that both directions are of interest.
+  const bool in = direction == Direction::In || ahead_end_ < kAhead;
+  const bool out = direction == Direction::Out || socket_.wants_write();
+  if (in && socket_.has_pending()) return;
+  pollfd ready{socket_.descriptor(), static_cast<short>((in ? POLLIN : 0) | (out ? POLLOUT : 0)), 0};
+  looked_ = begin;
+  const bool is_ready = poll(&ready, 1, poll_time(begin + step)) > 0;
+  if (time.look) time.look();
+  if (!is_ready && is_silent())
+    throw StreamEnd(ErrorKind::PeerLost,
+                    fmt::format("nothing was heard from it for {:g} s: it is stopped, or its machine or the "
+                                "network is down",
+                                seconds(silence_)));
+}
+
+size_t Stream::send_some(std::span<const ConstBytes> parts) {
+  const std::lock_guard lock(mutex_);
+  if (beat_pending_ && socket_.send({&kBeatBytes, 1}) == 0) return 0;
+  beat_pending_ = false;
+  return socket_.send(parts);
+}
+
+bool Stream::write(std::span<const ConstBytes> message, const TimeLimits& time) {
+  std::vector<ConstBytes> parts;
+  parts.reserve(message.size());
+  for (const ConstBytes part : message)
+    if (!part.empty()) parts.push_back(part);
+  {
+    const std::lock_guard lock(mutex_);
+    sending_ = true;
+  }
+  auto until = time.next();
+  for (size_t next = 0; next < parts.size();) {
+    size_t sent = 0;
+    try {
+      sent = send_some(std::span(parts).subspan(next));
+    } catch (const StreamEnd&) {
+      if (hears_something()) return false;
+      throw;
+    }
+    if (sent == 0) {
+      wait(Direction::Out, time, until);
+      if (hears_something()) return false;
+      continue;
+    }
+    until = time.next();
+    for (; next < parts.size() && sent >= parts[next].size(); ++next) sent -= parts[next].size();
+    if (sent > 0) parts[next] = parts[next].subspan(sent);
+  }
+  const std::lock_guard lock(mutex_);
+  sending_ = false;
+  return true;
+}
+
+// Returns true if a message of the other end has begun. Does not block.
+bool Stream::hears_something() {
+  if (!in_message_ && !has_more()) fill();
+  return has_more();
+}
+
+bool Stream::has_more() const { return !in_message_ && ahead_begin_ < ahead_end_; }
+
+void Stream::await_message(const TimeLimits& time) {
+  const auto until = time.next();
+  while (!hears_something()) wait(Direction::In, time, until);
+  in_message_ = true;
+}
+
+void Stream::read(Bytes bytes, const TimeLimits& time) {
+  auto until = time.next();
+  while (!bytes.empty()) {
+    size_t received = std::min(bytes.size(), ahead_end_ - ahead_begin_);
+    if (received > 0) {
+      std::copy_n(ahead_.begin() + static_cast<ptrdiff_t>(ahead_begin_), received, bytes.begin());
+      ahead_begin_ += received;
+    } else if (bytes.size() >= kAhead) {
+      received = receive_some(bytes);
+    } else {
+      fill();
+      if (ahead_begin_ < ahead_end_) continue;
+    }
+    if (received > 0) {
+      bytes = bytes.subspan(received);
+      until = time.next();
+    } else {
+      wait(Direction::In, time, until);
+    }
+  }
+}
+
+void Stream::end_message() {
+  in_message_ = false;
+  while (ahead_begin_ < ahead_end_ && ahead_[ahead_begin_] == kBeat) ++ahead_begin_;
+}
+
+// During a message, the bytes that arrive are left where they are, so that only the system can tell.
+bool Stream::ended() {
+  pollfd state{socket_.descriptor(), POLLRDHUP, 0};
+  if (poll(&state, 1, 0) > 0) return true;
+  if (in_message_ || has_more()) return false;
+  try {
+    fill();
+    return !has_more() && is_silent();
+  } catch (const StreamEnd&) {
+    return true;
+  }
+}
+
+void Stream::hang_up() { ::shutdown(socket_.descriptor(), SHUT_RDWR); }
+
+void Stream::close_gently(Clock::time_point deadline) {
+  ::shutdown(socket_.descriptor(), SHUT_WR);
+  std::vector<std::byte> dropped(size_t{1} << 20);
+  while (Clock::now() < deadline) {
+    const ssize_t received = ::recv(socket_.descriptor(), dropped.data(), dropped.size(), MSG_DONTWAIT);
+    if (received > 0 || (received < 0 && errno == EINTR)) continue;
+    if (received == 0 || !is_not_ready(errno)) return;
+    pollfd ready{socket_.descriptor(), POLLIN, 0};
+    poll(&ready, 1, poll_time(deadline));
+  }
+}
+
+// A beat that fails is not an error: the thread that uses the connection will notice that it has ended.
+void Stream::beat() {
+  const std::lock_guard lock(mutex_);
+  if (sending_) return;
+  try {
+    beat_pending_ = socket_.send({&kBeatBytes, 1}) == 0 && socket_.is_encrypted();
+  } catch (const StreamEnd&) {
+    beat_pending_ = false;
+  }
+}
+
+std::string Stream::address() const {
+  SocketAddress other;
+  if (getpeername(socket_.descriptor(), other.get(), &other.size) != 0) return "a caller that has gone";
+  return to_string(Address{numeric(other), port_of(other)});
+}
+
+std::unique_ptr<Stream> open_stream(const std::string& address, const Tls* tls, Clock::time_point deadline) {
+  const Address place = parse_address(address);
+  const Resolved resolved = resolve(place.host, place.port);
+  if (resolved.addresses.empty())
+    throw StreamEnd(ErrorKind::PeerLost,
+                    fmt::format("host '{}' cannot be resolved: {}", place.host, resolved.trouble));
+  std::string obstacle;
+  for (const SocketAddress& candidate : resolved.addresses) {
+    Connected connected = connect_within(candidate, until(deadline));
+    if (connected.error == 0) {
+      // Resets the connection when it is closed, so that the other end knows at once, even if it has not read
+      // all that was sent before.
+      const linger reset{1, 0};
+      setsockopt(connected.socket.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+      auto stream = std::make_unique<Stream>(std::move(connected.socket));
+      if (tls != nullptr) stream->begin_tls(*tls, place.host, {.deadline = deadline});
+      return stream;
+    }
+    obstacle = fmt::format("connecting to {}: {}", numeric(candidate), errno_text(connected.error));
+  }
+  throw StreamEnd(ErrorKind::PeerLost, obstacle);
+}
+
+}  // namespace tutti::net

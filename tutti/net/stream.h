@@ -1,0 +1,100 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tutti/base/file.h"
+#include "tutti/net/socket.h"
+#include "tutti/net/time_limits.h"
+#include "tutti/net/tls.h"
+
+// Connections between tasks, over TCP, encrypted or not.
+namespace tutti::net {
+
+// The other end is lost if nothing has been heard from it for this long, unless a server was told otherwise.
+inline constexpr std::chrono::milliseconds kSilence{20000};
+inline constexpr std::chrono::milliseconds kBetweenBeats{1000};
+
+// One end of a connection, which carries messages in both directions. Used by one thread at a time, except
+// for hang_up() and beat().
+//
+// Between its messages, each end sends a beat once a second (heart.h), a single zero byte, so that the other
+// end can tell a task that computes from one that is stopped, and from a machine that is gone. A message
+// therefore must not begin with a zero byte.
+//
+// Every wait ends with a Timeout after its limits, and with a StreamEnd if the connection is lost.
+class Stream {
+ public:
+  // Takes a connected, non-blocking TCP socket. `silence` is how long the other end may be silent.
+  explicit Stream(FileDescriptor socket, std::chrono::milliseconds silence = kSilence);
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  // Encrypts the connection from now on. The caller names the host that its certificate has to be for. A
+  // listener waits for the caller's first byte, and returns false, without having read it, if the caller does
+  // not use TLS.
+  void begin_tls(const Tls& tls, const std::string& host, const TimeLimits& time);
+  bool accept_tls(const Tls& tls, const TimeLimits& time);
+
+  // Sends a message. Returns false, with the message incomplete, if the other end has sent something
+  // meanwhile that is not a beat: it may refuse the message.
+  bool write(std::span<const ConstBytes> parts, const TimeLimits& time);
+
+  // Waits for the first byte of the next message, then receives its bytes, and ends it.
+  void await_message(const TimeLimits& time);
+  void read(Bytes bytes, const TimeLimits& time);
+  void end_message();
+  // Returns true if bytes have been received that belong to no message yet. Does not block.
+  bool has_more() const;
+
+  // Returns true if the connection has ended. Does not block. May be called during a message.
+  bool ended();
+  // Ends the connection. From any thread; waits of the other threads then fail.
+  void hang_up();
+  // Sends nothing more, and waits at most until the deadline for the other end to close the connection: what
+  // was sent would be lost if the connection were closed while the other end is still sending.
+  void close_gently(Clock::time_point deadline);
+  // Sends a beat, unless a message is being sent. From any thread. Does not block.
+  void beat();
+
+  // Returns the other end's address, for messages.
+  std::string address() const;
+
+ private:
+  enum class Direction { In, Out };
+
+  size_t receive_some(Bytes bytes);
+  size_t send_some(std::span<const ConstBytes> parts);
+  void fill();
+  bool hears_something();
+  bool is_silent();
+  void wait(Direction direction, const TimeLimits& time, Clock::time_point until);
+  void shake_hands(const TimeLimits& time);
+
+  Socket socket_;
+  const std::chrono::milliseconds silence_;
+  // Received bytes that were not read yet.
+  std::vector<std::byte> ahead_;
+  size_t ahead_begin_ = 0;
+  size_t ahead_end_ = 0;
+  bool in_message_ = false;
+  Clock::duration quiet_{};      // the time since the last byte was received, as far as it was watched
+  Clock::time_point looked_{};  // when that was last counted
+
+  std::mutex mutex_;           // for sending
+  bool sending_ = false;       // guarded by mutex_: a message is incomplete
+  bool beat_pending_ = false;  // guarded by mutex_: TLS has not sent all of a beat
+};
+
+// Makes one attempt to connect to HOST:PORT. With `tls`, encrypts the connection. Throws a StreamEnd with the
+// obstacle: PeerLost if another attempt may succeed, else InvalidArgument.
+std::unique_ptr<Stream> open_stream(const std::string& address, const Tls* tls, Clock::time_point deadline);
+
+}  // namespace tutti::net
