@@ -1,5 +1,5 @@
-// Compares the cost of Tutti's servers and channels with gRPC's stream of bytes, if it was built with gRPC: the
-// same bytes, in the same run, alternating. Prints Markdown.
+// Compares the cost of Tutti's servers and channels with gRPC's stream of bytes, if it was built with gRPC:
+// the same bytes, in the same run, alternating. Prints Markdown.
 //   bench_rpc
 #include <array>
 #include <atomic>
@@ -21,9 +21,9 @@
 #include "bench/peers/grpc_stream.h"
 #include "bench/sides.h"
 #include "tutti/base/error.h"
+#include "tutti/net/test_certificates.h"
 #include "tutti/rpc/channel.h"
 #include "tutti/rpc/host.h"
-#include "tutti/net/test_certificates.h"
 
 namespace {
 

@@ -101,7 +101,8 @@ int guarded_main(const std::function<int()>& body) {
   ::signal(SIGXFSZ, SIG_IGN);
   std::set_terminate(end_at_uncaught);
   const int code = exit_code_of(body);
-  // If a thread of LibTorch could not be started, LibTorch would join it when its static objects are destroyed.
+  // If a thread of LibTorch could not be started, LibTorch would join it when its static objects are
+  // destroyed.
   if (code == exit_code(ErrorKind::Overloaded)) on_exit(end_now, nullptr);
   return code;
 }

@@ -299,7 +299,8 @@ uint16_t own_port(const Context& context) {
 net::TlsSides tls_of(const Context& context) {
   const net::Credentials credentials = net::credentials_of(context.config());
   if (credentials.certificate.empty() || credentials.authority.empty()) return {};
-  return {net::Tls::of(credentials, net::Tls::Side::Caller), net::Tls::of(credentials, net::Tls::Side::Listener)};
+  return {net::Tls::of(credentials, net::Tls::Side::Caller),
+          net::Tls::of(credentials, net::Tls::Side::Listener)};
 }
 
 std::unique_ptr<Transport> make_network(const Context& context, const Roster& roster,

@@ -30,8 +30,7 @@ bool is_not_ready(int error) { return error == EAGAIN || error == EWOULDBLOCK ||
 
 }  // namespace
 
-Stream::Stream(FileDescriptor socket, milliseconds silence)
-    : socket_(std::move(socket)), silence_(silence) {}
+Stream::Stream(FileDescriptor socket, milliseconds silence) : socket_(std::move(socket)), silence_(silence) {}
 
 // What was received and not read, such as a beat, would make the system drop what was sent and is on its way.
 Stream::~Stream() {

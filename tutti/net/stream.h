@@ -85,7 +85,7 @@ class Stream {
   size_t ahead_begin_ = 0;
   size_t ahead_end_ = 0;
   bool in_message_ = false;
-  Clock::duration quiet_{};      // the time since the last byte was received, as far as it was watched
+  Clock::duration quiet_{};     // the time since the last byte was received, as far as it was watched
   Clock::time_point looked_{};  // when that was last counted
 
   std::mutex mutex_;           // for sending

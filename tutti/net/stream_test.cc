@@ -81,8 +81,8 @@ class Streams : public testing::TestWithParam<bool> {
 
  private:
   const Certificates certificates_;
-  const std::shared_ptr<const Tls> caller_ = Tls::of(
-      {.authority = certificates_.text("ca.pem")}, Tls::Side::Caller);
+  const std::shared_ptr<const Tls> caller_ =
+      Tls::of({.authority = certificates_.text("ca.pem")}, Tls::Side::Caller);
   const std::shared_ptr<const Tls> listener_ =
       Tls::of({.certificate = certificates_.text("server.pem"), .key = certificates_.text("server.key")},
               Tls::Side::Listener);
@@ -202,9 +202,8 @@ TEST(Stream, that_is_silent_is_lost_but_not_if_it_beats) {
 
   const Ends lively = connect(nullptr, nullptr, milliseconds(5000));
   const Beating beating(*lively.caller);
-  expect_error(ErrorKind::Timeout, HasSubstr("in time"), [&] {
-    lively.listener->await_message({.deadline = Clock::now() + milliseconds(6000)});
-  });
+  expect_error(ErrorKind::Timeout, HasSubstr("in time"),
+               [&] { lively.listener->await_message({.deadline = Clock::now() + milliseconds(6000)}); });
 }
 
 TEST(Stream, that_is_silent_is_lost_also_to_who_only_looks) {

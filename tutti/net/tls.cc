@@ -4,15 +4,15 @@
 #include <arpa/inet.h>
 #include <array>
 #include <cerrno>
-#include <climits>
-#include <string_view>
-#include <sys/socket.h>
-
-#include <fmt/format.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/ssl.h>
 #include <openssl/x509v3.h>
+#include <string_view>
+#include <sys/socket.h>
+
+#include <climits>
+#include <fmt/format.h>
 
 #include "tutti/base/error.h"
 #include "tutti/net/socket.h"
@@ -134,14 +134,14 @@ std::string mistake(const SSL* session, int reason) {
   ERR_clear_error();
   const std::string wrong = mistake(session, ERR_GET_REASON(code));
   if (!wrong.empty()) throw StreamEnd(ErrorKind::InvalidArgument, wrong);
-  if (code != 0 && ERR_GET_LIB(code) != ERR_LIB_SYS && ERR_GET_REASON(code) != SSL_R_UNEXPECTED_EOF_WHILE_READING) {
+  if (code != 0 && ERR_GET_LIB(code) != ERR_LIB_SYS &&
+      ERR_GET_REASON(code) != SSL_R_UNEXPECTED_EOF_WHILE_READING) {
     const char* reason = ERR_reason_error_string(code);
     throw StreamEnd(SSL_is_init_finished(session) != 0 ? ErrorKind::DataLoss : ErrorKind::InvalidArgument,
                     fmt::format("TLS failed: {}", reason == nullptr ? "?" : reason));
   }
-  throw StreamEnd(ErrorKind::PeerLost, error == SSL_ERROR_SYSCALL && system_error != 0
-                                           ? errno_text(system_error)
-                                           : kClosed);
+  throw StreamEnd(ErrorKind::PeerLost,
+                  error == SSL_ERROR_SYSCALL && system_error != 0 ? errno_text(system_error) : kClosed);
 }
 
 }  // namespace

@@ -167,9 +167,7 @@ class BadCallers : public ::testing::Test {
     channel.call("begin", begin(strategy, 1));
     channel.call("join", join(0));
   }
-  std::unique_ptr<rpc::Stream> acquaintance() const {
-    return rpc::acquaintance_of(address_);
-  }
+  std::unique_ptr<rpc::Stream> acquaintance() const { return rpc::acquaintance_of(address_); }
 
   std::mt19937 random_{kSeed};  // NOLINT(bugprone-random-generator-seed): reproducible
   int cases_ = 0;

@@ -75,8 +75,7 @@ class LargePush : public ::testing::Test {
 // A worker that has joined and can send any part of a request.
 class PartialWorker {
  public:
-  PartialWorker(const std::string& address, int rank)
-      : stream_(rpc::stranger_of(address)), wire_(*stream_) {
+  PartialWorker(const std::string& address, int rank) : stream_(rpc::stranger_of(address)), wire_(*stream_) {
     rpc::greet_host(wire_, "", {{"task", "another"}, {"host", "here"}, {"pid", 200 + rank}}, nullptr,
                     {.deadline = eventually()});
     send("join", join(rank), 0);

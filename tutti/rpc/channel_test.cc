@@ -30,14 +30,7 @@ using std::chrono::milliseconds;
 using testing::AllOf;
 using testing::HasSubstr;
 
-const std::vector<size_t> kSizes = {0,
-                                    1,
-                                    4095,
-                                    4096,
-                                    100000,
-                                    4 * kMiB - 1,
-                                    4 * kMiB,
-                                    12 * kMiB + 1,
+const std::vector<size_t> kSizes = {0,         1, 4095, 4096, 100000, 4 * kMiB - 1, 4 * kMiB, 12 * kMiB + 1,
                                     300 * kMiB};
 
 // Runs a host with its service.
@@ -419,7 +412,7 @@ Frame answer_frame(std::vector<PieceHeader> pieces) {
 
 // Begins the handshake with this challenge, and ends it with what `welcome` makes of the caller's proof.
 std::function<void(Stream&)> greet_with(const std::string& challenge,
-                                              std::function<std::string(const std::string&)> welcome) {
+                                        std::function<std::string(const std::string&)> welcome) {
   return [challenge, welcome = std::move(welcome)](Stream& stream) {
     const TimeLimits soon{.deadline = Clock::now() + kEventually};
     Wire wire(stream);

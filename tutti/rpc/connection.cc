@@ -20,8 +20,8 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kGreeting{10000};
-// The maximum time without progress in the middle of a message, because an incomplete message holds memory that other
-// callers wait for.
+// The maximum time without progress in the middle of a message, because an incomplete message holds memory
+// that other callers wait for.
 constexpr milliseconds kChunk{60000};
 // Bytes that are received at once if nobody takes them.
 constexpr size_t kDropped = size_t{16} << 10;

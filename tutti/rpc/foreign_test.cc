@@ -37,15 +37,15 @@ class Foreign : public testing::Test {
 };
 
 TEST_F(Foreign, callers_of_another_protocol_are_told_both_versions) {
-  EXPECT_THAT(told(host_, "tutti-rpc 99 9.8.7\n"),
-              AllOf(HasSubstr("Tutti 9.8.7"), HasSubstr("protocol 99"),
-                    HasSubstr(fmt::format("Tutti {}", version())),
-                    HasSubstr(fmt::format("protocol {}", kProtocol))));
+  EXPECT_THAT(told(host_, "tutti-rpc 99 9.8.7\n"), AllOf(HasSubstr("Tutti 9.8.7"), HasSubstr("protocol 99"),
+                                                         HasSubstr(fmt::format("Tutti {}", version())),
+                                                         HasSubstr(fmt::format("protocol {}", kProtocol))));
 }
 
 TEST_F(Foreign, callers_that_are_not_tutti_are_told_so) {
-  for (const std::string& words : {std::string("GET / HTTP/1.1\r\n\r\n"), std::string("PRI * HTTP/2.0\r\n\r\n"),
-                                   "tutti-rpc 1" + std::string(200, '0'), std::string("x")})
+  for (const std::string& words :
+       {std::string("GET / HTTP/1.1\r\n\r\n"), std::string("PRI * HTTP/2.0\r\n\r\n"),
+        "tutti-rpc 1" + std::string(200, '0'), std::string("x")})
     EXPECT_THAT(told(host_, words), HasSubstr("another program")) << words;
 }
 
@@ -56,13 +56,14 @@ TEST_F(Foreign, callers_with_tls_are_told_that_there_is_none) {
 // Answers every connection with these bytes, and reads what comes until the caller has gone.
 class OtherServer {
  public:
-  explicit OtherServer(std::string bytes) : listener_("127.0.0.1:0"), thread_([this, bytes = std::move(bytes)] {
-    FileDescriptor socket;
-    while (socket.get() < 0) socket = listener_.accept(std::chrono::milliseconds(100));
-    const RawSocket raw(std::move(socket));
-    raw.say(bytes);
-    while (!raw.hear().empty()) std::this_thread::yield();
-  }) {}
+  explicit OtherServer(std::string bytes)
+      : listener_("127.0.0.1:0"), thread_([this, bytes = std::move(bytes)] {
+          FileDescriptor socket;
+          while (socket.get() < 0) socket = listener_.accept(std::chrono::milliseconds(100));
+          const RawSocket raw(std::move(socket));
+          raw.say(bytes);
+          while (!raw.hear().empty()) std::this_thread::yield();
+        }) {}
   ~OtherServer() { thread_.join(); }
   OtherServer(const OtherServer&) = delete;
   OtherServer& operator=(const OtherServer&) = delete;
@@ -74,8 +75,9 @@ class OtherServer {
 };
 
 TEST(ForeignServer, is_an_error_that_says_so) {
-  for (const std::string& bytes : {std::string("HTTP/1.1 400 Bad Request\r\n\r\n"), std::string("SSH-2.0-x\r\n"),
-                                   std::string("\x00\x00\x12\x04\x00\x00\x00\x00\x00", 9)}) {
+  for (const std::string& bytes :
+       {std::string("HTTP/1.1 400 Bad Request\r\n\r\n"), std::string("SSH-2.0-x\r\n"),
+        std::string("\x00\x00\x12\x04\x00\x00\x00\x00\x00", 9)}) {
     const OtherServer server(bytes);
     Channel channel(server.address(), {.who = "ps/0"});
     expect_error(ErrorKind::InvalidArgument, AllOf(HasSubstr("ps/0: "), HasSubstr("not one of Tutti")),

@@ -48,7 +48,8 @@ std::string receive_line(Stream& stream, const TimeLimits& time) {
     if (!line.starts_with(kLine.substr(0, line.size()))) break;
   }
   if (line.front() == kHandshakeOfTls)
-    fail(ErrorKind::InvalidArgument, "the other end uses TLS, but this task does not: give all tasks the same --tls-* flags");
+    fail(ErrorKind::InvalidArgument,
+         "the other end uses TLS, but this task does not: give all tasks the same --tls-* flags");
   if (!line.starts_with(kLine) || !line.ends_with('\n'))
     fail(ErrorKind::InvalidArgument,
          "at the other end of the connection is another program, not one of Tutti. Check the address");

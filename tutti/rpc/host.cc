@@ -83,7 +83,8 @@ void Host::Impl::accept_callers() {
     FileDescriptor socket = listener.accept(kWatch);
     const std::lock_guard lock(mutex);
     if (socket.get() >= 0 && !closing)
-      let_in(std::make_unique<net::Stream>(std::move(socket), std::max(shared.options.silence, kShortestSilence)));
+      let_in(std::make_unique<net::Stream>(std::move(socket),
+                                           std::max(shared.options.silence, kShortestSilence)));
     for (Connection& connection : connections) connection.watch();
     connections.remove_if([](const Connection& connection) { return connection.done(); });
   }

@@ -313,7 +313,8 @@ TEST_F(HostTest, strangers_that_say_nothing_shut_nobody_out) {
   constexpr size_t kStrangers = 300;
   const size_t before = threads_of_this_process();
   std::vector<std::unique_ptr<Stream>> strangers;
-  for (size_t i = 0; i < kStrangers; ++i) strangers.push_back(net::open_stream(address_, nullptr, eventually()));
+  for (size_t i = 0; i < kStrangers; ++i)
+    strangers.push_back(net::open_stream(address_, nullptr, eventually()));
   Channel channel(address_);
   EXPECT_NO_THROW(channel.call("nothing", {}));
   // The threads of those that were disconnected end a little later.

@@ -137,7 +137,8 @@ TEST_F(IncomingPieces, a_piece_that_can_never_fit_ends_the_connection) {
   const auto stream = acquaintance();
   say(*stream, frame_with({{1000}, {uint64_t{3} << 30}}) + text_of(pattern(1000)));
   service_.await_not_taken(1);
-  expect_error(ErrorKind::Overloaded, HasSubstr("larger than the limit"), [&] { receive_to_the_end(*stream); });
+  expect_error(ErrorKind::Overloaded, HasSubstr("larger than the limit"),
+               [&] { receive_to_the_end(*stream); });
 }
 
 TEST_F(IncomingPieces, bytes_behind_the_last_piece_end_the_connection) {

@@ -13,10 +13,10 @@
 #include "tutti/base/random_key.h"
 #include "tutti/base/secret.h"
 #include "tutti/base/test_errors.h"
+#include "tutti/net/test_certificates.h"
 #include "tutti/rpc/channel.h"
 #include "tutti/rpc/frame.h"
 #include "tutti/rpc/host.h"
-#include "tutti/net/test_certificates.h"
 #include "tutti/rpc/test_service.h"
 #include "tutti/rpc/wire.h"
 
@@ -52,7 +52,8 @@ class Security : public testing::Test {
     EXPECT_TRUE(equal(channel.call("echo", {{}, {{bytes}}}).pieces.at(0).bytes, bytes));
   }
   template <class Matcher>
-  void expect_refused(const net::Credentials& of_server, const net::Credentials& of_caller, const Matcher& text) {
+  void expect_refused(const net::Credentials& of_server, const net::Credentials& of_caller,
+                      const Matcher& text) {
     TestService service;
     const Host host({.credentials = of_server}, service);
     Channel channel(address_of(host), {.credentials = of_caller, .who = "ps/0"});
@@ -162,7 +163,8 @@ TEST_F(Security, credentials_come_from_flags) {
   config.security.secret = "x";
   EXPECT_EQ(net::credentials_of(config).secret, "x");
   config.security.tls_cert = made->path("server.pem");
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("belong together"), [&] { net::credentials_of(config); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("belong together"),
+               [&] { net::credentials_of(config); });
   config.security.tls_key = made->path("server.key");
   config.security.tls_ca = made->path("ca.pem");
   EXPECT_EQ(net::credentials_of(config).authority, made->text("ca.pem"));

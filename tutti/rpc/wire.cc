@@ -31,7 +31,9 @@ void Wire::send(std::string_view frame, std::span<const ConstBytes> following, c
   std::vector<ConstBytes> parts = {as_bytes(frame)};
   parts.insert(parts.end(), following.begin(), following.end());
   if (stream_.write(parts, time)) return;
-  const auto allocate = [](size_t bytes) { return std::shared_ptr<std::byte>(new std::byte[bytes], std::default_delete<std::byte[]>()); };
+  const auto allocate = [](size_t bytes) {
+    return std::shared_ptr<std::byte>(new std::byte[bytes], std::default_delete<std::byte[]>());
+  };
   receive({.head = kLongestRefusal, .parts = 0}, allocate, time, time);
   fail(ErrorKind::DataLoss, "received a message before the last one was sent");
 }

@@ -81,9 +81,8 @@ TEST_P(TcpWorlds, moves_encrypted_messages_of_any_size) {
 TEST(Tcp, refuses_a_rank_whose_certificate_is_of_another_authority) {
   const net::Certificates certificates;
   const auto table = local_rendezvous();
-  const auto outcomes = as_ranks(2, [&](int rank) {
-    encrypted(certificates, table, rank, 2, rank == 0 ? "server" : "stranger");
-  });
+  const auto outcomes = as_ranks(
+      2, [&](int rank) { encrypted(certificates, table, rank, 2, rank == 0 ? "server" : "stranger"); });
   for (const Outcome& outcome : outcomes) {
     ASSERT_TRUE(outcome);
     EXPECT_THAT(outcome->what(), HasSubstr("certificate"));
