@@ -226,8 +226,8 @@ TEST(Tables, are_trained_asynchronously) {
 }
 
 TEST(Tables, are_trained_in_a_loop_of_the_program_as_by_a_trainer) {
-  const auto of_steps = [](const Flags& command) {
-    Result result = result_of(command);
+  const auto of_steps = [](const Job& job) {
+    Result result = result_of(job);
     nlohmann::json& metrics = result.metrics;  // the program measures once more after the fit of a Trainer
     metrics = {metrics.value("validation_auc", -1.0), metrics.value("validation_loss", -1.0)};
     return result;
