@@ -275,11 +275,11 @@ TEST(SlicedSums, drawn_at_random_are_those_of_the_definition) {
 
 TEST(SlicedSumsSoak, drawn_at_random_are_those_of_the_definition) {
   for (const char* backend : {"inproc", "plain", "shm"}) {
-    for (const int world : {1, 2, 3, 4, 5, 8}) check_on(backend, world, 150);
+    for (const int world : {1, 2, 3, 4, 5, 8}) check_on(backend, world, 60);
   }
   for (const std::string hosts :
        {"ab", "abc", "abcdefgh", "aab", "abb", "aabb", "abbb", "aabccc", "aaaabbbb"})
-    check_on(hosts, static_cast<int>(hosts.size()), 150);
+    check_on(hosts, static_cast<int>(hosts.size()), 60);
 }
 
 }  // namespace
