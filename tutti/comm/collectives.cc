@@ -6,10 +6,13 @@
 #include <fmt/format.h>
 #include <torch/utils.h>
 
+#include "tutti/base/check.h"
 #include "tutti/base/text.h"
+#include "tutti/base/type_name.h"
 #include "tutti/comm/arguments.h"
 #include "tutti/comm/flat.h"
 #include "tutti/comm/reduce.h"
+#include "tutti/comm/widen.h"
 
 namespace tutti::comm {
 namespace {
@@ -144,6 +147,9 @@ Work Collectives::combine(std::span<const SlicedSum> sums, const Options& option
   for (const SlicedSum& sum : sums) {
     require_writable("combine", sum.outputs[0]);
     require_reducible(sum.reduction.type, sum.reduction.op);
+    const Reduction& reduction = sum.reduction;
+    TUTTI_CHECK(reduction.divisor == 0 || reduction.round_each || sum_type(reduction.type) == reduction.type,
+                "a divided sum of {} that is rounded at the end", type_name(reduction.type));
   }
   const char* const name = sums.front().scatters() ? "reduce_scatter" : "all_reduce";
   return perform(name, options, [this, sums](const Operation& operation) {

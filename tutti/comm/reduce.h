@@ -17,7 +17,8 @@ struct Reduction {
   c10::ScalarType type;
   ReduceOp op;
   int64_t count;
-  // Divides the result, after it was rounded to its type; 0: no division. Only for floating-point types.
+  // Divides the result, after it was rounded to its type; 0: no division. Only for floating-point types, and
+  // for half precision only with `round_each`: else a result of several hosts would not be rounded before.
   double divisor = 0;
   // The number of values to average over if the inputs are themselves sums; 0: the number of inputs.
   int64_t parts = 0;
