@@ -246,9 +246,9 @@ TEST(Tables, are_trained_in_a_loop_of_the_program_as_by_a_trainer) {
     EXPECT_EQ(of_steps(on_workers(2, saving)), trainer);
   }
   const TestFolder folder;
-  const Flags async = {"--own-loop", "--strategy", "ps-async", "--lanes", "2", "--steps", "120"};
+  const Flags async = {"--own-loop", "--strategy", "ps-async", "--lanes", "2", "--steps", "400"};
   const nlohmann::json report = report_of(on_servers(2, 2, async), folder);
-  EXPECT_EQ(report.at("steps"), 120);
+  EXPECT_EQ(report.at("steps"), 400);
   EXPECT_LT(report.at("loss"), 0.6) << report;
 }
 

@@ -98,9 +98,9 @@ void Stream::wait(Direction direction, const TimeLimits& time, Clock::time_point
   if (in && socket_.has_pending()) return;
   pollfd ready{socket_.descriptor(), static_cast<short>((in ? POLLIN : 0) | (out ? POLLOUT : 0)), 0};
   looked_ = begin;
-  const bool is_ready = poll(&ready, 1, poll_time(begin + step)) > 0;
+  if (poll(&ready, 1, poll_time(begin + step)) > 0) return;
   if (time.look) time.look();
-  if (!is_ready && is_silent())
+  if (is_silent())
     throw StreamEnd(ErrorKind::PeerLost,
                     fmt::format("nothing was heard from it for {:g} s: it is stopped, or its machine or the "
                                 "network is down",

@@ -27,6 +27,8 @@ struct HostState {
   const HostOptions options;
   Service& service;
   const std::shared_ptr<const net::Tls> tls;  // null: without TLS
+  // Held, so that no caller finds that its thread cannot be started.
+  const std::shared_ptr<net::Heart> heart;
   Buffers buffers;
   // For pieces that a service takes as they arrive: they need not wait for room behind whole requests.
   Buffers arriving;

@@ -55,7 +55,7 @@ const HostOptions& checked(const HostOptions& options) {
 struct Host::Impl {
   Impl(const HostOptions& options, Service& service)
       : shared{checked(options), service, net::Tls::of(options.credentials, net::Tls::Side::Listener),
-               Buffers(options.memory), Buffers(options.memory)},
+               net::Heart::of_process(), Buffers(options.memory), Buffers(options.memory)},
         listener(options.address),
         acceptor(start_thread("accepting callers", [this] { accept_callers(); })) {}
   ~Impl();
