@@ -54,8 +54,12 @@ const HostOptions& checked(const HostOptions& options) {
 
 struct Host::Impl {
   Impl(const HostOptions& options, Service& service)
-      : shared{checked(options), service, net::Tls::of(options.credentials, net::Tls::Side::Listener),
-               net::Heart::of_process(), Buffers(options.memory), Buffers(options.memory)},
+      : shared{checked(options),
+               service,
+               net::Tls::of(options.credentials, net::Tls::Side::Listener),
+               net::Heart::of_process(),
+               Buffers(options.memory),
+               Buffers(options.memory)},
         listener(options.address),
         acceptor(start_thread("accepting callers", [this] { accept_callers(); })) {}
   ~Impl();
