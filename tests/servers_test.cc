@@ -574,7 +574,7 @@ TEST_P(Killed, task_comes_back_and_the_bits_stay) {
   const TestFolder folder;
   Flags flags = {"--net", "normed",  "--layout", "contiguous", "--lanes",
                  "4",     "--batch", "50",       "--steps",    "150"};
-  static const std::string alone = hash_of(on_workers(1, flags), folder);
+  static const std::string kAlone = hash_of(on_workers(1, flags), folder);
   if (own_loop) flags = with(flags, {"--own-loop"});
   const std::string report = folder / "killed.json";
   ServedRun job_run(fmt::format("{}{}{}", job, index, own_loop),
@@ -585,7 +585,7 @@ TEST_P(Killed, task_comes_back_and_the_bits_stay) {
   ASSERT_TRUE(eventually([&] { return std::filesystem::exists(folder / "log/ckpt-20"); }));
   job_run.kill(job, index);
   EXPECT_EQ(job_run.run().wait(), 0) << job_run.run().err();
-  EXPECT_EQ(json_of(report).at("weights_sha256"), alone) << job_run.run().err();
+  EXPECT_EQ(json_of(report).at("weights_sha256"), kAlone) << job_run.run().err();
   const int64_t lost_steps = steps_gone_back(job_run.run().err());
   EXPECT_EQ(json_of(report).at("lost_steps"), lost_steps);
   if (job == std::string("worker") && index == 1) {

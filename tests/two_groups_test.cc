@@ -130,7 +130,7 @@ TEST_P(TwoGroupsOnServersThatLose, a_task_keep_the_bits_of_both_models) {
   constexpr int kSteps = 1000;
   const auto [job, index] = GetParam();
   const TestFolder folder;
-  static const Hashes alone = weights_after(2, folder / "alone", kSteps);
+  static const Hashes kAlone = weights_after(2, folder / "alone", kSteps);
   ServedRun run(fmt::format("{}{}", job, index),
                 command(4, folder / "run", kSteps, {"--ps", "2", "--restarts", "1"}, "ps-sync"));
   ASSERT_TRUE(eventually([&] {
@@ -139,7 +139,7 @@ TEST_P(TwoGroupsOnServersThatLose, a_task_keep_the_bits_of_both_models) {
   }));
   run.kill(job, index);
   EXPECT_EQ(run.run().wait(), 0) << run.run().err();
-  EXPECT_EQ(hashes_in(folder / "run", 4, kSteps), alone) << run.run().err();
+  EXPECT_EQ(hashes_in(folder / "run", 4, kSteps), kAlone) << run.run().err();
   if (job == std::string("ps")) return;
   for (const char* name : {"narrow", "wide"})
     EXPECT_EQ(report_in(folder / "run", name).at("lost_steps"), 0) << name;

@@ -1,6 +1,7 @@
 #include "tools/launch/planner.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 
 #include <fmt/format.h>
@@ -86,7 +87,7 @@ Spread spread_tasks(const std::vector<HostOffer>& hosts, const LaunchOptions& op
   Spread all;
   for (const HostOffer& host : hosts) {
     const bool first = all.tasks.empty();
-    if (host.ports.size() != static_cast<size_t>(host.workers + (first ? more_tasks(options) : 0)))
+    if (std::ssize(host.ports) != host.workers + (first ? more_tasks(options) : 0))
       fail(ErrorKind::DataLoss, "the host at {} offers {} ports for {} workers", host.address,
            host.ports.size(), host.workers);
     all.tasks.emplace_back();

@@ -238,8 +238,10 @@ std::unique_ptr<Stream> open_stream(const std::string& address, const Tls* tls, 
     throw StreamEnd(ErrorKind::PeerLost,
                     fmt::format("host '{}' cannot be resolved: {}", place.host, resolved.trouble));
   std::string obstacle;
+  int left = static_cast<int>(resolved.addresses.size());
   for (const SocketAddress& candidate : resolved.addresses) {
-    Connected connected = connect_within(candidate, until(deadline));
+    // An address that does not answer must not take the time of the next one.
+    Connected connected = connect_within(candidate, until(deadline) / left--);
     if (connected.error == 0) {
       // Resets the connection when it is closed, so that the other end knows at once, even if it has not read
       // all that was sent before.

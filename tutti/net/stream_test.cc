@@ -97,8 +97,8 @@ TEST_P(Streams, messages_in_parts_of_any_size_go_both_ways) {
   std::vector<ConstBytes> parts;
   size_t total = 0;
   for (size_t part = 0; total < text.size(); ++part) {
-    const std::array<size_t, 8> kSizes = {1, 0, 16383, 16384, 16385, 70000, 3, 0};
-    const size_t size = std::min(kSizes[part % kSizes.size()], text.size() - total);
+    const std::array<size_t, 8> sizes = {1, 0, 16383, 16384, 16385, 70000, 3, 0};
+    const size_t size = std::min(sizes[part % sizes.size()], text.size() - total);
     parts.push_back(as_bytes(std::string_view(text).substr(total, size)));
     total += size;
   }

@@ -129,6 +129,12 @@ std::string mistake(const SSL* session, int reason) {
   return "";
 }
 
+// What an earlier call of this thread has left would be taken for an error of the next one.
+void forget_errors() {
+  errno = 0;
+  ERR_clear_error();
+}
+
 [[noreturn]] void fail_tls(const SSL* session, int error, int system_error) {
   const unsigned long code = ERR_get_error();
   ERR_clear_error();
@@ -184,12 +190,11 @@ void TlsSession::expect_host(const std::string& host) {
   std::array<unsigned char, sizeof(in6_addr)> number{};
   const bool is_number = inet_pton(AF_INET, host.c_str(), number.data()) == 1 ||
                          inet_pton(AF_INET6, host.c_str(), number.data()) == 1;
-  if (is_number) {
-    X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(session_.get()), host.c_str());
-  } else {
-    SSL_set1_host(session_.get(), host.c_str());
-    SSL_set_tlsext_host_name(session_.get(), host.c_str());
-  }
+  const bool expects = is_number
+                           ? X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(session_.get()), host.c_str()) == 1
+                           : SSL_set1_host(session_.get(), host.c_str()) == 1 &&
+                                 SSL_set_tlsext_host_name(session_.get(), host.c_str()) == 1;
+  if (!expects) fail(ErrorKind::InvalidArgument, "'{}' cannot be the name in a certificate", host);
 }
 
 // Returns false if the operation has to be repeated when the socket is ready.
@@ -202,26 +207,26 @@ bool TlsSession::moved(int result) {
 }
 
 bool TlsSession::connect() {
-  errno = 0;
+  forget_errors();
   return moved(SSL_connect(session_.get()));
 }
 
 bool TlsSession::accept() {
-  errno = 0;
+  forget_errors();
   return moved(SSL_accept(session_.get()));
 }
 
 bool TlsSession::wants_write() const { return SSL_want_write(session_.get()); }
 
 size_t TlsSession::read(std::span<std::byte> bytes) {
-  errno = 0;
+  forget_errors();
   const int result =
       SSL_read(session_.get(), bytes.data(), static_cast<int>(std::min<size_t>(bytes.size(), INT_MAX)));
   return moved(result) ? static_cast<size_t>(result) : 0;
 }
 
 size_t TlsSession::write(std::span<const std::byte> bytes) {
-  errno = 0;
+  forget_errors();
   const int result =
       SSL_write(session_.get(), bytes.data(), static_cast<int>(std::min<size_t>(bytes.size(), INT_MAX)));
   return moved(result) ? static_cast<size_t>(result) : 0;

@@ -11,12 +11,12 @@
 
 namespace tutti::rpc {
 
-using net::Bytes;
-using net::Clock;
-using net::ConstBytes;
-using net::Stream;
-using net::StreamEnd;
-using net::TimeLimits;
+using Bytes = net::Bytes;
+using Clock = net::Clock;
+using ConstBytes = net::ConstBytes;
+using Stream = net::Stream;
+using StreamEnd = net::StreamEnd;
+using TimeLimits = net::TimeLimits;
 
 // Returns the frame that ends a connection with an error.
 Frame refusal(const Error& why);
