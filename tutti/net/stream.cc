@@ -121,7 +121,8 @@ bool Stream::write(std::span<const ConstBytes> message, const TimeLimits& time) 
     if (!part.empty()) parts.push_back(part);
   {
     const std::lock_guard lock(mutex_);
-    sending_ = true;
+    // The other end would take this message for the rest of the last one.
+    if (std::exchange(sending_, true)) throw StreamEnd(ErrorKind::PeerLost, "the last message is incomplete");
   }
   auto until = time.next();
   for (size_t next = 0; next < parts.size();) {

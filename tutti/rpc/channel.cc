@@ -122,7 +122,7 @@ void Channel::Impl::open(Clock::time_point deadline) {
     connection->sees_arena = greet_host(connection->wire, options.credentials.secret, options.hello,
                                         options.arena.get(), {.deadline = deadline});
     connection->beating.emplace(*connection->stream);
-  } catch (const Error&) {
+  } catch (...) {
     connection.reset();
     throw;
   }

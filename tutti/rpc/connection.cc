@@ -34,7 +34,7 @@ std::thread Connection::start() {
   try {
     return start_thread("serving a caller", [this] { run(); });
   } catch (const Error& error) {
-    turn_away(*stream_, error);
+    if (shared_.tls == nullptr) turn_away(*stream_, error);
     throw;
   }
 }
@@ -108,8 +108,8 @@ void Connection::watch() {
 void Connection::tell_gone() {
   {
     const std::lock_guard lock(mutex_);
+    gone_ = true;  // also for a caller that is only just greeting: it must not be served any more
     if (!greeted_) return;
-    gone_ = true;
   }
   shared_.service.gone(caller_);
 }

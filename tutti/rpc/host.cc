@@ -96,9 +96,11 @@ void Host::Impl::accept_callers() {
 
 void Host::Impl::let_in(std::unique_ptr<net::Stream> stream) {
   if (connections.size() >= kMostCallers) {
-    turn_away(*stream,
-              Error(ErrorKind::Overloaded,
-                    fmt::format("the server already has the maximum of {} connections", kMostCallers)));
+    // A caller with TLS would take this for a server without, and give up.
+    if (shared.tls == nullptr)
+      turn_away(*stream,
+                Error(ErrorKind::Overloaded,
+                      fmt::format("the server already has the maximum of {} connections", kMostCallers)));
     return;
   }
   make_room_for_stranger();
