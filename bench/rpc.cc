@@ -146,7 +146,7 @@ class Caller {
   tutti::rpc::Channel channel_;
 };
 
-// What is compared: one call of each moves kLarge bytes there, and as many back.
+// One of the compared ways. A call moves kLarge bytes there, and as many back.
 struct Large {
   std::string name;
   std::function<void()> push_pull;

@@ -103,7 +103,7 @@ class RunHosts : public ::testing::Test {
   std::string address(int host) const {
     return fmt::format("127.0.0.1:{}", ports_[static_cast<size_t>(host)]);
   }
-  // What two launchers of these hosts have to have the same.
+  // A hash of everything that the launchers of these hosts must have in common.
   std::string terms() const {
     Sha256 hash;
     hash.update(as_bytes(fmt::format("worker/0 ({})\nworker/1 ({})\n", address(0), address(1))));

@@ -102,7 +102,7 @@ TEST(Servers, take_the_pushes_of_a_loop_of_the_program_at_any_time) {
   };
   EXPECT_EQ(updates({"--steps", "50", "--logdir", folder / "log", "--checkpoint-every", "2"}, 50), 50);
   EXPECT_TRUE(std::filesystem::exists(folder / "log/ckpt-50"));
-  // If all wait for each other, no update is older than those of the others.
+  // With a staleness of 0, all workers wait for each other, so that no update is older than one round.
   EXPECT_EQ(updates({"--steps", "40", "--staleness", "0"}, 4), 40);
   const nlohmann::json made = json_of(report);
   EXPECT_EQ(made.at("strategy"), "ps-async");
@@ -284,6 +284,12 @@ TEST(Servers, do_without_the_last_worker_where_told_so) {
   // A worker that falls behind catches up, and does not consider any task lost.
   EXPECT_THAT(result.err, Not(HasSubstr("when the lost task has connected again")));
   EXPECT_EQ(json_of(report).at("reduce"), "tree, of those who were there");
+  // An epoch has as many steps as on one worker, since all workers make each step together.
+  const Flags epoch = {"--net", "normed", "--lanes", "3", "--batch", "50", "--epochs", "1"};
+  const nlohmann::json alone = report_of(on_workers(1, epoch), folder);
+  const nlohmann::json together =
+      report_of(on_servers(1, 3, with(epoch, {"--strategy", "ps-sync", "--backup", "1"})), folder);
+  EXPECT_EQ(together.at("steps"), alone.at("steps"));
 }
 
 TEST(Servers, bare_ones_serve_a_program_that_they_have_never_seen) {

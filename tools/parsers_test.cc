@@ -106,7 +106,7 @@ void parse_frame(const std::string& input) {
   if (bytes.size() < rpc::kPrefixSize + prefix.rest()) return;
   const rpc::Frame frame = rpc::decode_rest(prefix, bytes.subspan(rpc::kPrefixSize, prefix.rest()));
   rpc::decode_json(frame.head);
-  // What was read is written as it was.
+  // A frame that was read is written with the same bytes.
   if (rpc::encode(frame) != input.substr(0, rpc::kPrefixSize + prefix.rest()))
     throw std::logic_error("another frame was written than read");
 }

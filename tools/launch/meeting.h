@@ -12,7 +12,7 @@ namespace tutti {
 
 inline constexpr int kMostWorkersOfAHost = 4096;
 
-// What the launcher of a host tells the others.
+// The address and the ports that a host offers to the launchers of the others.
 struct HostOffer {
   std::string address = "";     // at which the other hosts reach this one
   std::vector<int> ports = {};  // free ones
@@ -21,7 +21,7 @@ struct HostOffer {
   bool operator==(const HostOffer&) const = default;
 };
 
-// What a launcher knows of the others before they meet.
+// Where and how the launcher of a host meets the others.
 struct Meeting {
   std::vector<std::string> hosts = {};  // their names, for messages: "worker/1 (node7:2222)"
   size_t own = 0;                       // the index of this host

@@ -40,7 +40,7 @@ std::string counted(size_t number, std::string_view what) {
   return fmt::format("{} {}{}", number, what, number == 1 ? "" : "s");
 }
 
-// What the launchers of TF_CONFIG know of each other.
+// Returns how the launchers of a TF_CONFIG meet; nullopt if there is none.
 std::optional<Meeting> meeting_of(const JobHosts& hosts) {
   if (!hosts.own()) return std::nullopt;
   Meeting meeting{.own = *hosts.own(), .address = hosts.first_address(), .terms = hosts.fingerprint()};

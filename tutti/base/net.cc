@@ -107,6 +107,10 @@ std::string address_towards(const std::string& host) {
   fail(ErrorKind::InvalidArgument, "this machine has no network route to host '{}'", host);
 }
 
+bool is_shortage(int error) {
+  return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
+}
+
 Connected connect_within(const SocketAddress& address, milliseconds patience) {
   return connect_awaiting(address, [&](int socket) {
     pollfd ready{socket, POLLOUT, 0};

@@ -45,6 +45,9 @@ struct Connected {
   int error = 0;
 };
 
+// Returns true if an error means that the process or the system has run out of descriptors or memory.
+bool is_shortage(int error);
+
 // Connects. Fails with ETIMEDOUT after `patience`: an address that is down does not answer at all.
 Connected connect_within(const SocketAddress& address, std::chrono::milliseconds patience);
 // Like above, for callers that have other things to watch meanwhile: `await` returns true when the socket can

@@ -141,9 +141,13 @@ FileDescriptor Listener::accept(std::chrono::milliseconds timeout) const {
   std::vector<pollfd> events;
   for (const FileDescriptor& socket : sockets_) events.push_back({socket.get(), POLLIN, 0});
   if (poll(events.data(), events.size(), static_cast<int>(timeout.count())) <= 0) return FileDescriptor();
-  for (const pollfd& event : events)
-    if (event.revents != 0)
-      return FileDescriptor(accept4(event.fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  for (const pollfd& event : events) {
+    if (event.revents == 0) continue;
+    FileDescriptor socket(accept4(event.fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    // The connection stays in the queue, so that poll(2) would return at once, again and again.
+    if (socket.get() < 0 && is_shortage(errno)) std::this_thread::sleep_for(timeout);
+    return socket;
+  }
   return FileDescriptor();
 }
 

@@ -53,8 +53,8 @@ class Socket {
   size_t receive(std::span<const Bytes> places);
   size_t send(std::span<const ConstBytes> parts);
 
-  // What poll(2) does not tell about an encrypted connection: that received bytes are waiting inside TLS, and
-  // that the last operation can go on only when the socket can be written to.
+  // These states of an encrypted connection are unknown to poll(2): received bytes are waiting inside TLS;
+  // the last operation can go on only when the socket can be written to.
   bool has_pending() const;
   bool wants_write() const;
 

@@ -4,7 +4,9 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <linux/sockios.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <utility>
 
@@ -24,7 +26,6 @@ constexpr size_t kAhead = size_t{16} << 10;
 constexpr milliseconds kBetweenLooks{100};
 constexpr std::byte kBeat{0};
 constexpr ConstBytes kBeatBytes(&kBeat, 1);
-constexpr std::byte kHandshakeOfTls{22};
 
 bool is_not_ready(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
 
@@ -32,7 +33,8 @@ bool is_not_ready(int error) { return error == EAGAIN || error == EWOULDBLOCK ||
 
 Stream::Stream(FileDescriptor socket, milliseconds silence) : socket_(std::move(socket)), silence_(silence) {}
 
-// What was received and not read, such as a beat, would make the system drop what was sent and is on its way.
+// If a connection is closed while received bytes, such as a beat, are unread, the system drops what was sent
+// and is still on its way.
 Stream::~Stream() {
   std::array<std::byte, 4096> dropped;
   ::shutdown(socket_.descriptor(), SHUT_WR);
@@ -59,7 +61,7 @@ bool Stream::accept_tls(const Tls& tls, const TimeLimits& time) {
     if (received == 0 || !is_not_ready(errno)) throw StreamEnd(ErrorKind::PeerLost, kClosed);
     wait(Direction::In, time, until);
   }
-  if (first != kHandshakeOfTls) return false;
+  if (first != kFirstByteOfTls) return false;
   socket_.accept_tls(tls);
   shake_hands(time);
   return true;
@@ -199,6 +201,11 @@ bool Stream::ended() {
   } catch (const StreamEnd&) {
     return true;
   }
+}
+
+bool Stream::has_unsent() const {
+  int bytes = 0;
+  return ioctl(socket_.descriptor(), SIOCOUTQ, &bytes) == 0 && bytes > 0;
 }
 
 void Stream::hang_up() { ::shutdown(socket_.descriptor(), SHUT_RDWR); }

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -11,11 +12,26 @@
 
 #include "tutti/base/file.h"
 #include "tutti/net/socket.h"
-#include "tutti/net/time_limits.h"
 #include "tutti/net/tls.h"
 
 // Connections between tasks, over TCP, encrypted or not.
 namespace tutti::net {
+
+using Clock = std::chrono::steady_clock;
+
+// How long an operation may wait: a deadline for all of it, and a limit for each wait without progress.
+struct TimeLimits {
+  Clock::time_point deadline = Clock::time_point::max();
+  Clock::duration each = Clock::duration::max();
+  // Called ten times a second during a wait; ends it by an exception. May be empty.
+  std::function<void()> look = {};
+
+  // Returns the end of a wait that begins now.
+  Clock::time_point next() const {
+    const auto now = Clock::now();
+    return deadline - now > each ? now + each : deadline;
+  }
+};
 
 // The other end is lost if nothing has been heard from it for this long, unless a server was told otherwise.
 inline constexpr std::chrono::milliseconds kSilence{20000};
@@ -56,6 +72,8 @@ class Stream {
 
   // Returns true if the connection has ended. Does not block. May be called during a message.
   bool ended();
+  // Returns true if the system has not delivered all that was sent yet. From any thread.
+  bool has_unsent() const;
   // Ends the connection. From any thread; waits of the other threads then fail.
   void hang_up();
   // Sends nothing more, and waits at most until the deadline for the other end to close the connection: what

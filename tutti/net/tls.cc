@@ -129,7 +129,7 @@ std::string mistake(const SSL* session, int reason) {
   return "";
 }
 
-// What an earlier call of this thread has left would be taken for an error of the next one.
+// Errors that an earlier call of this thread has left would be taken for errors of the next one.
 void forget_errors() {
   errno = 0;
   ERR_clear_error();

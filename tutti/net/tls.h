@@ -12,6 +12,9 @@ struct ssl_st;
 
 namespace tutti::net {
 
+// Every connection with TLS begins with it: the type of a record of the handshake.
+inline constexpr std::byte kFirstByteOfTls{22};
+
 // The certificates by which one end of encrypted connections is known, and by which it knows the other one.
 // Thread-safe.
 class Tls {

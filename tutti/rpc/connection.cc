@@ -207,7 +207,9 @@ std::vector<Bytes> Connection::places_of(const Frame& frame) const {
 
 bool Connection::is_busy() {
   const std::lock_guard lock(mutex_);
-  return serving_ || answering_;
+  // If the connection were closed before all of the answer has arrived, the caller's next beat would make the
+  // system drop the rest.
+  return serving_ || answering_ || (greeted_ && !ended_ && stream_->has_unsent());
 }
 
 void Connection::receive_and_serve(const Frame& frame) {

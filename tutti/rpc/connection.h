@@ -62,7 +62,7 @@ class Connection {
   void watch();
   // Tells the service that the caller is gone; no more requests are served. From any thread.
   void tell_gone();
-  // Returns true if a request is being served or its answer has not been sent. From any thread.
+  // Returns true if a request is being served or its answer has not arrived. From any thread.
   bool is_busy();
   // Ends the connection. From any thread.
   void hang_up();

@@ -29,8 +29,6 @@ constexpr const char* kSameSecret =
 // "tutti-rpc PROTOCOL VERSION\n"
 constexpr std::string_view kLine = "tutti-rpc ";
 constexpr size_t kLongestLine = 100;
-// The first byte of a connection with TLS.
-constexpr char kHandshakeOfTls = 22;
 
 void send_line(Stream& stream, const TimeLimits& time) {
   const std::string line = fmt::format("{}{} {}\n", kLine, kProtocol, version());
@@ -47,7 +45,7 @@ std::string receive_line(Stream& stream, const TimeLimits& time) {
     line += next;
     if (!line.starts_with(kLine.substr(0, line.size()))) break;
   }
-  if (line.front() == kHandshakeOfTls)
+  if (std::byte(line.front()) == net::kFirstByteOfTls)
     fail(ErrorKind::InvalidArgument,
          "the other end uses TLS, but this task does not: give all tasks the same --tls-* flags");
   if (!line.starts_with(kLine) || !line.ends_with('\n'))
@@ -66,10 +64,7 @@ void send(Wire& wire, FrameKind kind, std::string head, const TimeLimits& time) 
 
 // Returns the head, which is not parsed: the sender has not proved anything yet.
 std::string receive(Wire& wire, FrameKind kind, size_t least, const TimeLimits& time) {
-  const auto allocate = [](size_t bytes) {
-    return std::shared_ptr<std::byte>(new std::byte[bytes], std::default_delete<std::byte[]>());
-  };
-  Frame frame = wire.receive(kFirstWords, allocate, time, time);
+  Frame frame = wire.receive(kFirstWords, {}, time, time);
   wire.finish();
   if (frame.kind != kind) fail(ErrorKind::DataLoss, "received a frame of an unexpected kind");
   if (frame.head.size() < least) fail(ErrorKind::DataLoss, "received a handshake that is cut");

@@ -1,5 +1,6 @@
 #include "tutti/rpc/host.h"
 
+#include <algorithm>
 #include <array>
 #include <condition_variable>
 #include <cstring>
@@ -217,6 +218,31 @@ TEST(Host, that_closes_tells_its_callers_what_the_service_has_failed_with) {
   service.await_serving();
   host.reset();
   call.get();
+}
+
+// The caller reads slowly and beats meanwhile, which a closed connection would answer with a reset.
+TEST(Host, that_closes_lets_an_answer_arrive) {
+  TestService service;
+  auto host = std::make_unique<Host>(HostOptions{}, service);
+  const auto stream = acquaintance_of(address_of(*host));
+  constexpr size_t kSize = 5 * kMiB / 2;
+  Frame frame;
+  frame.method = "pieces";
+  frame.head = encode_json({{"sizes", {kSize}}});
+  say(*stream, encode(frame));
+  Wire wire(*stream);
+  const TimeLimits time{.deadline = eventually()};
+  wire.receive({}, {}, time, time);
+  auto closed = std::async(std::launch::async, [&] { host.reset(); });
+  std::vector<std::byte> bytes(kSize);
+  for (Bytes left = bytes; !left.empty();) {
+    const size_t next = std::min(left.size(), kSize / 50);
+    stream->read(left.first(next), time);
+    left = left.subspan(next);
+    stream->beat();
+  }
+  EXPECT_TRUE(equal(bytes, pattern(kSize)));
+  closed.get();
 }
 
 TEST(Host, says_that_a_caller_has_gone_until_the_service_has_noticed) {

@@ -17,6 +17,10 @@ constexpr uint32_t kLongestRefusal = uint32_t{64} << 10;
 // The time for sending the reason of a refusal.
 constexpr std::chrono::seconds kLastWords{5};
 
+std::shared_ptr<std::byte> from_heap(size_t bytes) {
+  return {new std::byte[bytes], std::default_delete<std::byte[]>()};
+}
+
 }  // namespace
 
 Frame refusal(const Error& why) {
@@ -31,10 +35,7 @@ void Wire::send(std::string_view frame, std::span<const ConstBytes> following, c
   std::vector<ConstBytes> parts = {as_bytes(frame)};
   parts.insert(parts.end(), following.begin(), following.end());
   if (stream_.write(parts, time)) return;
-  const auto allocate = [](size_t bytes) {
-    return std::shared_ptr<std::byte>(new std::byte[bytes], std::default_delete<std::byte[]>());
-  };
-  receive({.head = kLongestRefusal, .parts = 0}, allocate, time, time);
+  receive({.head = kLongestRefusal, .parts = 0}, {}, time, time);
   fail(ErrorKind::DataLoss, "received a message before the last one was sent");
 }
 
@@ -56,7 +57,7 @@ Frame Wire::receive(const FrameLimits& limits, const Allocate& allocate, const T
   const FramePrefix prefix = decode_prefix(prefix_bytes, limits);
   std::array<std::byte, kShort> here;
   std::shared_ptr<std::byte> there;
-  if (prefix.rest() > kShort) there = allocate(prefix.rest());
+  if (prefix.rest() > kShort) there = allocate ? allocate(prefix.rest()) : from_heap(prefix.rest());
   const Bytes rest(there != nullptr ? there.get() : here.data(), prefix.rest());
   receive(rest, time);
   Frame frame = decode_rest(prefix, rest);

@@ -6,7 +6,6 @@
 #include <string_view>
 
 #include "tutti/net/stream.h"
-#include "tutti/net/time_limits.h"
 #include "tutti/rpc/frame.h"
 
 namespace tutti::rpc {
@@ -38,7 +37,8 @@ class Wire {
   // Ends the stream and sends the reason to the other end, if it still listens.
   void refuse(const Error& why);
 
-  // Allocates memory for a frame that is too long for the stack.
+  // Allocates memory for a frame that is too long for the stack. Empty: takes it from the heap, if the limits
+  // of the frame are small.
   using Allocate = std::function<std::shared_ptr<std::byte>(size_t bytes)>;
   // Waits within the limits `begin` for the first byte.
   Frame receive(const FrameLimits& limits, const Allocate& allocate, const TimeLimits& begin,

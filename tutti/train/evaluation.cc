@@ -207,7 +207,7 @@ metrics::List Engine::evaluate(const data::Feed& feed, const metrics::List& list
                                const EvaluateOptions& options, const Trainable* other) {
   metrics::require_distinct_names(list);
   Replica* const replica = other == nullptr ? replica_ : nullptr;
-  // Another model than that of a Trainer has no rows that would have to be fetched.
+  // Only the model of the Trainer has rows that have to be fetched.
   embedding::Tables* const tables = replica != nullptr || replica_ == nullptr ? &tables_ : nullptr;
   if (other == nullptr && replica == nullptr)
     tutti::fail(ErrorKind::InvalidArgument,

@@ -23,8 +23,8 @@ StepResult LaneStrategy::step(int64_t step, const Wishes& wishes, data::BatchQue
 }
 
 // Runs all lanes, in order. If there are tables, all workers fetch their rows before the first lane, and ask
-// for those of the next step: a forward and backward pass sends nothing to other workers, so that lanes may
-// be empty.
+// for the rows of the next step. A forward and backward pass sends nothing to other workers, so that lanes
+// may be empty.
 void LaneStrategy::run_lanes(int64_t step, data::BatchQueue& queue, LaneSum& sum,
                              const LaneObserver& observe) {
   const LaneRange& lanes = facts().lanes;

@@ -63,8 +63,8 @@ struct LoopPart {
 //
 // With parameter servers the first goes_on() begins the run on them, or takes part in it, and the last one
 // gives all workers the same weights. If a server or a worker is lost, goes_on() waits until it is back and
-// continues where all tasks are, which may be an earlier step(). With ps-async each worker makes its own
-// steps, and step() counts those of all workers: read the data of batch().
+// continues where all tasks are, which may be an earlier step(). With ps-async, step() counts the steps of
+// all workers; the index of this worker's next batch is batch().
 //
 // In an evaluator, a task beside the training, the first goes_on() evaluates the checkpoints that the
 // training saves, until it is complete, and returns false.

@@ -38,7 +38,7 @@ struct ReplicaOptions {
   int part = 0;
   int parts = 1;
   // The parameters that a loop of the program's own has made, which computes the lanes itself: then the model
-  // is empty. They must outlive the replica. Null: the replica makes those of the model.
+  // is empty. They must outlive the replica. Null: the replica makes the parameters of the model.
   Parameters* parameters = nullptr;
   // Calls hooks::nan_guard() before each backward pass, and so before a loss affects gradients or other
   // workers.

@@ -134,8 +134,7 @@ void Server::accept_from(const Listening& listener) {
   for (int i = 0; i < kMostAtOnce; ++i) {
     FileDescriptor socket(accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!is_open(socket)) {
-      const bool none_left = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
-      if (!none_left) return;  // no connection is waiting any more
+      if (!is_shortage(errno)) return;  // no connection is waiting any more
       if (drop_oldest_stranger()) continue;
       accepts_again_ = Clock::now() + kRest;
       return;

@@ -92,7 +92,7 @@ void try_address(const FindOptions& options, const std::string& host, const Sock
   const auto patience = [&] { return std::min(until(deadline), kConnectTime); };
   Connected connected = connect_within(address, patience());
   // Retrying would not help.
-  if (connected.error == EMFILE || connected.error == ENFILE || connected.error == ENOMEM)
+  if (is_shortage(connected.error))
     fail_errno(connected.error, fmt::format("connecting to the table of the {} at {}:{}", options.purpose,
                                             host, options.port));
   if (connected.error != 0) {

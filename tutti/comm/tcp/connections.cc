@@ -53,10 +53,6 @@ std::string reachable_address(const std::string& mine, const std::vector<std::st
   return elsewhere == of_all.end() ? mine : address_towards(*elsewhere);
 }
 
-bool is_shortage(int error) {
-  return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
-}
-
 [[noreturn]] void fail_to_connect(int error) {
   if (is_shortage(error))
     fail(ErrorKind::Overloaded,
@@ -96,7 +92,7 @@ void shake_hands(net::Socket& socket, const std::string& who, bool calls, Clock:
   }
 }
 
-// What a rank tells the others in the table: its address, its port, and whether it uses TLS.
+// The word of a rank in the table: its address, its port, and whether it uses TLS.
 struct Place {
   explicit Place(const std::string& word) {
     const std::vector<std::string> parts = split(word, ' ');
@@ -157,13 +153,13 @@ class Acceptor {
         next_event = std::min(next_event, guest.deadline);
       }
       poll(ready.data(), ready.size(), poll_time(next_event));
-      if (Clock::now() >= deadline) fail_to_connect(ETIMEDOUT);
-      std::erase_if(guests_, [](const Guest& guest) { return Clock::now() >= guest.deadline; });
-      if (guests_.size() + 1 < ready.size()) continue;
+      // This thread may be held up later, and the guests have spoken meanwhile.
+      const auto now = Clock::now();
+      if (now >= deadline) fail_to_connect(ETIMEDOUT);
       size_t i = 1;
       for (auto guest = guests_.begin(); guest != guests_.end(); ++i) {
         const auto next = std::next(guest);
-        if (ready[i].revents != 0 && listen_to(*guest)) guests_.erase(guest);
+        if (ready[i].revents != 0 ? listen_to(*guest) : now >= guest->deadline) guests_.erase(guest);
         guest = next;
       }
       if (ready[0].revents != 0) welcome();

@@ -33,7 +33,7 @@ bool is_to_be_sharded(const Context& context, comm::Communicator& comm, const Op
   return asked.order == "tree" && context.device().is_cpu() && comm.shared() != nullptr;
 }
 
-// Returns the options that the program gives, or those of the flags.
+// Returns the options that the program gives; if there are none, the options that the flags give.
 ReducerOptions reducer_of(const Context& context, comm::Communicator& comm, const OptimizerOptions& optimizer,
                           const std::optional<ReducerOptions>& given) {
   ReducerOptions options = given.value_or(reducer_options(context.config()));

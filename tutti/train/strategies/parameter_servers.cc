@@ -296,7 +296,8 @@ void ParameterServers::sum_up_rows() {
 void ParameterServers::know_lanes(int64_t lanes) {
   lanes_ = lanes;
   facts_.lanes = lanes_of(group_.rank, group_.world, lanes);
-  facts_.steps_per_batch = in_step_ ? 1 : std::min<int64_t>(group_.world, lanes);  // workers with lanes
+  // With ps-async, a step is the push of one worker with lanes.
+  facts_.steps_per_batch = name_ == "ps-sync" ? 1 : std::min<int64_t>(group_.world, lanes);
 }
 
 void ParameterServers::make_steps(int64_t lanes) {
