@@ -61,7 +61,7 @@ find_package(Threads REQUIRED)
 # libcrypto: SHA-256 and the proofs of the secret.
 find_package(OpenSSL REQUIRED)
 
-# --- Optional parts: a source file or its stub, never an #ifdef (DESIGN 5).
+# --- Optional parts: a source file or its stub, never an #ifdef.
 function(tutti_optional name found)
   if(TUTTI_WITH_${name} STREQUAL "OFF")
     set(use OFF)

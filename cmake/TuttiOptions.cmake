@@ -7,7 +7,7 @@ if(NOT PROJECT_IS_TOP_LEVEL AND (TUTTI_TESTS OR TUTTI_BENCH))
     "Switch both off here, and configure ${PROJECT_SOURCE_DIR} by itself for the tests and benchmarks.")
 endif()
 option(TUTTI_WERROR "Warnings are errors (CI switches it on)" OFF)
-set(TUTTI_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them: 'address,undefined' or 'thread'")
+set(TUTTI_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them: 'address,undefined', 'thread', or with Clang 'fuzzer-no-link,address'")
 # AUTO uses the part where it is found, ON stops the configure where it is not, OFF leaves it out.
 set(TUTTI_WITH_CUDA AUTO CACHE STRING "LibTorch's CUDA half: AUTO, ON or OFF")
 set(TUTTI_WITH_ZLIB AUTO CACHE STRING "Read .gz files: AUTO, ON or OFF")
@@ -48,7 +48,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LES
   set(TUTTI_TEST_OPTIONS $<$<CONFIG:Release>:-O1> $<$<CONFIG:Release>:-g0>)
 endif()
 
-# Contraction would let the compiler fuse a*b+c where it likes; where bits must agree it may not (DESIGN 3).
+# Contraction would let the compiler fuse a*b+c where it likes; where bits must agree it may not.
 add_compile_options(-ffp-contract=off)
 # -fPIC for all alike: the precompiled header serves libraries and programs.
 add_compile_options(-Wall -Wextra -fPIC)
@@ -70,8 +70,11 @@ if(TUTTI_WERROR)
   add_compile_options(-Werror)
 endif()
 if(TUTTI_SANITIZE)
-  # GCC's documentation says that sanitizers cause false warnings of this kind.
-  add_compile_options(-fsanitize=${TUTTI_SANITIZE} -fno-sanitize-recover=all -Wno-maybe-uninitialized)
+  add_compile_options(-fsanitize=${TUTTI_SANITIZE} -fno-sanitize-recover=all)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    # Its documentation says that sanitizers cause false warnings of this kind.
+    add_compile_options(-Wno-maybe-uninitialized)
+  endif()
   if(TUTTI_SANITIZE MATCHES undefined)
     # This check reads type information of LibTorch that LibTorch does not export.
     add_compile_options(-fno-sanitize=vptr)

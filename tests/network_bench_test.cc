@@ -43,6 +43,7 @@ class NetworkBench : public ::testing::Test {
 TEST_F(NetworkBench, starts_its_own_ranks_and_measures_everything) {
   const auto result = bench({"-n", "2", "--sizes", "4,1K,1M", "--json", json_});
   ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, Not(HasSubstr("guardian")));
   EXPECT_THAT(result.out, HasSubstr("2 ranks over shm, 2 of them on the machine of rank 0"));
   EXPECT_THAT(result.out, HasSubstr("all results were correct"));
   for (const char* name : {"all_reduce", "all_reduce_in_place", "all_reduce_any_order", "reduce_scatter",

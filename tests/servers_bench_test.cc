@@ -34,7 +34,9 @@ class ServersBench : public ::testing::Test {
 TEST_F(ServersBench, starts_a_server_and_workers_and_measures_both_ways_to_it) {
   const auto result = run_program(command({"-n", "2", "--sizes", "4,1M", "--json", json_}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("1 servers, 2 workers; float32"));
+  EXPECT_THAT(result.err, Not(HasSubstr("guardian")));
+  EXPECT_THAT(result.out, HasSubstr("servers: 1, workers: 2, float32"));
+  EXPECT_THAT(result.out, Not(HasSubstr("is gone")));
   for (const char* over : {"memory", "network"}) {
     EXPECT_THAT(result.out, ContainsRegex(std::string(over) + " +4 B +[0-9]+ +[0-9.]+ +[0-9.]+ +[0-9.]+"));
     EXPECT_THAT(result.out, ContainsRegex(std::string(over) + " +1 MiB +[0-9]+ +[0-9.]+ +[0-9.]+ +[0-9.]+"));

@@ -30,7 +30,10 @@ constexpr const char* kPsAbout =
     "It reads the same environment variables as training: TUTTI_CONFIG, TUTTI_SECRET, TF_CONFIG and so on.";
 
 struct PsRequest : bench::Request {
-  PsRequest() : Request{.sizes = "4K..64M", .seconds = 0.5} {}
+  PsRequest() : Request{.sizes = "4K..64M", .seconds = 0.5} {
+    // Each size is a run of its own; that workers come and go between them is no news.
+    config.output.log_level = "error";
+  }
   std::string over = "all";
   int64_t servers = 0;
 };
@@ -75,7 +78,7 @@ void measure_servers(const PsRequest& asked, const Context& context, const std::
   const auto servers = static_cast<int>(servers_of(context.cluster()).size());
   bench::Servers bench(context, asked.seconds);
   if (context.is_chief()) {
-    bench::say(fmt::format("{} servers, {} workers; float32\n", servers, context.world()));
+    bench::say(fmt::format("servers: {}, workers: {}, float32\n", servers, context.world()));
     bench::say(bench::server_heading());
   }
   std::vector<bench::ServerRow> rows;

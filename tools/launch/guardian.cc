@@ -88,7 +88,9 @@ void kill_all_marked(const std::string& mark) {
 
 Guardian::Guardian(const GuardedJob& job, int keep, std::vector<std::string> program)
     : command_(std::move(program)), keep_(keep) {
-  if (command_.empty()) command_ = {"/proc/self/exe", kGuardian};
+  // `tutti bench` starts jobs as well, from another program in the same folder.
+  if (command_.empty())
+    command_ = {std::filesystem::read_symlink("/proc/self/exe").replace_filename("tutti").string(), kGuardian};
   command_.insert(command_.end(), {job.mark, job.group});
   start();
 }

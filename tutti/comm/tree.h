@@ -4,7 +4,7 @@
 
 namespace tutti::comm {
 
-// A node of the one tree along which everything is added (DESIGN 3). Node (level, i) covers the existing
+// A node of the one tree along which everything is added. Node (level, i) covers the existing
 // leaves of [i << level, (i + 1) << level). It is the sum of its two children; the right child may cover no
 // leaves.
 struct TreeNode {

@@ -27,10 +27,10 @@ namespace {
 
 struct Shard {
   std::string folder;
-  int64_t begin;  // number of its first example
-  int64_t rows;   // -1: unknown until it is opened
-  Once opening = {};
-  std::vector<ShardFile> files = {};  // in the order of the schema's files
+  int64_t begin = 0;  // number of its first example
+  int64_t rows = -1;  // -1: unknown until it is opened
+  Once opening;
+  std::vector<ShardFile> files;  // in the order of the schema's files
 };
 
 class JoinedTables final : public TableSource {
@@ -46,9 +46,14 @@ class JoinedTables final : public TableSource {
       fail(ErrorKind::InvalidArgument, "the numbers of rows of {} shards were given, but there are {} shards",
            options.rows.size(), shards.size());
     for (size_t i = 0; i < shards.size(); ++i) {
-      shards_.emplace_back(shards[i], size_, known ? options.rows[i] : -1);
-      if (!known) open(shards_.back());
-      size_ += shards_.back().rows;
+      Shard& shard = shards_.emplace_back();
+      shard.folder = shards[i];
+      shard.begin = size_;
+      if (known)
+        shard.rows = options.rows[i];
+      else
+        open(shard);
+      size_ += shard.rows;
     }
     if (size_ == 0) fail(ErrorKind::InvalidArgument, "there are no shards to read");
     if (!known) require_ids_in_one_shard();
