@@ -60,7 +60,7 @@ std::vector<Turn> turns_over_tcp(const Size& size, const Comms& comms, const Pee
   return turns;
 }
 
-// Prints the medians, and each as a multiple of the first.
+// Prints the medians, each also as a multiple of the first.
 void compare(const Size& size, const std::vector<Turn>& turns, tutti::comm::Communicator& comm) {
   const std::vector<double> times = bench::take_turns(size, turns, comm);
   for (size_t t = 0; comm.rank() == 0 && t < turns.size(); ++t)

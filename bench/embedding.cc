@@ -127,7 +127,7 @@ Times median_of(const Rounds& rounds) {
   return {bench::median(lookups), bench::median(steps)};
 }
 
-// Adds a round of Tutti, and one of a local index_select and copy, which each rank made beside.
+// Adds a round of Tutti, and a round of a local index_select and copy, which each rank measures as well.
 void measure_own(const std::string& bin, const Work& work, const std::string& comm, Sides& sides) {
   const bench::Scratch scratch(fs::temp_directory_path());
   const std::string json = scratch.path() + "/times.json";
@@ -139,7 +139,7 @@ void measure_own(const std::string& bin, const Work& work, const std::string& co
   if (comm == "shm") sides["local index_select and copy"].push_back({times.at("local_ms"), 0});
 }
 
-// Adds a round of a peer if it is here.
+// Adds a round of a peer if it is installed.
 void measure_peer(const std::string& python, const Work& work, const char* peer, Sides& sides) {
   std::istringstream line(bench::last_line_of(
       {python, (bench::folder() / "peers/embedding.py").string(), peer, work.tables, work.rows}));

@@ -92,7 +92,7 @@ int loop() {
   example::Gpt gpt{example::GptOptions()};
   std::vector<torch::Tensor> parameters;
   for (const auto& item : gpt.named_parameters()) {
-    if (item.key() != "head.weight") parameters.push_back(item.value());  // it is that of `words`
+    if (item.key() != "head.weight") parameters.push_back(item.value());  // the same tensor as `words`
   }
   torch::optim::AdamW optimizer(parameters, torch::optim::AdamWOptions(1e-3));
   const torch::Tensor order = torch::randperm(kExamples);

@@ -81,7 +81,7 @@ class ServerProcess {
     }
     return kib * 1024 / 1e6;
   }
-  // Begins to measure the peak anew.
+  // Resets the measured peak.
   void forget_peak() const { std::ofstream(fmt::format("/proc/{}/clear_refs", pid_)) << 5; }
 
  private:
@@ -135,7 +135,7 @@ int serve() {
 void measure(const std::string& self) {
   const ServerProcess server(self);
   const torch::Tensor vector = torch::full({kParameters}, 0.5);
-  // All workers share this memory: what they receive is the same.
+  // All workers share this memory, since they receive the same values.
   const torch::Tensor answer = torch::empty({kParameters});
   channel_of(server.address(), 0).call("begin", begin_message(vector), {.timeout = kLongEnough});
   server.forget_peak();

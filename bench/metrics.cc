@@ -66,7 +66,7 @@ void write_examples(const std::string& folder) {
 
 struct Kind {
   const char* side;
-  const char* peer;  // of which the speed is a multiple
+  const char* peer;  // the speed is given as a multiple of this side's speed
   const char* name;
   bool is_double;
   int64_t thresholds;

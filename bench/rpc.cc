@@ -42,7 +42,7 @@ double seconds(const std::function<void()>& body) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// --- Servers, each in a process of its own, which prints its port to stdout and ends at the end of stdin.
+// --- Servers, each in a separate process, which prints its port to stdout and ends at the end of stdin.
 
 void announce_and_wait(int port) {
   std::printf("%d\n", port);
@@ -146,7 +146,7 @@ class Caller {
   tutti::rpc::Channel channel_;
 };
 
-// One of the compared ways. A call moves kLarge bytes there, and as many back.
+// One of the compared transports. A call sends kLarge bytes and receives as many.
 struct Large {
   std::string name;
   std::function<void()> push_pull;

@@ -17,8 +17,8 @@ struct Link {
 // The number of turns that workers need if there are more of them than cores: 1 if each has a core.
 double turns(int workers, int cores);
 
-// --- One machine whose cores compute and also move the bytes. So no part of an exchange is hidden behind
-// compute, and more workers than cores take turns at both.
+// --- A model of one machine whose cores compute and also move the bytes. So no part of an exchange is hidden
+// behind compute, and more workers than cores take turns at both.
 
 struct Machine {
   int cores = 1;
@@ -34,8 +34,8 @@ double memory_exchange(const Link& memory, int ranks, int cores, double bytes);
 // All-reduce over the machine's own TCP: each rank sends a slice to every other rank, and then its sum.
 double loopback_exchange(const Link& loopback, int ranks, int cores, double bytes);
 
-// Ranks with a core each poll for the others, and find the moved bytes in its caches. Ranks that take turns
-// are suspended and woken up, which takes longer, and find other data in the caches.
+// Ranks with a core each poll for the others, and find the moved bytes in the core's caches. Ranks that take
+// turns are suspended and woken up, which takes longer, and find other data in the caches.
 struct Links {
   Link spread;
   Link crowded;
@@ -56,11 +56,12 @@ struct StepSample {
 // Finds the parameters with the least sum of squared relative errors; none is below 0.
 using ExchangeModel = double (*)(const Link& link, int ranks, int cores, double bytes);
 Link fit_link(ExchangeModel model, int cores, const std::vector<ExchangeSample>& samples);
-// Fits each link to the samples that belong to it or, if there are none, to those of the other.
+// Fits each link to its samples or, if there are none, to the samples of the other link.
 Links fit_links(ExchangeModel model, int cores, const std::vector<ExchangeSample>& samples);
 Machine fit_machine(int cores, const std::vector<StepSample>& samples);
 
-// --- A cluster whose workers have a device each, and whose network moves bytes while the workers compute.
+// --- A model of a cluster whose workers have a device each, and whose network moves bytes while they
+// compute.
 
 enum class Exchange {
   Ring,          // 2(W-1) consecutive messages

@@ -38,8 +38,7 @@ constexpr const char* kSync = "Tutti ps-sync";
 constexpr const char* kAlone = "two independent processes";
 constexpr const char* kTensorFlow = "TensorFlow's parameter server";
 
-// The network's parameters, Adam's two slots for each, and the number of gradients of a worker that a server
-// may hold.
+// The network's parameters, Adam's two slots for each, and the gradients that a server may hold per worker.
 constexpr double kParametersMiB = 1663370 * 4.0 / (1 << 20);
 constexpr int kSlots = 2;
 constexpr int kGradientsOfAWorker = 2;

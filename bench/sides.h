@@ -48,11 +48,12 @@ class Scratch {
 // Returns the folder of the benchmarks' sources and the peers' scripts (CMake defines it).
 std::filesystem::path folder();
 
-// Returns a Python with these peers, which scripts/peer-python installs on first use; nullopt if it cannot.
+// Returns a Python with these peers, which scripts/peer-python installs on first use; nullopt if that fails.
 std::optional<std::string> peer_python(const std::string& peers);
 
-// Returns a Python whose PyTorch has this version of LibTorch, such as "2.15.0", up to the last number: the
-// distribution's, or PyPI's, which scripts/peer-python installs on first use. nullopt if there is none.
+// Returns a Python whose PyTorch has this version of LibTorch, such as "2.15.0", except for the last number:
+// the distribution's Python, or one with PyPI's PyTorch, which scripts/peer-python installs on first use.
+// nullopt if there is none.
 std::optional<std::string> pytorch_python(const std::string& libtorch);
 
 // Returns the last line that a command prints, without its errors; "" if there is none.

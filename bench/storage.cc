@@ -1,5 +1,6 @@
-// Compares the speed at which checkpoints and exported models are written, and are safe on the disk, with `dd
-// conv=fsync` of a file of the same content, and how long a checkpoint stops the training. Prints Markdown.
+// Compares the speed at which checkpoints and exported models are written and synced to the disk with `dd
+// conv=fsync` of a file of the same content. Also measures how long a checkpoint stops the training. Prints
+// Markdown.
 //   bench_storage [--dir FOLDER] [--megabytes 512] [--rounds 7]
 //   bench_storage saves [FLAG...]   the training that saves a large table, for the parent
 #include <chrono>
@@ -35,7 +36,7 @@ using tutti::store::NamedTensor;
 
 constexpr int64_t kTensors = 16;
 
-// Returns the seconds that it takes, on a disk that has nothing else to write.
+// Returns the seconds that the call takes, on a disk that has nothing else to write.
 double seconds(const std::string& folder, const std::function<void()>& body) {
   fs::remove_all(folder);
   fs::create_directories(folder);

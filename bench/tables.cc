@@ -1,6 +1,6 @@
-// Measures how fast text tables become tensors, with 210 columns of floats on one core, compared with
-// Python's libraries, and the same with integers and with the lines of a click log. Alternates between all
-// sides in one run. Prints Markdown.
+// Measures how fast text tables are read into tensors on one core, compared with Python's libraries: tables
+// with 210 columns of floats, with integers, and the lines of a click log. Alternates between all sides in
+// one run. Prints Markdown.
 //   bench_tables                     all sides
 //   bench_tables --side parse DIR    one side, for the parent or a profiler; DIR has shards
 #include <array>

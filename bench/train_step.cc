@@ -136,7 +136,7 @@ int run_side(const std::string& side) {
   return 2;
 }
 
-// This program, as it was built with one LibTorch.
+// A build of this program with one LibTorch.
 struct Build {
   std::string program;
   std::string libtorch;  // its version
@@ -145,7 +145,7 @@ struct Build {
   std::string name_of(const std::string& side) const { return libtorch + " " + side; }
 };
 
-// Returns this program, and the one in the folder for the distribution's LibTorch if it was built.
+// Returns this program and, if it was built, the program with the distribution's LibTorch.
 std::vector<Build> builds() {
   const auto self = std::filesystem::read_symlink("/proc/self/exe");
   const auto other = self.parent_path() / "../../build-system/bin" / self.filename();

@@ -10,7 +10,7 @@
 #include "bench/peers/collectives.h"
 #include "tutti/comm/communicator.h"
 
-// All-reduces that the ranks of one job take turns to measure, so that other load affects all equally.
+// All-reduces that the ranks of one job measure in turn, so that other load affects all of them equally.
 namespace bench {
 
 // A size of the vectors, of float32, and how often it is measured.
@@ -32,7 +32,7 @@ using Peers = std::map<std::string, AllReduce>;
 // Connects the ranks with each of these backends, as in training.
 Comms connect(const std::vector<const char*>& backends);
 
-// Returns the peers that are here. They meet in a file.
+// Returns the peers that this build has. Their ranks meet in a file.
 Peers peers_of(const tutti::comm::Communicator& comm, const std::string& file,
                const std::string& address = "127.0.0.1");
 

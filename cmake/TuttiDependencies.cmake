@@ -1,9 +1,9 @@
-# The libraries that Tutti stands on. Each becomes one imported target; nothing else in the tree looks for a library.
+# Tutti's dependencies. Each becomes one imported target; no other file looks for a library.
 include(CheckCXXSourceCompiles)
 include(CheckCXXSourceRuns)
 
 # --- LibTorch: Debian's, a downloaded libtorch, or the one inside a PyTorch installation (CMAKE_PREFIX_PATH).
-# TorchConfig.cmake is not used: that of a CUDA build insists on a CUDA toolkit, which we never compile against.
+# TorchConfig.cmake is not used: in a CUDA build of LibTorch it requires a CUDA toolkit, which Tutti does not need.
 find_path(TUTTI_TORCH_INCLUDE torch/torch.h PATH_SUFFIXES torch/csrc/api/include
           include/torch/csrc/api/include REQUIRED)
 find_path(TUTTI_TORCH_ROOT_INCLUDE ATen/ATen.h PATH_SUFFIXES include REQUIRED)
@@ -12,7 +12,7 @@ find_library(TUTTI_C10_LIBRARY c10 REQUIRED)
 get_filename_component(tutti_torch_lib_dir ${TUTTI_TORCH_CPU_LIBRARY} DIRECTORY)
 find_library(TUTTI_TORCH_CUDA_LIBRARY torch_cuda PATHS ${tutti_torch_lib_dir} NO_DEFAULT_PATH)
 
-# The numbers stand in torch/version.h, later in a header that it includes.
+# torch/version.h has the numbers; in later versions, a header that it includes.
 find_file(TUTTI_TORCH_VERSION_HEADER torch/headeronly/version.h PATHS ${TUTTI_TORCH_ROOT_INCLUDE} NO_DEFAULT_PATH)
 if(NOT TUTTI_TORCH_VERSION_HEADER)
   set(TUTTI_TORCH_VERSION_HEADER ${TUTTI_TORCH_INCLUDE}/torch/version.h)
@@ -36,7 +36,7 @@ list(REMOVE_DUPLICATES tutti_header_dirs)
 add_library(tutti_headers INTERFACE)
 target_include_directories(tutti_headers SYSTEM INTERFACE ${tutti_header_dirs})
 
-# fmt as a library, where there is one that fits its headers: compiled into every file it takes four seconds of each.
+# fmt as a library, if there is one that fits the headers: header-only, fmt takes four seconds of every compilation.
 find_library(TUTTI_FMT_LIBRARY fmt)
 if(TUTTI_FMT_LIBRARY)
   set(CMAKE_REQUIRED_INCLUDES ${tutti_header_dirs})
@@ -50,7 +50,7 @@ add_library(tutti_fmt INTERFACE)
 if(TUTTI_FMT_LIBRARY_FITS)
   target_link_libraries(tutti_fmt INTERFACE ${TUTTI_FMT_LIBRARY})
 else()
-  # fmt 12 has fmt::format() in fmt/core.h only where it is asked for.
+  # fmt 12 has fmt::format() in fmt/core.h only with this definition.
   target_compile_definitions(tutti_fmt INTERFACE FMT_HEADER_ONLY FMT_DEPRECATED_HEAVY_CORE)
 endif()
 target_link_libraries(tutti_headers INTERFACE tutti_fmt)
@@ -61,7 +61,7 @@ find_package(Threads REQUIRED)
 # libcrypto: SHA-256 and the proofs of the secret.
 find_package(OpenSSL REQUIRED)
 
-# --- Optional parts: a source file or its stub, never an #ifdef.
+# --- Optional parts. Each is a source file or its stub and never an #ifdef, so that both can be read and tested as a whole.
 function(tutti_optional name found)
   if(TUTTI_WITH_${name} STREQUAL "OFF")
     set(use OFF)
@@ -76,9 +76,9 @@ function(tutti_optional name found)
   message(STATUS "${name}: ${use}")
 endfunction()
 
-# LibTorch's CUDA half is used where it can be loaded: its own libraries may be missing beside it.
+# LibTorch's CUDA libraries are used if they can be loaded: the libraries that they need may be missing.
 if(TUTTI_TORCH_CUDA_LIBRARY)
-  # Not the target: a check knows those alone that are imported.
+  # A check can use only imported targets, so this is not the target.
   set(CMAKE_REQUIRED_LIBRARIES -Wl,--no-as-needed ${TUTTI_TORCH_CUDA_LIBRARY} -Wl,--as-needed
       ${TUTTI_TORCH_CPU_LIBRARY} ${TUTTI_C10_LIBRARY})
   check_cxx_source_runs("int main() { return 0; }" TUTTI_TORCH_CUDA_LOADS)
@@ -86,14 +86,14 @@ if(TUTTI_TORCH_CUDA_LIBRARY)
 endif()
 tutti_optional(CUDA "${TUTTI_TORCH_CUDA_LOADS}")
 if(TUTTI_HAVE_CUDA)
-  # Nothing refers to it by name: it registers its kernels when it is loaded.
+  # No symbol refers to this library: it registers its kernels when it is loaded.
   target_link_libraries(tutti_torch INTERFACE -Wl,--no-as-needed ${TUTTI_TORCH_CUDA_LIBRARY} -Wl,--as-needed)
 endif()
 
 find_package(ZLIB QUIET)
 tutti_optional(ZLIB "${ZLIB_FOUND}")
 
-# Arrow's own CMake files are not among what its Python wheel has, which scripts/arrow fetches.
+# Arrow's CMake files are not used, since its Python wheel, which scripts/arrow downloads, does not have them.
 find_path(TUTTI_PARQUET_INCLUDE parquet/arrow/reader.h)
 find_library(TUTTI_PARQUET_LIBRARY parquet)
 find_library(TUTTI_ARROW_LIBRARY arrow)
@@ -116,7 +116,7 @@ if(TUTTI_PARQUET_INCLUDE AND TUTTI_PARQUET_LIBRARY AND TUTTI_ARROW_LIBRARY)
 endif()
 tutti_optional(PARQUET "${TUTTI_PARQUET_COMPILES}")
 
-# Gloo is inside LibTorch, its headers are not. They are only read: nothing is linked.
+# Gloo is inside LibTorch, but its headers are not. Only headers are needed: nothing is linked.
 find_path(TUTTI_GLOO_INCLUDE gloo/context.h PATH_SUFFIXES include)
 tutti_optional(GLOO "${TUTTI_GLOO_INCLUDE}")
 if(TUTTI_HAVE_GLOO)
@@ -124,8 +124,8 @@ if(TUTTI_HAVE_GLOO)
   target_include_directories(tutti_gloo SYSTEM INTERFACE ${TUTTI_GLOO_INCLUDE})
 endif()
 
-# NCCL is inside LibTorch's CUDA half. c10d's header for it includes those of NCCL and of CUDA, which lie beside
-# PyTorch (site-packages/nvidia). They are only read: no compiler of CUDA is needed.
+# NCCL is inside LibTorch's CUDA libraries. c10d's header for it includes the headers of NCCL and CUDA, which are beside
+# PyTorch (site-packages/nvidia). Only headers are needed, no CUDA compiler.
 if(TUTTI_HAVE_CUDA AND NOT TUTTI_WITH_NCCL STREQUAL "OFF")
   set(tutti_nvidia_dirs)
   foreach(prefix ${TUTTI_TORCH_ROOT_INCLUDE}/../.. ${CMAKE_PREFIX_PATH})
@@ -169,8 +169,8 @@ if(TUTTI_HAVE_NCCL)
   target_link_libraries(tutti_nccl INTERFACE ${TUTTI_C10_CUDA_LIBRARY})
 endif()
 
-# Not gRPC's own CMake files: they insist on the development packages of all that gRPC is made of. Of Abseil its headers use
-# one library.
+# gRPC's CMake files are not used: they require the development packages of all libraries that gRPC is made of. The headers
+# use one library of Abseil.
 find_path(TUTTI_GRPC_INCLUDE grpcpp/grpcpp.h)
 set(tutti_grpc_found ${TUTTI_GRPC_INCLUDE})
 set(tutti_grpc_libraries)
@@ -190,7 +190,7 @@ if(TUTTI_HAVE_GRPC)
 endif()
 
 if(NOT TUTTI_WITH_MPI STREQUAL "OFF")
-  # By its C interface: that of C++ would link bindings that nobody uses.
+  # MPI's C interface: the C++ interface would link bindings that are not used.
   enable_language(C)
   find_package(MPI QUIET COMPONENTS C)
 endif()
@@ -204,7 +204,7 @@ endif()
 if(TUTTI_TESTS)
   find_package(GTest QUIET)
   if(NOT GTest_FOUND)
-    # Where no package is at hand, the sources of Debian's googletest package do (scripts/bring-along).
+    # Without a package, the sources of Debian's googletest package are used (scripts/bring-along).
     find_path(TUTTI_GTEST_SOURCE googletest/include/gtest/gtest.h HINTS ${CMAKE_PREFIX_PATH}
               PATH_SUFFIXES src/googletest REQUIRED)
     set(INSTALL_GTEST OFF)

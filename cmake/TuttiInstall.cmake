@@ -1,15 +1,15 @@
 # `cmake --install` and `cpack`: the headers, libtutti.so, the command, a CMake package, a file for pkg-config and an example.
-# docs/installing.md says what is put where and why.
+# docs/installing.md describes the files and their places.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
-# Not an argument of project(): it would become the version of a project that Tutti is a part of.
+# This is not an argument of project(): it would become the version of a project that includes Tutti.
 file(STRINGS ${PROJECT_SOURCE_DIR}/tutti/base/version.h tutti_version REGEX "kVersion = ")
 string(REGEX REPLACE ".*\"([0-9]+\\.[0-9]+)(\\.[0-9]+)\".*" "\\1;\\1\\2" tutti_version "${tutti_version}")
 list(POP_FRONT tutti_version tutti_interface) # 0.1 of 0.1.0
 set(tutti_private_dir ${CMAKE_INSTALL_LIBDIR}/tutti)
 set(tutti_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
 
-# All rooms as one shared library: a program that uses it needs none of the libraries that only Tutti's sources use.
+# All modules as one shared library. Programs that use it do not need the libraries that only Tutti's sources use.
 get_property(tutti_rooms GLOBAL PROPERTY TUTTI_ROOMS)
 list(TRANSFORM tutti_rooms REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE tutti_objects)
 add_library(tutti_shared SHARED ${tutti_objects})
@@ -29,7 +29,7 @@ install(TARGETS tutti_shared EXPORT tuttiTargets
   LIBRARY COMPONENT tutti NAMELINK_COMPONENT tutti INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT tuttiTargets NAMESPACE tutti:: DESTINATION ${tutti_package_dir} COMPONENT tutti)
 
-# The public headers: tutti/tutti.h and what it includes, as they are when they are installed.
+# The public headers: tutti/tutti.h and the headers that it includes, as they are at the time of installation.
 install(CODE "set(root [[${PROJECT_SOURCE_DIR}]])
 set(folder [[${CMAKE_INSTALL_INCLUDEDIR}]])" COMPONENT tutti)
 install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/install_headers.cmake COMPONENT tutti)
@@ -113,13 +113,13 @@ set(CPACK_TUTTI_BINARIES ${PROJECT_BINARY_DIR}/lib/libtutti.so ${PROJECT_BINARY_
   ${PROJECT_BINARY_DIR}/bin/tutti-torch)
 set(CPACK_TUTTI_PRIVATE_DIRS)
 set(CPACK_DEBIAN_COMPRESSION_TYPE zstd)
-# For those who build programs; a machine that only runs them does without.
+# Needed to build programs, but not to run them.
 set(CPACK_DEBIAN_PACKAGE_RECOMMENDS "g++, cmake, pkg-config, libfmt-dev, nlohmann-json3-dev")
 if(NOT tutti_torch_headers)
   string(APPEND CPACK_DEBIAN_PACKAGE_RECOMMENDS ", libtorch-dev")
   # Without it Debian's LibTorch computes with the slow reference BLAS.
   set(CPACK_DEBIAN_PACKAGE_DEPENDS libopenblas0-pthread)
 else()
-  set(CPACK_TUTTI_PRIVATE_DIRS ${tutti_torch_lib_dir}) # of which the package has copies
+  set(CPACK_TUTTI_PRIVATE_DIRS ${tutti_torch_lib_dir}) # the package has copies of these libraries
 endif()
 include(CPack)

@@ -1,4 +1,4 @@
-# What can be switched, and the flags that every target is compiled with.
+# The options, and the flags with which every target is compiled.
 
 option(TUTTI_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(TUTTI_BENCH "Build the benchmarks" ${PROJECT_IS_TOP_LEVEL})
@@ -8,7 +8,7 @@ if(NOT PROJECT_IS_TOP_LEVEL AND (TUTTI_TESTS OR TUTTI_BENCH))
 endif()
 option(TUTTI_WERROR "Warnings are errors (CI switches it on)" OFF)
 set(TUTTI_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them: 'address,undefined', 'thread', or with Clang 'fuzzer-no-link,address'")
-# AUTO uses the part where it is found, ON stops the configure where it is not, OFF leaves it out.
+# AUTO uses the part if it is found, ON makes it an error if the part is not found, OFF leaves it out.
 set(TUTTI_WITH_CUDA AUTO CACHE STRING "LibTorch's CUDA half: AUTO, ON or OFF")
 set(TUTTI_WITH_ZLIB AUTO CACHE STRING "Read .gz files: AUTO, ON or OFF")
 set(TUTTI_WITH_PARQUET AUTO CACHE STRING "Tables of Parquet, by Arrow: AUTO, ON or OFF")
@@ -17,8 +17,8 @@ set(TUTTI_WITH_NCCL AUTO CACHE STRING "NCCL between GPUs, by the c10d inside Lib
 set(TUTTI_WITH_GRPC AUTO CACHE STRING "A peer that the benchmarks measure beside parameter servers: AUTO, ON or OFF")
 set(TUTTI_WITH_MPI AUTO CACHE STRING "Open MPI between machines: AUTO, ON or OFF")
 
-# All that is set here without CACHE, and all options that are added, apply to Tutti's own folders alone. A project that
-# adds Tutti as a subdirectory keeps its settings; tutti_library() gives it what it needs to use the library.
+# Variables that are set here without CACHE, and options that are added, apply only to Tutti's folders. A project that
+# adds Tutti as a subdirectory keeps its settings; tutti_library() passes on what it needs to use the library.
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -34,26 +34,26 @@ if(NOT CMAKE_BUILD_TYPE AND NOT tutti_multi_config)
   endif()
 endif()
 if(NOT PROJECT_IS_TOP_LEVEL)
-  # Settings of the surrounding project that Tutti's sources are not written for: TUTTI_JOIN joins them already.
+  # Turns off settings of the surrounding project for which Tutti's sources are not written: TUTTI_JOIN joins them already.
   set(CMAKE_UNITY_BUILD OFF)
   set(CMAKE_CXX_CLANG_TIDY)
 endif()
 # -g1 keeps function names and lines for perf and for sanitizer reports at a third of the size.
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1")
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g1 -fno-omit-frame-pointer")
-# What is tested is optimised, the tests need not be: a fifth of their compile time. A later GCC takes no header that was
-# precompiled at another level.
+# The library is optimised, but its tests need not be: that saves a fifth of their compile time. Later versions of GCC do
+# not accept a header that was precompiled at another optimisation level.
 set(TUTTI_TEST_OPTIONS)
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
   set(TUTTI_TEST_OPTIONS $<$<CONFIG:Release>:-O1> $<$<CONFIG:Release>:-g0>)
 endif()
 
-# Contraction would let the compiler fuse a*b+c where it likes; where bits must agree it may not.
+# With contraction the compiler may fuse a*b+c in one place and not in another, so that bits that must agree would differ.
 add_compile_options(-ffp-contract=off)
-# -fPIC for all alike: the precompiled header serves libraries and programs.
+# -fPIC for all targets: libraries and programs use the same precompiled header.
 add_compile_options(-Wall -Wextra -fPIC)
 if(NOT PROJECT_IS_TOP_LEVEL)
-  # Warnings about Tutti are not the user's business, least of all where the surrounding project makes them errors.
+  # Users of Tutti should not see warnings about Tutti's sources, in particular if their project makes warnings errors.
   add_compile_options(-w)
 endif()
 # With LibTorch's headers each compilation instantiates some 15,000 templates for 5 to 10 seconds, however short the source is. Joined
@@ -76,11 +76,11 @@ if(TUTTI_SANITIZE)
     add_compile_options(-Wno-maybe-uninitialized)
   endif()
   if(TUTTI_SANITIZE MATCHES undefined)
-    # This check reads type information of LibTorch that LibTorch does not export.
+    # This check needs type information that LibTorch does not export.
     add_compile_options(-fno-sanitize=vptr)
   endif()
   if(TUTTI_SANITIZE STREQUAL thread AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-    # LibTorch's headers have fences, which this sanitizer does not know.
+    # LibTorch's headers use memory fences, which this sanitizer does not support.
     add_compile_options(-Wno-tsan)
   endif()
   add_link_options(-fsanitize=${TUTTI_SANITIZE})

@@ -1,8 +1,8 @@
 # One folder, one library: tutti_library(), tutti_program(). For tests, see TuttiTests.cmake.
 
-# What is slow to compile is compiled once, in precompiled headers: tensors alone for the library (TORCH), all of
-# torch/torch.h where networks are built (TORCH_NN; GCC instantiates its templates again in every file, which takes
-# four seconds), and the test framework where there is no tensor at all.
+# Headers that are slow to compile are precompiled: only tensors for the library (TORCH), all of torch/torch.h for targets
+# that build networks (TORCH_NN; GCC instantiates its templates again in every file, which takes four seconds), and the
+# test framework for targets without tensors.
 function(tutti_precompile name)
   add_library(tutti_pch_${name} OBJECT ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/pch.cc)
   target_link_libraries(tutti_pch_${name} PUBLIC tutti_headers)
@@ -20,7 +20,7 @@ if(TUTTI_TESTS)
   target_link_libraries(tutti_pch_tests PUBLIC GTest::gmock GTest::gtest Threads::Threads)
 endif()
 
-# Gives the target what `arg_TORCH` or `arg_TORCH_NN` of its declaration asks for.
+# Links the target to LibTorch and sets its precompiled header, as `arg_TORCH` or `arg_TORCH_NN` says.
 macro(tutti_use_torch target)
   if(arg_TORCH OR arg_TORCH_NN)
     target_link_libraries(${target} PUBLIC tutti_torch)
@@ -32,9 +32,10 @@ macro(tutti_use_torch target)
   endif()
 endmacro()
 
-# Where TUTTI_JOIN says so, makes up to that many sources of the target one when all folders have added theirs, in which case the headers
-# that they share are read once; those with flags of their own or the property TUTTI_ALONE stay apart. CMake's UNITY_BUILD
-# does the same but names the sources by this clone's path, and ccache would find nothing that another clone compiled.
+# With TUTTI_JOIN, joins up to that many sources of the target into one after all folders have added their sources, so that
+# shared headers are read once. Sources with individual flags or the property TUTTI_ALONE are not joined. CMake's
+# UNITY_BUILD does the same but names the sources by the path of the clone, so that ccache could not use the results of
+# another clone.
 function(tutti_join target)
   if(TUTTI_JOIN GREATER 1)
     cmake_language(EVAL CODE "cmake_language(DEFER DIRECTORY [[${PROJECT_SOURCE_DIR}]] CALL tutti_join_now ${target})")
@@ -64,7 +65,7 @@ function(tutti_join_now target)
   if(parts EQUAL count)
     return()
   endif()
-  math(EXPR size "(${count} + ${parts} - 1) / ${parts}") # all parts about alike
+  math(EXPR size "(${count} + ${parts} - 1) / ${parts}") # all parts have nearly the same size
   math(EXPR last "${count} - 1")
   foreach(begin RANGE 0 ${last} ${size})
     list(SUBLIST together ${begin} ${size} sources)
@@ -83,7 +84,7 @@ endfunction()
 # Libraries below this folder are installed, as parts of libtutti.so (TuttiInstall.cmake).
 set(tutti_rooms_dir ${PROJECT_SOURCE_DIR}/tutti)
 
-# Sources with loops over elements that are worth the compiler's effort. With a sanitizer GCC 12 breaks down over it.
+# Sources whose loops over elements are worth more optimisation. With a sanitizer, GCC 12 crashes on it.
 function(tutti_loops)
   set_source_files_properties(${ARGN} PROPERTIES TUTTI_ALONE ON)
   if(NOT TUTTI_SANITIZE)
@@ -91,7 +92,7 @@ function(tutti_loops)
   endif()
 endfunction()
 
-# tutti_library(NAME [TORCH|TORCH_NN] SOURCES ... [DEPENDS ...]): the library tutti_NAME of the room NAME.
+# tutti_library(NAME [TORCH|TORCH_NN] SOURCES ... [DEPENDS ...]): the library tutti_NAME of the module NAME.
 function(tutti_library name)
   cmake_parse_arguments(arg "TORCH;TORCH_NN" "" "SOURCES;DEPENDS" ${ARGN})
   set(target tutti_${name})

@@ -3,7 +3,7 @@
 if(TUTTI_TESTS)
   enable_testing()
 
-  # The main() of the tests. It is told where the programs are, and the pages and scripts that are compared.
+  # The main() of the tests. It gets the folders of the programs, and of the pages and scripts that tests compare.
   add_library(tutti_test_main STATIC ${PROJECT_SOURCE_DIR}/tutti/base/test_main.cc ${PROJECT_SOURCE_DIR}/tutti/base/test_run.cc)
   target_compile_definitions(tutti_test_main
     PRIVATE TUTTI_TEST_BIN="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}" TUTTI_TEST_SOURCES="${PROJECT_SOURCE_DIR}")
@@ -11,7 +11,7 @@ if(TUTTI_TESTS)
   target_link_libraries(tutti_test_main PUBLIC tutti_headers GTest::gmock GTest::gtest Threads::Threads)
   target_precompile_headers(tutti_test_main REUSE_FROM tutti_pch_tests)
 
-  # What a set of tests needs: ninja tests_fast.
+  # Builds everything that a set of tests needs: ninja tests_fast.
   foreach(label fast slow soak gpu)
     add_custom_target(tests_${label})
   endforeach()
@@ -37,10 +37,10 @@ endfunction()
 # tutti_test(NAME [IN EXECUTABLE] [TORCH|TORCH_NN] [LABEL fast|slow|soak|gpu] [SOAK] [SHARDS N] [LOCK RESOURCE]
 #   SOURCES ... [DEPENDS LIBRARY...] [NEEDS PROGRAM...] [ENVIRONMENT ...])
 # is the entry NAME of ctest, which runs the tests in SOURCES (in those named ..._test.cc, if IN is given).
-#   IN          the executable that has them. Without it they have one of their own, which costs a unit and a link.
-#   SOAK        suites whose names contain Soak are left to a second entry, NAME_soak, with the label soak.
-#   SHARDS      divides NAME into NAME.1 to NAME.N, if it would take long and wait for most of it. Its tests may not start
-#               programs of GoogleTest: these would run a part as well.
+#   IN          the executable that contains them. Without it they get a separate executable, which has to be linked.
+#   SOAK        suites whose names contain Soak are run by a second entry, NAME_soak, with the label soak.
+#   SHARDS      divides NAME into NAME.1 to NAME.N, for tests that take long and mostly wait. They may not start programs
+#               of GoogleTest, since these would also run only a part of their tests.
 #   LOCK        entries with the same lock run one after the other.
 #   NEEDS       programs that the tests start.
 function(tutti_test name)
@@ -99,23 +99,23 @@ endfunction()
 # An entry of ctest with the arguments of the tutti_test() that calls this.
 function(tutti_test_entry name label)
   add_test(NAME ${name} COMMAND ${ARGN})
-  # A longer one hangs.
+  # A test that takes longer hangs.
   set(timeout_fast 300)
   set(timeout_gpu 300)
   set(timeout_slow 1200)
   set(timeout_soak 1800)
   set(timeout ${timeout_${label}})
-  # What is freed and kept all the same, to catch who still uses it, is little: tests look at how much memory they take.
+  # Keeps the quarantine of freed memory small, since some tests measure how much memory they take.
   set(sanitizer)
   if(TUTTI_SANITIZE)
     math(EXPR timeout "5 * ${timeout}")
     set(sanitizer "ASAN_OPTIONS=quarantine_size_mb=16"
       "TSAN_OPTIONS=ignore_noninstrumented_modules=1:suppressions=${PROJECT_SOURCE_DIR}/cmake/tsan_suppressions.txt")
   endif()
-  # Kernels sum in an order that depends on the number of threads; tests say themselves when they want more than one.
+  # Kernels sum in an order that depends on the number of threads. Tests that need more than one thread set it themselves.
   set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${timeout}
     ENVIRONMENT "OMP_NUM_THREADS=1;${arg_ENVIRONMENT};${sanitizer}")
-  # Until ctest has measured: what waits for a lock begins first, then what takes long.
+  # The order until ctest has measured durations: first tests with a lock, then tests that take long.
   if(label STREQUAL slow)
     set_tests_properties(${name} PROPERTIES COST 10)
   endif()

@@ -1,5 +1,5 @@
-# Installs tutti/tutti.h, two headers of which it only names the types, all headers that these include, and those that they
-# include. Set by cmake/TuttiInstall.cmake: `root`, the clone, and `folder`, where they go below the prefix.
+# Installs tutti/tutti.h, two headers whose types it only declares, and all headers that these include directly or
+# indirectly. Set by cmake/TuttiInstall.cmake: `root`, the clone, and `folder`, the destination below the prefix.
 cmake_policy(VERSION 3.24)
 set(headers tutti/tutti.h tutti/comm/hosts.h tutti/comm/sliced_sum.h)
 set(todo ${headers})

@@ -1,6 +1,6 @@
-# Puts what `libraries` need and the system does not have into `folder` below the prefix, and LibTorch's headers
-# (`torch_headers`; empty if they are the system's) into its subfolder `include`. As `how` says, as links (tutti_links)
-# or as copies (tutti_copies), with the licenses in `licenses_folder`. Set by cmake/TuttiInstall.cmake.
+# Puts the libraries that `libraries` need and the system does not have into `folder` below the prefix, and LibTorch's
+# headers (`torch_headers`; empty if they are the system's) into its subfolder `include`. `how` selects links (tutti_links)
+# or copies (tutti_copies), with the licenses in `licenses_folder`. Set by cmake/TuttiInstall.cmake.
 cmake_policy(VERSION 3.24)
 file(GET_RUNTIME_DEPENDENCIES LIBRARIES ${libraries}
   RESOLVED_DEPENDENCIES_VAR found UNRESOLVED_DEPENDENCIES_VAR missing
@@ -22,7 +22,7 @@ if(how STREQUAL tutti_copies)
   endif()
   if(torch_headers)
     file(INSTALL ${torch_headers}/ DESTINATION ${to}/include)
-    # Those of PyPI's LibTorch, and of what it is linked to, are beside it.
+    # The licenses of PyPI's LibTorch, and of the libraries to which it is linked, are beside it.
     file(GLOB licenses ${torch_headers}/../../*.dist-info)
     file(INSTALL ${licenses} DESTINATION ${CMAKE_INSTALL_PREFIX}/${licenses_folder})
   endif()

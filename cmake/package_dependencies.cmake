@@ -1,5 +1,5 @@
-# Read by cpack before it makes the .deb: adds the packages of the libraries that CPACK_TUTTI_BINARIES are linked to. CPack
-# can do this itself, but looks at each file of the package for it, and there are 10,000 of LibTorch's headers.
+# cpack reads this file before it makes the .deb: adds the packages of the libraries to which CPACK_TUTTI_BINARIES are
+# linked. CPack can do this itself, but would examine each file of the package, among them 10,000 headers of LibTorch.
 set(folder ${CPACK_TUTTI_BUILD}/package-dependencies)
 file(WRITE ${folder}/debian/control "Source: tutti\n\nPackage: tutti\nArchitecture: any\n")
 list(TRANSFORM CPACK_TUTTI_PRIVATE_DIRS PREPEND -l OUTPUT_VARIABLE private)

@@ -1,1 +1,1 @@
-// Only here to own a precompiled header.
+// This file exists only because a precompiled header needs a source.

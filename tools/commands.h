@@ -17,7 +17,7 @@ CommandFunction sweep_command;
 CommandFunction timeline_command;
 CommandFunction version_command;
 
-// These need LibTorch, which takes a second to load, and are in a program of their own next to `tutti`.
+// These need LibTorch, which takes a second to load, and are in a separate program next to `tutti`.
 CommandFunction inspect_command;
 CommandFunction doctor_command;
 CommandFunction bench_command;

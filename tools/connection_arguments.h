@@ -11,9 +11,9 @@
 namespace tutti {
 
 // Parses the arguments of a command that does not train but connects as training does. Returns the text of
-// --help, or nullopt, and fills the flags. The variables of all training flags are accepted, so that nobody
-// needs to unset them. On this command line only the flags that say how tasks are connected, and those that
-// `add_own` adds, are accepted.
+// --help if it was given; otherwise fills the flags and returns nullopt. The variables of all training flags
+// are accepted, so that they do not have to be unset. The command line may have only the flags that say how
+// tasks are connected, and the flags that `add_own` adds.
 std::optional<std::string> parse_connection_arguments(const char* name, const char* about,
                                                       const std::vector<std::string>& arguments,
                                                       const Environment& environment, RunConfig& config,

@@ -74,7 +74,7 @@ Finding open_files() {
   return check_open_files(limit.rlim_cur);
 }
 
-// Tells which task a program started in this environment would be.
+// Determines which task a program started in this environment would be.
 Finding identity(const Environment& environment) {
   try {
     RunConfig config;
@@ -101,7 +101,7 @@ Finding blas() {
 // Which of the two is faster depends on the processor, LibTorch and the shapes, so it is measured.
 Finding bf16() { return check_bf16(time_layers(), at::get_num_threads()); }
 
-// Says what has to be the same on all machines whose tasks train together.
+// Prints the properties that have to be the same on all machines whose tasks train together.
 Finding kernels() {
   const Kernels found = find_kernels(torch::kCPU, at::get_num_threads());
   return {Level::Ok, "kernels", fmt::format("{}", fmt::join(found.lines(), ", ")), ""};

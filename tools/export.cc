@@ -42,7 +42,7 @@ bool matters(const std::string& name, const FlagValues& standard) {
                       [&](const FlagValue& flag) { return flag.name == name; });
 }
 
-// Returns the values of the flags that the checkpoint has recorded, as variables: flags of ARGUMENTS then
+// Returns the values of the flags that the checkpoint has recorded, as variables, so that flags in ARGUMENTS
 // take precedence over them.
 std::vector<std::pair<std::string, std::string>> recorded_flags(const std::string& checkpoint) {
   const nlohmann::json state = store::read_folder_manifest(checkpoint).state;
@@ -60,8 +60,8 @@ std::vector<std::pair<std::string, std::string>> recorded_flags(const std::strin
   return variables;
 }
 
-// Runs the program to its end, passes signals on to it, and kills it at a second one other than SIGHUP, which
-// comes twice when a terminal is closed. Returns its exit code.
+// Runs the program to its end and returns its exit code. Passes signals on to it, and kills it at a second
+// signal other than SIGHUP, which is sent twice when a terminal is closed.
 int exit_code_of(const std::vector<std::string>& command) {
   SignalPipe signals({SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGCHLD});
   const Environment environment = Environment::of_process();
@@ -113,8 +113,8 @@ int export_command(const std::vector<std::string>& arguments, const Environment&
     ::setenv(name.c_str(), value.c_str(), 1);
     recorded.push_back(name);
   }
-  // If PROGRAM is another one, it does not know some of them. Its model then does not fit, which is an error
-  // that says more.
+  // If PROGRAM is not the program that wrote the checkpoint, it may not know some of the flags. The error
+  // that the model does not fit is then more helpful than an error about a flag.
   ::setenv("_TUTTI_OF_CHECKPOINT", fmt::format("{}", fmt::join(recorded, ",")).c_str(), 1);
   std::vector<std::string> words = {program};
   if (dashes != arguments.end()) words.insert(words.end(), dashes + 1, arguments.end());

@@ -71,7 +71,7 @@ int inspect_file(const std::string& path) {
   return 0;
 }
 
-// Shows the newest checkpoint that is not damaged. If others are damaged, they are named and the exit code is
+// Shows the newest checkpoint that is not damaged. Damaged checkpoints are named, and the exit code is then
 // that of DataLoss.
 int inspect_logdir(const std::string& logdir) {
   const store::CheckpointDir directory(logdir);

@@ -27,8 +27,8 @@ double seconds_of(const Layer& layer, std::optional<torch::ScalarType> precision
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Takes turns, so that both meet the same machine, and takes the fastest round of each. The first round also
-// chooses and compiles the kernels.
+// Alternates between both formats, so that other load affects both, and takes the fastest round of each. The
+// first round also chooses and compiles the kernels.
 LayerTimes time_layer(const std::string& name, const Layer& layer) {
   constexpr int kRounds = 20;
   constexpr std::chrono::milliseconds kMost{300};

@@ -29,7 +29,7 @@ struct LayerTimes {
   double fp32 = 0;
   double bf16 = 0;
 };
-// Says how fast these layers were, with this number of threads. Neither is right or wrong.
+// Reports how fast these layers were with this number of threads. The result has no advice.
 Finding check_bf16(const std::vector<LayerTimes>& layers, int threads);
 
 Finding check_cores(int usable, int online);
@@ -38,8 +38,8 @@ Finding check_memory(uint64_t available, uint64_t total);
 Finding check_shared_memory(const std::string& problem);
 // Checks which backends can send gradients between hosts.
 Finding check_network(bool mpi);
-// `devices` is the number of GPUs that the driver knows; `usable` the number that LibTorch can use;
-// `cuda_build` tells if LibTorch was built with CUDA.
+// `devices` is the number of GPUs that the driver knows, `usable` the number that LibTorch can use, and
+// `cuda_build` is true if LibTorch was built with CUDA.
 enum class CudaBuild { No, Yes };
 Finding check_gpus(int devices, int usable, CudaBuild cuda_build);
 // Checks which backend can send gradients between GPUs, of which `usable` are present.

@@ -48,7 +48,7 @@ int help(std::FILE* to) {
 }
 
 // Replaces this process by the program that is linked with LibTorch. It is a separate program because loading
-// LibTorch takes a second, which `tutti run` should not cost.
+// LibTorch takes a second, and `tutti run` does not need it.
 [[noreturn]] void become_torch_program(std::vector<std::string> arguments) {
   const std::string program = std::filesystem::read_symlink("/proc/self/exe").replace_filename(kTorchProgram);
   std::vector<char*> pointers = {const_cast<char*>(program.c_str())};

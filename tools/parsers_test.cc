@@ -1,4 +1,4 @@
-// Gives each parser of what others wrote valid inputs that were changed at random.
+// Tests the parsers of external input: each gets valid inputs that were changed at random.
 #include <algorithm>
 #include <random>
 #include <string>

@@ -119,7 +119,7 @@ Environment with_insecure(const Environment& environment, RunOptions& options) {
   return Environment(std::move(variables));
 }
 
-// Fills in launch.nodes. A single node needs nobody to meet.
+// Fills in launch.nodes. A single node has no other launchers to meet.
 void take_nodes(RunOptions& options) {
   const NodeOptions& nodes = options.nodes;
   if (nodes.rank >= nodes.count)

@@ -57,7 +57,7 @@ std::vector<Task> tasks_to_stop(const ClusterSpec& cluster, const RunConfig& con
 
 void stop_task(const ClusterSpec& cluster, const Task& task, rpc::ChannelOptions options,
                std::chrono::milliseconds timeout) {
-  // A server that is there is found at once; where there is none, there is nothing to stop.
+  // A running server is found at once; if there is none, there is nothing to stop.
   const auto patience = std::min<std::chrono::milliseconds>(timeout, kPatience);
   const std::string address =
       ps::chooses_its_port(cluster, task)

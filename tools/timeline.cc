@@ -1,4 +1,4 @@
-// tutti timeline: one file from those of all workers of a run.
+// tutti timeline: joins the files of all workers of a run into one file.
 #include <fmt/core.h>
 
 #include "tools/arguments.h"

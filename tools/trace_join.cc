@@ -29,11 +29,11 @@ namespace fs = std::filesystem;
 constexpr int64_t kMostTasks = 1 << 16;
 constexpr size_t kLongestLine = size_t{1} << 20;
 
-// One of the files. TraceFile writes an event per line, after three lines of its own and before a last one.
+// One of the files. TraceFile writes three lines, then an event per line, and then a last line.
 class Trace {
  public:
   explicit Trace(std::string path) : path_(std::move(path)) {
-    const FileReader readable(path_);  // throws unless it is: a pipe could be waited for, for ever
+    const FileReader readable(path_);  // throws if it is not a regular file: a pipe could block for ever
     std::ifstream lines(path_);
     constexpr std::string_view kBegin = "\"otherData\":";
     const std::string about = head(lines)[1];
@@ -61,12 +61,13 @@ class Trace {
   bool complete() const { return complete_; }
   const std::string& task() const { return task_; }
 
-  // Returns how much must be added to its times so that they are those of the other's clock, in microseconds.
+  // Returns the number of microseconds to add to the times of this file to convert them to the other file's
+  // clock.
   double behind(const Trace& other) const {
     return clock_ == other.clock_ ? 0 : wall_ahead_ - other.wall_ahead_;
   }
 
-  // Returns true if both were recorded at the same time, as those of one run are.
+  // Returns true if both were recorded at the same time, as files of one run are.
   bool overlaps(const Trace& other) const {
     return wall_begin_ <= other.wall_end_ && other.wall_begin_ <= wall_end_;
   }
@@ -96,7 +97,7 @@ class Trace {
     return lines;
   }
 
-  // Returns false at the end, and for a line that is longer than any of TraceFile's.
+  // Returns false at the end, and for a line that is longer than TraceFile writes.
   static bool next_line(std::istream& from, std::string& line) {
     line.resize(kLongestLine);
     from.getline(line.data(), static_cast<std::streamsize>(line.size()));
@@ -131,8 +132,8 @@ void move(std::string& event, double microseconds) {
                   fmt::format("{:.3f}", time + microseconds));
 }
 
-// Returns the files of the other ranks beside that of rank 0. One that is left from an earlier run with more
-// ranks is not among them.
+// Returns the files of the other ranks beside the file of rank 0. Leaves out files of an earlier run with
+// more ranks.
 std::vector<std::string> others_of(const Trace& first) {
   std::vector<std::string> others;
   for (int rank = 1; rank < first.world(); ++rank) {

@@ -4,8 +4,8 @@
 #include <memory>
 #include <string>
 
-// gRPC's generic stream of bytes, alone: a server that answers every message with one of equal size, and its
-// caller.
+// gRPC's generic stream of bytes without anything else: a server that answers every message with one of equal
+// size, and its caller.
 namespace bench {
 
 inline constexpr size_t kLarge = size_t{64} << 20;
@@ -20,8 +20,8 @@ struct TlsTexts {
 // False if this benchmark was built without gRPC; then the functions below must not be called.
 bool has_grpc();
 
-// Calls `announce` with the port, and ends when that returns. A server that copies puts what it receives into
-// one piece of memory, as every server does that uses it; the other one leaves it where it is.
+// Calls `announce` with the port, and ends when that returns. A server that copies puts each received message
+// into one piece of memory, as any server that uses the data has to; otherwise the message is not touched.
 void serve_grpc(bool copies, const TlsTexts& tls, const std::function<void(int port)>& announce);
 
 // Sends a message of kLarge bytes, and receives and copies one.

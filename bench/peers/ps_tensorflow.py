@@ -40,7 +40,7 @@ def start(job, index, cluster):
 
     tf = tensorflow.compat.v1
     tf.disable_eager_execution()
-    # Its share of the cores; the server's threads are as many as it likes.
+    # This task's share of the cores. The server chooses its number of threads itself.
     one_core = tf.ConfigProto(intra_op_parallelism_threads=1, inter_op_parallelism_threads=1)
     config = one_core if job == "worker" else None
     return tf, tf.train.Server(tf.train.ClusterSpec(cluster), job_name=job, task_index=index, config=config)

@@ -1,4 +1,4 @@
-// Learns which things are active from tables in shards. See README.md in this folder.
+// Learns from tables in shards which objects are active. See README.md in this folder.
 #include <tutti/tutti.h>
 
 #include <torch/torch.h>

@@ -36,7 +36,7 @@ class Chance {
   std::mt19937_64 words_;
 };
 
-// Computes a descriptor from the hidden numbers: a mixture of them, in a unit of its own.
+// Computes a descriptor from the hidden numbers: a mixture of them, in a separate unit for each descriptor.
 struct Descriptor {
   explicit Descriptor(Chance& chance) : offset(100 * chance.normal()), unit(std::exp(2 * chance.normal())) {
     for (double& weight : weights) weight = chance.normal();

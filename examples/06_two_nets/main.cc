@@ -47,7 +47,7 @@ int main(int argc, char** argv) {
     nn::Sequential d = small_net(1);
     tutti::Parameters params_g(*g);
     tutti::Parameters params_d(*d);
-    // One connection, with a group of its own for each optimiser.
+    // One connection, and a separate group for each optimiser.
     const tutti::Group all = tutti::connect(ctx);
     const auto adam = torch::optim::AdamOptions(rate).betas({0.5, 0.9});
     tutti::DistributedOptimizer opt_g(ctx, params_g, adam, {.group = all.split(0)});

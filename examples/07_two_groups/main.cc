@@ -1,7 +1,7 @@
-// Two models at once: the workers of one job are split into two groups, and each group trains a model of its
-// own, with its own log directory, checkpoints and report. If the job has parameter servers, both groups use
-// them. The program has a main() of its own: Tutti reads no flags, installs no signal handlers, and reports
-// errors as exceptions.
+// Two models at once: the workers of one job are split into two groups, and each group trains a different
+// model, with a separate log directory, checkpoints and report. If the job has parameter servers, both groups
+// use them. The program does not use tutti::run(): Tutti reads no flags, installs no signal handlers, and
+// reports errors as exceptions.
 #include <cstdio>
 #include <string>
 #include <tutti/tutti.h>
@@ -11,7 +11,7 @@
 
 namespace {
 
-// Points in the plane, and on which side of a parabola they are.
+// Points in the plane, labelled by the side of a parabola on which they are.
 tutti::data::Feed points() {
   torch::manual_seed(5);
   const torch::Tensor x = torch::randn({2000, 2});

@@ -16,12 +16,12 @@ namespace {
 using tutti::Batch;
 using tutti::kGoldenBits;
 
-// A number in [0, 1) from the bits of a word.
+// Returns a number in [0, 1) from random bits.
 double unit(uint64_t word) {
   return static_cast<double>(tutti::mix_bits(word + kGoldenBits) >> 11) * 0x1p-53;
 }
 
-// A number in [-0.5, 0.5) for each id of a table, or for each of the 13 numbers.
+// Returns a number in [-0.5, 0.5) for each id of a table, or for each of the 13 numbers.
 double centred(int64_t table, int64_t id) {
   return unit(static_cast<uint64_t>(id) * kGoldenBits + static_cast<uint64_t>(table)) - 0.5;
 }

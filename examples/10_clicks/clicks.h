@@ -19,10 +19,10 @@ struct ClickOptions {
 // "id0" to "id25".
 std::string id_column(int64_t table);
 
-// Clicks that are drawn from a known probability: a table and 13 numbers decide it. Ids follow a power law,
-// so a few are frequent and most are rare. An example is a function of seed and index, so no data are read.
-// Columns: id0 to id25 (int64), "numbers" (13 floats), "click" (0 or 1), and "truth", the logit of the true
-// probability, by which the best possible predictions can be compared.
+// Clicks that are drawn with a known probability, which depends on the ids and on 13 numbers. Ids follow a
+// power law, so a few are frequent and most are rare. An example is a function of seed and index, so no data
+// are read. Columns: id0 to id25 (int64), "numbers" (13 floats), "click" (0 or 1), and "truth", the logit of
+// the true probability, by which the best possible predictions can be compared.
 tutti::data::Feed clicks(const ClickOptions& options);
 
 }  // namespace example

@@ -29,7 +29,8 @@ struct Net : torch::nn::Module {
   std::vector<tutti::nn::Embedding> tables;
 };
 
-// Gives each lane examples of its own: the second has twice as many as the first, the third three times.
+// Gives each lane separate examples: the second has twice as many as the first, the third three times as
+// many.
 std::vector<tutti::data::ExampleRange> uneven(int64_t lanes, int64_t examples) {
   const auto begin = [&](int64_t lane) { return examples * (lane * (lane + 1)) / (lanes * (lanes + 1)); };
   std::vector<tutti::data::ExampleRange> ranges;
@@ -91,7 +92,7 @@ int main(int argc, char** argv) {
     }
 
     const auto values = trainer.evaluate(test, {tutti::metrics::auc("click")});
-    if (!ctx.is_chief() || !values.contains("auc")) return;  // without clicks, or without others, it has none
+    if (!ctx.is_chief() || !values.contains("auc")) return;  // no value if the examples are all of one class
     const auto best = tutti::metrics::auc("click");
     for (int64_t begin = 0; begin < test.size(); begin += 1000) {
       std::vector<int64_t> examples;

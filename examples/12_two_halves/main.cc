@@ -1,5 +1,5 @@
-// Learns y = e^x with both halves of the network on one task, on several that share the examples, or with
-// each half on a task of its own. See README.md in this folder.
+// Learns y = e^x with both halves of the network on one task, on several tasks that share the examples, or
+// with each half on a different task. See README.md in this folder.
 #include <tutti/tutti.h>
 
 #include <torch/torch.h>
@@ -41,7 +41,7 @@ void train_whole(tutti::Context& ctx, const tutti::OptimizerOptions& sgd) {
 }
 
 void serve_back_half(tutti::Context& ctx, const tutti::OptimizerOptions& sgd) {
-  front_half();  // draws the same random numbers as where there are both
+  front_half();  // draws the same random numbers as a task with both halves
   tutti::ModuleServer server(ctx);
   server.add("back", back_half(), sgd);
   server.join();

@@ -1,4 +1,4 @@
-// A training loop of your own with everything that a Trainer has. See README.md in this folder.
+// A hand-written training loop with all features of a Trainer. See README.md in this folder.
 #include <tutti/tutti.h>
 
 #include <torch/torch.h>

@@ -12,8 +12,8 @@
 namespace example {
 namespace {
 
-// A stream of pseudo-random numbers that starts from a key: SplitMix64. The same key gives the same numbers
-// on every machine, since it does not use libm.
+// A stream of pseudo-random numbers, determined by a key: SplitMix64. The same key gives the same numbers on
+// every machine, since libm is not used.
 class RandomStream {
  public:
   explicit RandomStream(uint64_t key) : state_(key) {}

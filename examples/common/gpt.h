@@ -66,7 +66,7 @@ struct Block : nn::Module {
   nn::Dropout drop;
 };
 
-// The output layer: it registers the tensor of the input layer as its own weight, which ties both.
+// The output layer. It registers the weight of the input layer as its weight, which ties both.
 struct Head : nn::Module {
   explicit Head(const torch::Tensor& tied) : weight(register_parameter("weight", tied)) {}
   torch::Tensor forward(const torch::Tensor& x) { return torch::matmul(x, weight.t()); }

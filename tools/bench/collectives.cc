@@ -150,7 +150,7 @@ void Collectives::verify(const Job& job, Collective operation, int64_t bytes) {
        name_of(operation), bytes, comm_.name(), fmt::join(bad, ", "));
 }
 
-// All ranks use the number that rank 0 computes.
+// Returns the number that rank 0 computes, so that all ranks use the same.
 int64_t Collectives::agree_on_repetitions(double seconds_each) {
   const double fitting = seconds_ / std::max(seconds_each, 1e-9);
   const auto count = static_cast<int64_t>(std::clamp(fitting, double{kFewest}, double{kMost}));

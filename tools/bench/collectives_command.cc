@@ -51,7 +51,7 @@ void add_collectives_flags(FlagSet& set, CollectivesRequest& asked) {
   bench::add_request_flags(set, asked);
 }
 
-// Returns the text of --help; or nullopt, and fills `asked`.
+// Returns the text of --help if it was given; otherwise fills `asked` and returns nullopt.
 std::optional<std::string> parse(const std::vector<std::string>& arguments, const Environment& environment,
                                  CollectivesRequest& asked) {
   auto help = parse_connection_arguments(kName, kAbout, arguments, environment, asked.config,

@@ -60,7 +60,7 @@ double median_milliseconds(const EmbeddingWork& work, comm::Communicator& comm,
   return quantile(std::move(times), 0.5);
 }
 
-// The ids of all tables as those of one.
+// Numbers the rows of all tables consecutively, as if they were one table.
 torch::Tensor joined_ids(const Batch& batch, const EmbeddingWork& work) {
   std::vector<torch::Tensor> ids;
   for (size_t t = 0; t < batch.tensors().size(); ++t)

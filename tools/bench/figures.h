@@ -13,7 +13,7 @@ namespace tutti::bench {
 enum class Collective {
   AllReduce,          // a vector in any memory
   AllReduceInPlace,   // a vector that all ranks share
-  AllReduceAnyOrder,  // summed in the backend's own order
+  AllReduceAnyOrder,  // summed in the order that the backend chooses
   ReduceScatter,
   AllGather,
   AllToAll,
@@ -49,8 +49,8 @@ double round_to(double value, double digits);
 // Returns the smallest value not exceeded by this share of the values: 0.5 is the median. Needs a value.
 double quantile(std::vector<double> values, double share);
 
-// The factor for the bus bandwidth, factor * size / time: the minimum number of times that a rank sends, and
-// receives, the whole size (as in NVIDIA's nccl-tests).
+// Returns the factor for the bus bandwidth, factor * size / time: the minimum number of times that a rank
+// sends and receives the whole size (as in NVIDIA's nccl-tests).
 double bus_factor(Collective operation, int ranks);
 // In bytes per second.
 double algorithm_bandwidth(const Row& row);

@@ -20,7 +20,7 @@ struct Request {
   RunConfig config = {};
 };
 
-// Adds the flags for sizes, and those of add_task_flags().
+// Adds the flags for sizes, and calls add_task_flags().
 void add_request_flags(FlagSet& set, Request& request);
 // Adds the flags for the number of workers, and for the file with the results.
 void add_task_flags(FlagSet& set, Request& request);

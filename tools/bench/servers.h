@@ -56,7 +56,7 @@ class Servers {
 
   const Context& context_;
   const double seconds_;
-  std::unique_ptr<Worker> worker_;  // of the latest row
+  std::unique_ptr<Worker> worker_;  // for the latest row
   int64_t meetings_ = 0;            // number of meetings so far, as the servers count
   int64_t rows_ = 0;
 };

@@ -47,7 +47,7 @@ std::vector<char*> pointers(const std::vector<std::string>& texts) {
   return result;
 }
 
-// The data that the child needs between fork and exec, where it must not allocate memory.
+// The data that the child needs between fork and exec. Between these calls it must not allocate memory.
 struct Launch {
   std::vector<char*> command;
   std::vector<char*> environment;

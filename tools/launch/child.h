@@ -21,12 +21,12 @@ struct ChildOptions {
   std::vector<int> cores = {};                // the cores to pin it to; empty: not pinned
   ChildOutput output = ChildOutput::Inherit;
   std::string output_file = {};  // for ChildOutput::File
-  int keep = -1;                 // a descriptor of this process that the program gets, too; -1: none
+  int keep = -1;                 // a descriptor of this process that the program inherits; -1: none
   int death_signal = SIGKILL;    // sent to it when this process dies
   FileDescriptor group = {};     // ControlGroup::entrance()
 };
 
-// A started program. It leads a session of its own, so that its process group is named by its pid, and it
+// A started program. It leads a new session, so that its pid is also the number of its process group, and it
 // gets a signal when this process dies.
 struct Child {
   pid_t pid = -1;
@@ -38,7 +38,7 @@ struct Child {
 // Looks for the program in PATH if its name has no '/'. Returns once it runs.
 //   InvalidArgument  the program does not exist or cannot be executed
 //   Overloaded       no more processes, memory or files
-//   Timeout          the program was not loaded within a minute, as from a file server that does not answer
+//   Timeout          the program was not loaded within a minute, for example since a file server hangs
 Child start_child(const std::vector<std::string>& command, const ChildOptions& options = {});
 
 // Throws the Error for errno of fork(2), which names the limits. `what` as for fail_errno().

@@ -35,7 +35,7 @@ std::string own_group() {
 
 std::optional<ControlGroup> ControlGroup::make() {
   const std::string parent = own_group();
-  // A process may only be moved by somebody who may write to the group above both places.
+  // Only a user who may write to the common parent of both groups may move a process.
   if (parent.empty() || access((parent + "/cgroup.procs").c_str(), W_OK) != 0) return std::nullopt;
   const auto now = std::chrono::system_clock::now().time_since_epoch().count();
   const std::string path = fmt::format("{}/tutti-{}-{}", parent, getpid(), now);

@@ -31,7 +31,7 @@ TEST(ControlGroup, ends_all_that_its_members_have_started_and_is_removed) {
   int status = 0;
   EXPECT_EQ(waitpid(child.pid, &status, 0), child.pid);
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-  // The other process is reaped by somebody else.
+  // This process does not reap the other process.
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
   bool removed = false;
   while (!(removed = group->remove()) && std::chrono::steady_clock::now() < deadline)

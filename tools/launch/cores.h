@@ -4,8 +4,8 @@
 
 namespace tutti {
 
-// Returns the logical cores that this process may run on. Those of one physical core are next to each other,
-// and so are those of one package.
+// Returns the logical cores that this process may run on. Logical cores of one physical core are next to each
+// other, and so are cores of one package.
 std::vector<int> usable_cores();
 
 // Returns the part of `cores` for worker `index` of `workers`: contiguous, and all parts differ by at most

@@ -73,8 +73,8 @@ std::vector<std::string> cuda_list(const std::string& text, size_t devices) {
   return gpus;
 }
 
-// Returns nullopt if the text leaves the decision to /dev. That is the case for "void", which turns the
-// container runtime off (CDI has then provided the devices), and for texts that only the runtime understands.
+// Returns nullopt if the device files in /dev decide: for "void", which turns the container runtime off (CDI
+// has then provided the devices), and for texts that only the runtime understands.
 std::optional<std::vector<std::string>> container_list(const std::string& text) {
   if (text == "none") return std::vector<std::string>();
   std::vector<std::string> given;
@@ -87,7 +87,7 @@ std::optional<std::vector<std::string>> container_list(const std::string& text) 
   return uuids ? given : first_indices(given.size());
 }
 
-// Returns true if there are GPUs without /dev/nvidia0: under WSL, or those of a Tegra.
+// Returns true if there are GPUs without /dev/nvidia0: under WSL, or on a Tegra.
 bool has_other_gpus(const std::filesystem::path& root) {
   std::error_code ignored;
   return std::filesystem::exists(root / "dev/dxg", ignored) ||

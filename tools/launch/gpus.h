@@ -20,9 +20,9 @@ namespace tutti {
 std::vector<std::string> visible_gpus(const Environment& environment,
                                       const std::filesystem::path& root = "/");
 
-// Logs a warning if `gpus`, a result of visible_gpus(), is not empty, but nothing shows that this machine has
-// a GPU: the variables are believed, since a driver may create its device files later, but if there is none,
-// the programs use CPUs without an error.
+// Logs a warning if `gpus`, a result of visible_gpus(), is not empty, but there is no sign that this machine
+// has a GPU. The variables are trusted, since a driver may create its device files later; but if there is no
+// GPU, the programs use CPUs without an error.
 void warn_of_missing_gpus(const std::vector<std::string>& gpus, const Log& log,
                           const std::filesystem::path& root = "/");
 

@@ -23,7 +23,8 @@ using std::chrono::milliseconds;
 constexpr milliseconds kLookAround{500};
 // The polling interval for processes whose end causes no event.
 constexpr milliseconds kMoment{10};
-// The time that a host launcher has for its report and its last lines, beyond the time of grace of its tasks.
+// The time that a host launcher has for its report and its last lines, in addition to the grace time of its
+// tasks.
 constexpr milliseconds kHostTime{10'000};
 
 // TF_CONFIG may put the chief into a job of its own.
@@ -38,7 +39,7 @@ std::vector<TaskPlan> plans_of(const std::vector<StartedHost>& hosts) {
   return plans;
 }
 
-// When the job is done: returns true for a task that was started again and waited for others that had ended.
+// When the job is done: returns true for a task that was restarted and waited for tasks that had ended.
 bool waited_in_vain(const Member& member) {
   return member.before() && member.outcome()->exit_code() == exit_code(ErrorKind::Timeout);
 }
@@ -196,7 +197,7 @@ void TaskGroup::take_signals() {
   while (const std::optional<Order> order = options_.orders->next()) obey(*order);
 }
 
-// The launcher that gave the order has told the user about it.
+// The launcher that gave the order has already printed a message.
 void TaskGroup::obey(const Order& order) {
   result_.interrupted = true;
   if (order.signal == SIGKILL) {
@@ -213,8 +214,9 @@ void TaskGroup::send_heartbeats() {
   for (const Member& member : members_) member.send(kHeartbeat);
 }
 
-// Passes the first signal on, and gives the tasks time to end in good order. A second signal, or one while
-// the group is ending anyway, kills them; but not SIGHUP, which comes twice when a terminal is closed.
+// Passes the first signal on, and gives the tasks time to end in good order. A second signal, or a signal
+// while the group is ending anyway, kills them; but not SIGHUP, which is sent twice when a terminal is
+// closed.
 void TaskGroup::interrupt(int signal) {
   if (signal == SIGPIPE) {
     lose_output();
@@ -246,7 +248,7 @@ void TaskGroup::lose_output() {
   stop(SIGTERM, options_.interrupt_grace);
 }
 
-// Handles all processes that have ended. Those that have failed are started again, if that is allowed.
+// Handles all processes that have ended. Failed tasks are restarted if that is allowed.
 void TaskGroup::reap() {
   take_children();
   if (failed_.empty() || may_be_a_consequence()) return;
@@ -312,9 +314,9 @@ TaskRole TaskGroup::role_of(const Member& member) const {
   return tasks_[static_cast<size_t>(&member - members_.data())].role;
 }
 
-// The training does not need its evaluator. One that is started again goes on with the next checkpoint.
+// The training does not need its evaluator. A restarted evaluator continues with the next checkpoint.
 void TaskGroup::lose_evaluator(Member& member) {
-  if (kill_at_ || evaluator_ended_) return;  // it was told to end
+  if (kill_at_ || evaluator_ended_) return;  // this process has ended it
   report_end(member);
   if (evaluator_restarts_ >= options_.evaluator_restarts) {
     say("{} is lost, and the job goes on without it", member.task());
@@ -338,15 +340,15 @@ void TaskGroup::replace_guardian() {
   }
 }
 
-// A task often notices that another task is gone before that task's process has ended. The user wants to read
-// the output of the latter, so that a mere complaint waits a second for its end.
+// A task often notices that another task is gone before that task's process has ended. The output of the task
+// that is gone explains the cause, so the failure of a task that only lost another one waits a second for it.
 bool TaskGroup::may_be_a_consequence() const {
   constexpr milliseconds kTimeToEnd{1000};
   return failed_.front()->outcome()->weight() == Outcome::kComplaint && anyone_running() && !kill_at_ &&
          restarts_ >= options_.restarts && Clock::now() < *failed_at_ + kTimeToEnd;
 }
 
-// Servers end by themselves after a program has used them. If it has not used them, this ends them.
+// Servers end by themselves after a program has used them. This ends servers that were not used.
 void TaskGroup::end_idle_servers() {
   constexpr milliseconds kTimeToEnd{5000};
   if (kill_at_) return;
@@ -359,9 +361,9 @@ void TaskGroup::end_idle_servers() {
   stop(SIGTERM, options_.failure_grace);
 }
 
-// Starts a failed task again, since the other tasks wait for it. There are two exceptions. If the chief has
-// stopped in good order, it has ended the run and also the servers. When the job is done, there is nothing to
-// return to. Returns false if the task counts as a failure.
+// Restarts a failed task, since the other tasks wait for it. There are two exceptions: if the chief has
+// stopped in good order, it has ended the run and also the servers; and when the job is done, a restarted
+// task would have nothing to do. Returns false if the task counts as a failure.
 bool TaskGroup::restart(Member& member) {
   if (kill_at_ || result_.interrupted || restarts_ >= options_.restarts) return false;
   const auto index = static_cast<size_t>(&member - members_.data());
@@ -383,15 +385,15 @@ bool TaskGroup::restart(Member& member) {
   return true;
 }
 
-// When the job is done: a server that is lost, or a restarted task that has waited in vain, does not count as
-// a failure, unless it had ended with an error of its own before.
+// When the job is done: a server that is lost, or a restarted task whose wait has timed out, does not count
+// as a failure, unless the task has failed before with another error.
 bool TaskGroup::is_excused(const Member& member) {
   say("{} is not restarted: the job is done", member.task());
   return role_of(member) == TaskRole::Server || (waited_in_vain(member) && !has_own_error(*member.before()));
 }
 
-// If the task has waited for others in vain, those that are stopped (SIGSTOP) are the cause, and not the
-// task. Kills them, so that they are restarted. Returns true if there are any.
+// If the task's wait for other tasks has timed out because some are stopped (SIGSTOP), kills the stopped
+// tasks, so that they are restarted. Returns true if there are any.
 bool TaskGroup::kill_stopped_for(const Member& failed) {
   const int code = failed.outcome()->exit_code();
   if (code != exit_code(ErrorKind::Timeout) && code != exit_code(ErrorKind::PeerLost)) return false;
@@ -413,7 +415,7 @@ void TaskGroup::start_again(size_t index, std::chrono::seconds pause) {
   start_due();
 }
 
-// Starts the tasks whose pause is over. Meanwhile the job may have ended without them.
+// Restarts the tasks whose pause is over, unless the job has ended without them meanwhile.
 void TaskGroup::start_due() {
   for (size_t index = 0; index < tasks_.size(); ++index) {
     if (!start_at_[index] || Clock::now() < *start_at_[index]) continue;
@@ -508,8 +510,8 @@ void TaskGroup::end_stopped(TaskRole role, std::optional<Clock::time_point>& sin
   since.reset();
 }
 
-// A process that waits in the kernel, for example for a file server or a driver that does not answer, does
-// not end at SIGKILL either.
+// SIGKILL does not end a process that waits in the kernel, for example for a file server or a driver that
+// does not answer.
 void TaskGroup::kill_overdue() {
   if (!kill_at_ || Clock::now() < *kill_at_) return;
   if (result_.interrupted && !std::exchange(said_that_it_kills_, true)) {
@@ -536,7 +538,7 @@ void TaskGroup::leave_behind(const std::string& who, pid_t pid, std::string_view
       state == 'D' ? ": it waits for a file server, a disk or a driver" : "");
 }
 
-// Ends the processes that tasks have started and left behind, and kills them if they do not end.
+// Ends the processes that tasks have started and not ended, and kills them if they do not end.
 void TaskGroup::end_strays() {
   const auto limit = kill_at_.value_or(Clock::now() + options_.failure_grace);
   ask_strays_to_end();
@@ -567,7 +569,7 @@ bool TaskGroup::anyone_running() const {
 }
 
 void TaskGroup::signal_all(int signal) const {
-  // Host launchers pass on what they are told (stop()), and SIGKILL is the end of the connection.
+  // Host launchers pass on signals (stop()); for SIGKILL the connection is closed.
   if (of_hosts() && signal != SIGKILL) return;
   for (const Member& member : members_) member.signal(signal);
 }

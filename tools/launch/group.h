@@ -21,9 +21,9 @@
 namespace tutti {
 
 // The role of a task. Servers and masters may use all cores, since they work while the workers wait; they
-// keep the state to which a worker that is started again comes back. An evaluator works beside all others,
-// who do not need it: the job goes on if it fails, and waits for it at the end. A host is no task, but the
-// host launcher of several.
+// keep the state with which a restarted worker continues. The other tasks do not need an evaluator: the job
+// continues if it fails, and waits for it at the end. A Host is not a task but the host launcher of several
+// tasks.
 enum class TaskRole { Worker, Server, Master, Evaluator, Host };
 
 // A process to be started for one task, and the variables that tell it which task it is.
@@ -34,10 +34,10 @@ struct TaskPlan {
 };
 
 struct GroupOptions {
-  // The maximum number of restarts of single tasks after a failure, for all tasks together. The next failure
+  // The maximum number of restarts of single tasks after a failure, for all tasks together. One more failure
   // ends the group.
   int restarts = 0;
-  int evaluator_restarts = 0;  // the same for the evaluator alone; its last failure ends nothing
+  int evaluator_restarts = 0;  // the same for the evaluator alone, whose failures do not end the group
   // The time from SIGTERM to SIGKILL after a task has failed.
   std::chrono::milliseconds failure_grace{2000};
   // The time from the user's signal to SIGKILL, for writing a checkpoint.
@@ -47,12 +47,12 @@ struct GroupOptions {
   // The time from SIGKILL until the launcher stops waiting for a process that hangs in the kernel.
   std::chrono::milliseconds kill_grace{10'000};
   // In a host launcher: the name of the host for messages, and the orders of the launcher that has started
-  // it.
+  // this process.
   std::string host = {};
   LauncherOrders* orders = nullptr;
 };
 
-// A host whose host launcher has its job.
+// A host whose host launcher has received its job.
 struct StartedHost {
   std::string name;
   Child launcher;
@@ -67,7 +67,7 @@ struct GroupResult {
 };
 
 // The processes of one job on this machine. When run() returns or throws, these processes and all that they
-// have started are gone, except for those that SIGKILL does not end; these are named on stderr.
+// have started are gone, except for processes that SIGKILL does not end, which are named on stderr.
 class TaskGroup {
  public:
   // The references must outlive the group.
@@ -144,7 +144,7 @@ class TaskGroup {
   std::optional<Clock::time_point> kill_at_;    // set when the group is being stopped
   int restarts_ = 0;
   std::vector<RestartPause> pauses_;                        // by task
-  std::vector<std::optional<Clock::time_point>> start_at_;  // by task: when one that has failed is restarted
+  std::vector<std::optional<Clock::time_point>> start_at_;  // by task: when a failed task is restarted
   std::optional<Clock::time_point> servers_alone_since_;
   bool servers_ended_ = false;  // by this process, so that their exit codes are ignored
   std::optional<Clock::time_point> workers_stopped_since_;

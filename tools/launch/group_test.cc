@@ -19,8 +19,8 @@ using std::chrono::milliseconds;
 using testing::ContainsRegex;
 using testing::HasSubstr;
 
-// Holds a process in the kernel, so that SIGKILL does not end it: this object is its tracer, which is asked
-// before the process may exit, and never answers. Once this object is destroyed, the process ends too.
+// Holds a process in the kernel, so that SIGKILL does not end it: this object is its tracer, and never lets
+// the process exit. Once this object is destroyed, the process ends too.
 class Holder {
  public:
   // Waits for the process whose number is in the file `pid`, then creates the file `held`, or `refused` on

@@ -69,8 +69,8 @@ Scan kill_marked(const std::string& mark) {
   return scan;
 }
 
-// A process has no environment for a moment during exec, and most waits in the kernel are short: after no
-// process is found any more, keeps scanning for a while.
+// A process has no environment for a moment during exec, and most waits in the kernel are short. Therefore
+// keeps scanning for a while after the last process was found.
 void kill_all_marked(const std::string& mark) {
   constexpr std::chrono::seconds kLookAgain{5};
   const auto end = steady_clock::now() + kLongestKilling;
@@ -96,7 +96,7 @@ Guardian::Guardian(const GuardedJob& job, int keep, std::vector<std::string> pro
 }
 
 void Guardian::start() {
-  // SIGCONT: so that it works even if it is stopped when this process dies.
+  // SIGCONT lets the guardian work even if it is stopped when this process dies.
   ChildOptions options{.output = ChildOutput::Talk, .keep = keep_, .death_signal = SIGCONT};
   const Environment environment = Environment::of_process();
   for (const auto& [name, value] : environment.variables())
@@ -123,7 +123,7 @@ Guardian::~Guardian() {
   }
 }
 
-// The launcher ends its guardian by a signal, so that the end of the stream means the launcher's death.
+// The launcher ends its guardian by a signal, so the end of the stream means that the launcher has died.
 int guardian_command(const std::vector<std::string>& arguments) {
   if (arguments.size() != 2)
     fail(ErrorKind::InvalidArgument, "tutti {}: this command is for `tutti run` alone", kGuardian);

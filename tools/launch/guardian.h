@@ -15,18 +15,20 @@ inline constexpr const char* kGuardian = "run-guardian";
 
 // How a guardian recognises the processes of its job.
 struct GuardedJob {
-  // "NAME=value", a variable in the environment of each of them, which also a job inside it has.
+  // "NAME=value", a variable in the environment of each of them. Jobs that a process of this job starts have
+  // it
+  // too.
   std::string mark;
   // The folder of their control group. "" if they have none: then only the mark identifies them, since after
-  // the launcher's death they are no longer its children.
+  // the launcher's death they have another parent.
   std::string group;
 };
 
-// The guardian as the launcher sees it. Not thread-safe.
+// The launcher's handle of its guardian. Not thread-safe.
 class Guardian {
  public:
-  // `keep` is a descriptor that stays open until the guardian has ended; -1: none. `program` is another
-  // one in place of `tutti run-guardian`, for tests; it gets the same arguments.
+  // `keep` is a descriptor that stays open until the guardian has ended; -1: none. `program` is for tests: it
+  // is started in place of `tutti run-guardian`, with the same arguments.
   explicit Guardian(const GuardedJob& job, int keep = -1, std::vector<std::string> program = {});
   // Ends the guardian, even if it is stopped.
   ~Guardian();
@@ -34,9 +36,9 @@ class Guardian {
   Guardian& operator=(const Guardian&) = delete;
 
   pid_t pid() const { return pid_; }
-  // Starts another one after the guardian was killed and has been reaped.
+  // Starts a new guardian after the guardian was killed and has been reaped.
   void replace();
-  // Lets it end the job, as after the death of this process.
+  // Makes the guardian end the job, as if this process had died.
   void let_go();
 
  private:
@@ -48,7 +50,7 @@ class Guardian {
   FileDescriptor leash_;  // the guardian's stdin, which ends with this process
 };
 
-// The main function of the guardian: takes what the command line says after kGuardian.
+// The main function of the guardian. The arguments are those after kGuardian on the command line.
 int guardian_command(const std::vector<std::string>& arguments);
 
 }  // namespace tutti

@@ -14,15 +14,15 @@
 #include "tutti/cluster/cluster_spec.h"
 #include "tutti/cluster/identity.h"
 
-// The messages between `tutti run -H` and the host launchers, which it starts on the hosts, over the standard
-// streams of the latter. The host launcher first prints a HostReady, then reads a HostJob and
-// orders, and at the end prints its exit code; everything else that it prints is output. One line each.
+// The messages between `tutti run -H` and the host launchers that it starts on the hosts, over the standard
+// streams of the host launchers. A host launcher first prints a HostReady, then reads a HostJob and orders,
+// and at the end prints its exit code; each is one line. Everything else that it prints is output.
 namespace tutti {
 
 // The hidden command of the host launcher. Its only argument is the number of tasks.
 inline constexpr const char* kHostLauncher = "run-host";
-// The first word of the lines that are not output. No task can print such a line, since its own lines have a
-// prefix.
+// The first word of the lines that are not output. No task can print such a line, since the lines of tasks
+// have a prefix.
 inline constexpr std::string_view kHostMark = "tutti-run-host/1 ";
 
 struct HostReady {
@@ -45,7 +45,7 @@ struct HostJob {
   int evaluator_restarts = 0;
 };
 
-// Ends the tasks: by this signal, and by SIGKILL after the time of grace.
+// Ends the tasks: by this signal, and by SIGKILL after the grace time.
 struct Order {
   int signal = 0;
   std::chrono::milliseconds grace{0};
@@ -57,11 +57,12 @@ std::string to_line(const HostJob& job);
 std::string to_line(const Order& order);
 std::string end_line(int exit_code);
 
-// Parses a line of a host launcher, nullopt if it is none of that kind. A damaged message is a DataLoss.
+// Parses a line of a host launcher. Returns nullopt if it is not a message of this kind. A damaged message is
+// a DataLoss.
 std::optional<HostReady> read_ready(std::string_view line);
 std::optional<int> read_end(std::string_view line);
 
-// Reads a message of JSON by this function. A field that is missing or of another type is a DataLoss.
+// Reads a message in JSON by this function. A field that is missing or of another type is a DataLoss.
 template <class Read>
 auto parse_message(std::string_view text, const Read& read) {
   constexpr const char* kWhat = "the message of a launcher";
@@ -73,7 +74,7 @@ auto parse_message(std::string_view text, const Read& read) {
   }
 }
 
-// Sent if there is nothing to say, so that the host launcher notices a connection that was cut.
+// Sent if there is no other message, so that the host launcher notices a broken connection.
 inline constexpr std::string_view kHeartbeat = "\n";
 inline constexpr std::chrono::seconds kHeartbeatInterval{10};
 
@@ -87,7 +88,9 @@ class LauncherOrders {
   int descriptor() const { return lost_ ? -1 : descriptor_; }
   // Waits for the job. Throws PeerLost if the launcher does not send it in time.
   HostJob await_job(std::chrono::milliseconds patience);
-  // Returns the next order, if there is one, without waiting. A connection that was lost gives one SIGKILL.
+  // Returns the next order, if there is one, without waiting. After the connection was lost, returns the
+  // order
+  // SIGKILL once.
   std::optional<Order> next();
 
  private:

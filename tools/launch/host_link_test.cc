@@ -101,7 +101,7 @@ TEST_F(Link, orders_come_one_by_one_and_the_end_of_the_stream_is_one_to_kill) {
   expect_kill(orders);
 }
 
-// A connection that was cut is not at its end, but silent.
+// A broken connection does not end, but is silent.
 TEST_F(Link, silence_is_an_order_to_kill) {
   LauncherOrders orders(read_end_.get(), milliseconds(0));
   usleep(1000);

@@ -29,8 +29,7 @@ template <class... Args>
   fail(ErrorKind::InvalidArgument, "tutti run: -H {}", fmt::format(text, std::forward<Args>(args)...));
 }
 
-// Excludes everything that ssh, or the shell that it starts on the other host, could take for a flag or a
-// command.
+// Excludes names that ssh, or the shell that it starts on the other host, could take for a flag or a command.
 bool is_host(std::string_view text) {
   return !text.empty() && text.front() != '-' && std::all_of(text.begin(), text.end(), [](unsigned char c) {
     return std::isalnum(c) != 0 || c == '.' || c == '-' || c == '_';

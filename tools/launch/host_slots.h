@@ -34,7 +34,7 @@ struct ForwardedVariables {
   Environment environment;                   // this environment with the values of NAME=VALUE set
 };
 
-// The variable of the launcher itself that names the command to reach other hosts. Programs do not know it.
+// The variable with the command to reach other hosts. It is for the launcher only; programs do not accept it.
 inline constexpr const char* kRshVariable = "TUTTI_RSH";
 
 // Leaves out kRshVariable. Throws InvalidArgument if a name is not a valid variable name or is given twice,
@@ -45,8 +45,8 @@ ForwardedVariables forward_variables(const std::vector<std::string>& words, cons
 // may have set them.
 Environment without_identity(const Environment& environment);
 
-// Returns the variables for the tasks on other hosts: those of -x, and our own (TUTTI_*) except for those
-// that say which task a process is.
+// Returns the variables for the tasks on other hosts: the variables of -x, and Tutti's (TUTTI_*) except for
+// those that say which task a process is.
 std::map<std::string, std::string> variables_to_forward(const ForwardedVariables& variables);
 
 // Quotes a word for a POSIX shell if necessary.

@@ -112,7 +112,7 @@ const std::string& JobHosts::first_address() const {
 
 std::string JobHosts::fingerprint() const {
   Sha256 hash;
-  // Hashes by rank and not as written: TF_CONFIG may list the jobs in another order on every host.
+  // Hashes the hosts in the order of their ranks: TF_CONFIG may list the jobs in another order on every host.
   for (size_t host = 0; host < row_.size(); ++host) hash.update(as_bytes(name_of(host) + "\n"));
   return hash.hex();
 }

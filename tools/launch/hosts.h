@@ -36,11 +36,11 @@ class JobHosts {
   // Equal for two launchers exactly if their TF_CONFIGs name the same hosts.
   std::string fingerprint() const;
 
-  // The cluster with `workers[i]` tasks on host i. The first task of a host keeps its name and address. The
-  // others follow it in rank and get the next free ports after its own; those of a chief's host are workers,
-  // since there can be only one chief.
+  // Returns the cluster with `workers[i]` tasks on host i. The first task of a host keeps its name and
+  // address. The others follow it in rank and get the next free ports after its port; on the chief's host
+  // they are workers, since there can be only one chief.
   Spread spread(const std::vector<int>& workers) const;
-  // TF_CONFIG for a task of the larger cluster; its other entries stay as they are.
+  // Returns the TF_CONFIG of a task of the larger cluster; its other entries stay as they are.
   std::string config_for(const ClusterSpec& cluster, const Task& task) const;
 
  private:

@@ -22,8 +22,8 @@ bool contains(const std::vector<pid_t>& pids, pid_t pid) {
   return std::find(pids.begin(), pids.end(), pid) != pids.end();
 }
 
-// The time makes it unique, since process numbers are reused. The name is unique too, so that the processes
-// of a job inside another one, as of `tutti run` in a sweep, keep the marks of both.
+// The time makes the value unique, since process numbers are reused. The name is unique too, so that the
+// processes of a nested job, such as `tutti run` in a sweep, keep the marks of both jobs.
 std::string new_mark() {
   const auto now = std::chrono::system_clock::now().time_since_epoch().count();
   return fmt::format("_TUTTI_JOB_{}_{}=1", getpid(), now);
@@ -56,8 +56,7 @@ void JobWatch::enrol(ChildOptions& child) const {
   if (group_) child.group = group_->entrance();
 }
 
-// A process may be missed while it is handed over to another parent: therefore looks a second time if it
-// finds none.
+// A process may be missed while it gets a new parent: therefore looks a second time if it finds none.
 std::vector<ProcessState> JobWatch::living(const std::vector<pid_t>& but) const {
   constexpr useconds_t kSecondLook = 2000;
   std::vector<ProcessState> found = seen(but);

@@ -13,23 +13,23 @@
 
 namespace tutti {
 
-// The processes of a job: everything that this process has started by options of enrol(), and what these have
-// started, at any depth and with any environment. While this process lives, it finds them as its descendants:
-// a process whose parent ends becomes a child of this one (a "subreaper"). If it dies, its guardian kills
+// The processes of a job: all processes that this process has started with options of enrol(), and their
+// descendants, with any environment. While this process lives, it finds them as its descendants: a process
+// whose parent ends becomes a child of this process (a "subreaper"). If this process dies, its guardian kills
 // them. Not thread-safe.
 class JobWatch {
  public:
   // Children that this process has already do not belong to the job. The arguments are those of Guardian.
   explicit JobWatch(int keep = -1, std::vector<std::string> guardian = {});
-  // Ends the guardian, unless there are still processes in the control group: it kills these as soon as they
-  // can be killed, and removes the group.
+  // Ends the guardian, unless there are still processes in the control group: then the guardian kills them as
+  // soon as they can be killed, and removes the group.
   ~JobWatch();
   JobWatch(const JobWatch&) = delete;
   JobWatch& operator=(const JobWatch&) = delete;
 
   // Makes a child a member of the job.
   void enrol(ChildOptions& child) const;
-  // Returns the processes of the job, without these, and without those that have ended and wait to be reaped.
+  // Returns the processes of the job, except for `but` and for ended processes that wait to be reaped.
   std::vector<ProcessState> living(const std::vector<pid_t>& but = {}) const;
   // Sends SIGKILL to all of them.
   void kill_all(const std::vector<pid_t>& but = {}) const;

@@ -78,7 +78,7 @@ Environment with_secret(const Environment& environment, bool alone) {
   return Environment(std::move(variables));
 }
 
-// Goes to the folder of the first launcher, so that relative paths mean the same.
+// Changes to the working folder of the first launcher, so that relative paths have the same meaning.
 void enter(const std::string& directory, const Environment& environment, const Log& log) {
   std::error_code error;
   std::filesystem::current_path(directory, error);
@@ -91,7 +91,7 @@ void enter(const std::string& directory, const Environment& environment, const L
 
 HostReady ready_with(const HeldPorts& ports, const Environment& environment) {
   HostReady ready{std::string(version()), ports.numbers(), "", ""};
-  // "CLIENT PORT SERVER PORT". An address with a zone ("fe80::1%eth0") means nothing to other hosts.
+  // "CLIENT PORT SERVER PORT". An address with a zone ("fe80::1%eth0") is not valid on other hosts.
   const std::vector<std::string> words = split(environment.get("SSH_CONNECTION").value_or(""), ' ');
   const bool usable = words.size() == 4 && words[0].find('%') == std::string::npos;
   if (usable) ready.client_address = words[0];

@@ -23,20 +23,19 @@ struct LaunchOptions {
   int servers = 0;             // parameter servers besides the workers, on the first host
   bool master = false;         // one more task, which drives the workers
   bool evaluator = false;      // one more task, which evaluates beside the training
-  int restarts = 0;            // after a failure: of the whole group; with servers or a master, of a task
+  int restarts = 0;            // after a failure: of all tasks; with servers or a master, of the failed task
   std::optional<PortRange> ports = {};               // for the tasks; nullopt: any
   std::optional<NodeOptions> nodes = {};             // nullopt: TF_CONFIG, or this machine alone
   std::chrono::milliseconds start_timeout{300'000};  // for the launchers of the other hosts to connect
   bool insecure = false;  // listen to the launchers of other hosts even without a secret
 };
 
-// Runs `command` as the workers of one job on this machine and returns the exit code for this process: that
-// of the first failure, or 0. With `nodes`, or if TF_CONFIG names hosts, a launcher must run on each host,
-// and the workers of all hosts form one job. A server or evaluator that TF_CONFIG names is one process.
-// Handles the signals of this process meanwhile. The tasks get a new secret that nobody else knows, unless
-// TUTTI_SECRET is set, or launchers of other hosts take part. When it returns, all processes that it has
-// started have ended, except for those that SIGKILL does not end; if this process is killed, a guardian
-// process kills them.
+// Runs `command` as the workers of one job on this machine. Returns the exit code for this process: the exit
+// code of the first failure, or 0. With `nodes`, or if TF_CONFIG names hosts, a launcher must run on each
+// host, and the workers of all hosts form one job. A server or evaluator that TF_CONFIG names is one process.
+// Handles the signals of this process meanwhile. The tasks get a new random secret, unless TUTTI_SECRET is
+// set or launchers of other hosts take part. When it returns, all processes that it has started have ended,
+// except for those that SIGKILL does not end; if this process is killed, a guardian process kills them.
 int launch(const std::vector<std::string>& command, const Environment& environment,
            const LaunchOptions& options = {});
 
@@ -54,7 +53,7 @@ int launch_on_hosts(const std::vector<HostSlots>& hosts, const std::vector<std::
 // The host launcher: prints that it is ready, reads its job from standard input and runs it.
 int launch_for_host(int tasks, const std::optional<PortRange>& ports, const Environment& environment);
 
-// Returns the launcher's own log. TUTTI_LOG_LEVEL sets its level, as for programs.
+// Returns the log of the launcher. TUTTI_LOG_LEVEL sets its level, as for programs.
 Log launcher_log(const Environment& environment);
 
 }  // namespace tutti

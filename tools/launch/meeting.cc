@@ -26,20 +26,20 @@ namespace {
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-// The pause between two looks at the table, or attempts to find it.
+// The pause between two reads of the board, or attempts to connect to it.
 constexpr milliseconds kPause{50};
 // The time for one attempt to connect. Signals wait for its end.
 constexpr milliseconds kAttempt{1000};
-// The time that others have to hear the answer, and to leave.
+// The time that the other launchers have to read the answer and to disconnect.
 constexpr milliseconds kFarewell{5000};
 constexpr size_t kMostNamed = 20;
 constexpr const char* kPurpose = "launchers";
 
-// The keys of the table. The first launcher sets the terms, and the answer, which is "" if it ends without
-// one; the others hold their offers.
+// The keys of the board. The first launcher sets the terms, and the answer, which is "" if it ends without an
+// answer; the others hold their offers.
 constexpr const char* kTerms = "terms";
 constexpr const char* kAnswer = "answer";
-constexpr const char* kRefused = "refused";  // the last launcher that does not fit, and why
+constexpr const char* kRefused = "refused";  // the last launcher that was refused, and why
 std::string offer_key(size_t host) { return fmt::format("offer/{}", host); }
 
 // Identifies this process in messages.
@@ -59,7 +59,7 @@ HostOffer offer_in(const Json& json) {
   return offer;
 }
 
-// One launcher at a meeting. The same table serves all of them, and they look into it again and again.
+// One launcher at a meeting. All launchers use the same board, and poll it.
 class Participant {
  public:
   Participant(const Meeting& meeting, const HostOffer& own, const MeetingOptions& options,
@@ -90,12 +90,12 @@ class Participant {
   const MeetingOptions& options_;
   SignalPipe& signals_;
   const Log& log_;
-  const std::string word_;  // what this launcher says of itself, unlike any other one
+  const std::string word_;  // this launcher's entry on the board, with a unique id
   const Clock::time_point deadline_ = Clock::now() + options_.timeout;
 
   std::set<size_t> noticed_ = {};  // the hosts that have come
   std::string refused_;            // the value of kRefused that was reported
-  std::string trouble_;            // why the last attempt to find the table has failed
+  std::string trouble_;            // why the last attempt to connect to the board has failed
   bool failed_ = false;            // for good
   std::mutex mutex_;
   std::string stranger_;  // the last client that was not a launcher; guarded by mutex_
@@ -134,8 +134,8 @@ MeetingResult Participant::host() {
       return {.signal = signal};
     }
   }
-  // As soon as the others have their answer, workers may connect to this port. They must find the first
-  // worker there or nobody.
+  // As soon as the other launchers have their answer, workers may connect to this port. By then nothing but
+  // the first worker may listen there.
   table.stop_listening();
   if (const std::string left = missing(table); !left.empty()) {
     table.set(kAnswer, "");
@@ -149,12 +149,12 @@ MeetingResult Participant::host() {
     answer["offers"].push_back(
         parse_message(*table.peek(offer_key(host)), [](const Json& json) { return json.at("offer"); }));
   table.set(kAnswer, answer.dump());
-  // The side that closes a TCP connection first keeps its port for a minute. This port is needed at once:
-  // the table's destructor waits until the others have left.
+  // The side that closes a TCP connection first keeps its port for a minute. This port is needed at once, so
+  // the destructor of the board waits until the other launchers have disconnected.
   return result_in(answer.dump());
 }
 
-// Logs who has come, and who was refused.
+// Logs which launchers have come, and which were refused.
 void Participant::take_notice(comm::Rendezvous& table) {
   for (size_t host = 1; host < meeting_.hosts.size(); ++host) {
     const auto word = table.peek(offer_key(host));
@@ -204,7 +204,7 @@ std::shared_ptr<comm::Rendezvous> Participant::try_to_find() {
   return nullptr;
 }
 
-// Returns nullopt if the table ends without an answer.
+// Returns nullopt if the board ends without an answer.
 std::optional<MeetingResult> Participant::take_part(comm::Rendezvous& table) {
   while (true) {
     require_to_fit(table);
@@ -216,7 +216,7 @@ std::optional<MeetingResult> Participant::take_part(comm::Rendezvous& table) {
   }
 }
 
-// Offers what this host has, as long as it is connected.
+// Puts this host's offer on the board. It stays there as long as this launcher is connected.
 void Participant::require_to_fit(comm::Rendezvous& table) {
   const auto refuse = [&](const std::string& why) {
     table.set(kRefused, fmt::format("{}: {}", this_launcher(), why));

@@ -21,7 +21,7 @@ struct HostOffer {
   bool operator==(const HostOffer&) const = default;
 };
 
-// Where and how the launcher of a host meets the others.
+// The place and the terms at which the launcher of a host meets the launchers of the other hosts.
 struct Meeting {
   std::vector<std::string> hosts = {};  // their names, for messages: "worker/1 (node7:2222)"
   size_t own = 0;                       // the index of this host
@@ -43,9 +43,9 @@ struct MeetingOptions {
   std::chrono::milliseconds timeout{300'000};
 };
 
-// Exchanges the offers of the launchers of all hosts. The launcher of the first host serves a table at its
-// address (comm/table), until all others have come there, and frees the port before it answers them, since
-// workers may listen there next. A launcher that disconnects before all have come may come again.
+// Exchanges the offers of the launchers of all hosts. The launcher of the first host serves a board at its
+// address (comm/table) until all others have connected. It frees the port before it answers them, since
+// workers may listen there next. A launcher that disconnects before all have connected may connect again.
 //   Timeout          not all came in time; all that did name the missing ones
 //   InvalidArgument  the terms or the secret are not the same on all hosts, or an index is taken
 //   Overloaded       the port is in use
@@ -55,7 +55,7 @@ MeetingResult meet(const Meeting& meeting, const HostOffer& own, const MeetingOp
 
 // Returns the next signal other than SIGCHLD.
 std::optional<int> next_stop_signal(SignalPipe& signals);
-// Waits, but not beyond the deadline, and returns a signal that has come.
+// Waits at most until the deadline. Returns a signal if one has been received.
 std::optional<int> await_signal(SignalPipe& signals, std::chrono::steady_clock::time_point deadline);
 
 }  // namespace tutti

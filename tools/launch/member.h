@@ -15,7 +15,7 @@
 namespace tutti {
 
 // One task of a group: its process and its output, in which every line is prefixed with the task's name. Or
-// the host launcher of a host (host_link.h), whose lines are passed on as they are; its orders go to its
+// the host launcher of a host (host_link.h): its lines are passed on as they are, and it reads orders from
 // stdin.
 class Member {
  public:
@@ -28,24 +28,24 @@ class Member {
   const std::optional<Outcome>& outcome() const { return outcome_; }
   void ended(Outcome outcome) { outcome_ = outcome; }
   double seconds() const;
-  // How the task ended before it was started again; nullopt if it was not.
+  // The outcome before the task was restarted; nullopt if it was not restarted.
   const std::optional<Outcome>& before() const { return before_; }
   void set_before(const Outcome& before) { before_ = before; }
 
   // The pipes that are still open and may be read from, for poll(2).
   std::vector<int> descriptors() const;
-  // Passes on some of the output that has arrived, without waiting. Passes on nothing if the output is full.
+  // Passes on some of the received output, without waiting. Passes on nothing if the output is full.
   void pass_on();
-  // Passes on everything that has arrived by now, including a last line without a newline.
+  // Passes on all output received so far, including a last line without a newline.
   void finish_output();
   // Sends a signal to the process group that the process leads, if the process still runs.
   void signal(int number) const;
 
   // Returns true for the host launcher of a host.
   bool is_host() const { return orders_.get() >= 0; }
-  // Sends an order or a heartbeat to a host launcher. It is lost if the host does not take it at once.
+  // Sends an order or a heartbeat to a host launcher. It is dropped if it cannot be sent at once.
   void send(std::string_view line) const;
-  // The exit code that a host launcher has printed at its end. It has reported all that there is to say.
+  // The exit code that a host launcher has printed at its end, after it has reported the cause itself.
   std::optional<int> reported_end() const { return reported_end_; }
 
   const std::deque<std::string>& last_lines() const { return last_lines_; }

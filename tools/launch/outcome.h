@@ -16,8 +16,8 @@ class Outcome {
   int signal() const;     // requires killed()
   int exit_code() const;  // 128 + signal if killed(), as in shells
 
-  // Returns true if the task has ended by itself after SIGTERM, SIGINT or SIGHUP, with exit code 143, 130 or
-  // 129.
+  // Returns true if the task has ended by itself after SIGTERM, SIGINT or SIGHUP, that is, with exit code
+  // 143, 130 or 129.
   bool interrupted() const;
 
   // Returns "was killed by SIGSEGV (Segmentation fault)", "ended with exit code 11 (Timeout)" or the like.

@@ -5,8 +5,8 @@
 
 namespace tutti {
 
-// Buffers the output of this process, so that it never waits for a slow reader, such as a pager or a stopped
-// terminal. Drops output if the reader is gone. Not thread-safe.
+// Buffers the output of this process, so that the process never waits for a slow reader, such as a pager or a
+// stopped terminal. Drops output if the reader is gone. Not thread-safe.
 class Output {
  public:
   explicit Output(int descriptor) : descriptor_(descriptor) {}

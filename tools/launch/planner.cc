@@ -199,7 +199,7 @@ std::vector<TaskPlan> plan_tasks(const ClusterSpec& cluster, const std::vector<T
     if (plan.role == TaskRole::Server || plan.role == TaskRole::Master) {
       plan.variables["CUDA_VISIBLE_DEVICES"] = "";
     } else {
-      give_gpu(next_gpu++, gpus, plan);  // the evaluator's is idle, or that of a worker
+      give_gpu(next_gpu++, gpus, plan);  // an evaluator gets an idle GPU, or shares the GPU of a worker
     }
   }
   return plans;

@@ -37,16 +37,16 @@ struct Plan {
   std::optional<int> signal;  // that this process received meanwhile; there are no tasks then
 };
 
-// Decides which tasks this launcher starts, and which ports and which GPU each of them has. It must exist as
-// long as they.
+// Decides which tasks this launcher starts, and which ports and which GPU each of them has. It must outlive
+// the tasks, since it reserves their ports.
 class Planner {
  public:
   // Logs a line if the numbers of workers and GPUs differ. Throws InvalidArgument if it would have to listen
   // to other hosts without a secret.
   Planner(const Environment& environment, const LaunchOptions& options, const Log& log);
 
-  // Must be called for every start of the job. Meets the launchers of the other hosts, if there are any,
-  // which come to the meeting when their former tasks have ended.
+  // Must be called for every start of the job. Meets the launchers of the other hosts, if there are any; they
+  // come to the meeting when their former tasks have ended.
   Plan plan(SignalPipe& signals) const;
   // Returns true if the launchers of other hosts start tasks of the same job.
   bool has_other_hosts() const { return meeting_ && meeting_->hosts.size() > 1; }

@@ -46,7 +46,7 @@ std::vector<ProcessState> all_processes() {
 int send_signal(const ProcessState& process, int signal) {
   const FileDescriptor handle(pidfd_open(process.pid, 0));
   if (handle.get() < 0) return errno;
-  // From here on, the handle leads to one process. It is the right one if it started at the same time.
+  // From here on, the handle refers to one process. It is the wanted process if it started at the same time.
   const auto now = process_state(process.pid);
   if (!now || now->started != process.started) return ESRCH;
   return pidfd_send_signal(handle.get(), signal, nullptr, 0) == 0 ? 0 : errno;

@@ -26,7 +26,8 @@ std::vector<ProcessState> all_processes();
 // Sends a signal to this process, and never to another one that has got its pid since. Returns 0 or errno.
 int send_signal(const ProcessState& process, int signal);
 
-// Tells where a process in state 'D' waits: " in nfs_wait_bit_killable", or "" if the kernel does not tell.
+// Returns where a process in state 'D' waits: " in nfs_wait_bit_killable", or "" if the kernel does not say
+// it.
 std::string wait_channel(pid_t pid);
 
 }  // namespace tutti

@@ -6,8 +6,8 @@
 namespace tutti {
 
 // The pauses before restarts of one task or job: none before the first, then 1 s, 2 s, 4 s and so on, at most
-// a minute, so that a failure that comes back at once does not load the machine and fill the log. After a
-// start that has lasted longer than a minute, it begins again without a pause.
+// a minute, so that repeated failures do not load the machine and fill the log. After a start that has lasted
+// longer than a minute, the sequence begins again without a pause.
 class RestartPause {
  public:
   // Returns the pause after a start that has failed after `lasted`.

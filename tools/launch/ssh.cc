@@ -37,7 +37,7 @@ using std::chrono::milliseconds;
 
 // The time for a host launcher that is ready to take its job.
 constexpr milliseconds kTakeTime{30'000};
-// The time from closing its streams to its end, and between two looks.
+// The time that a process has to end after it has closed its streams, and the interval between two checks.
 constexpr milliseconds kEndTime{1000};
 constexpr useconds_t kBetweenLooks = 10'000;
 // The maximum length of a line of a login shell or of ssh that is quoted in an error.
@@ -80,7 +80,7 @@ class StartingHost {
     return !ready_ && child_.out.get() < 0 && child_.err.get() < 0;
   }
 
-  // Waits for the end of the process, which has closed its streams; kills it if it goes on without them.
+  // Waits for the end of the process, which has closed its streams; kills it if it does not end.
   int exit_code() {
     const auto deadline = deadline_after(kEndTime);
     int status = 0;
@@ -95,7 +95,7 @@ class StartingHost {
   // The last line that was printed before the host launcher was ready.
   const std::string& last_line() const { return last_line_; }
 
-  // Returns false if the host launcher does not take all in time, or if a `signal` comes.
+  // Returns false if the host launcher does not read everything in time, or if a `signal` is received.
   bool send(std::string_view text, SignalPipe& signals, std::optional<int>& signal) const {
     const auto deadline = deadline_after(kTakeTime);
     while (!text.empty()) {
@@ -155,8 +155,8 @@ class HostsStarter {
     ChildOptions child{.output = ChildOutput::Talk};
     for (const auto& [name, value] : environment.variables())
       child.environment.push_back(fmt::format("{}={}", name, value));
-    // They get no mark of the job: each has a guardian of its own, which the guardian of this process must
-    // spare.
+    // Host launchers get no mark of the job: each has a separate guardian, and the guardian of this process
+    // must not kill these.
     for (const HostSlots& host : hosts) {
       const bool here = is_this_host(host.host);
       const int tasks = host.slots + (hosts_.empty() ? more_tasks(options_) : 0);
@@ -194,7 +194,7 @@ class HostsStarter {
 
   std::optional<int> signal() const { return signal_; }
 
-  // Returns nothing if a signal comes meanwhile.
+  // Returns an empty list if a signal is received meanwhile.
   std::vector<StartedHost> give_jobs(const std::vector<std::string>& command,
                                      const std::map<std::string, std::string>& variables) {
     HostJob job{.host = {},
@@ -275,8 +275,8 @@ class HostsStarter {
     fail(ErrorKind::InvalidArgument, "tutti run: host {}: {} ({})", host.name(), advice, quote);
   }
 
-  // The addresses at which ssh has reached the hosts are good for the workers, too, even if a host is named
-  // by an alias of ssh's configuration. Without them the names must be known on all hosts.
+  // Workers can use the addresses at which ssh has reached the hosts, even if a host is named by an alias of
+  // ssh's configuration. Without these addresses, the names must be known on all hosts.
   std::string address_of(const StartingHost& host) const {
     const bool alone = hosts_.size() == 1;
     if (host.here() && alone) return "127.0.0.1";
@@ -298,7 +298,7 @@ class HostsStarter {
   const RemoteShell& shell_;
   const LaunchOptions& options_;
   SignalPipe& signals_;
-  std::optional<int> signal_;  // that came while the jobs were given
+  std::optional<int> signal_;  // received while the jobs were sent
   const std::string directory_ = std::filesystem::current_path().string();
   std::deque<StartingHost> hosts_;
 };
@@ -316,8 +316,9 @@ RemoteShell RemoteShell::of(const std::string& command, std::string tutti) {
 
 bool RemoteShell::is_ssh() const { return std::filesystem::path(words.front()).filename() == "ssh"; }
 
-// ssh must not ask for a password, since nobody sees the question, must not need a terminal, and must notice
-// within a minute that the other host is gone. An option that the user gives comes first and so prevails.
+// ssh must not ask for a password, since the user does not see the question, must not need a terminal, and
+// must notice within a minute that the other host is gone. An option that the user gives comes first and so
+// takes precedence.
 std::vector<std::string> RemoteShell::command(const std::string& host,
                                               const std::vector<std::string>& launcher) const {
   std::vector<std::string> all = words;

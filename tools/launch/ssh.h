@@ -21,20 +21,20 @@ struct RemoteShell {
   // Splits `command` at spaces; "" means ssh, and "" for `tutti` the path of this program.
   static RemoteShell of(const std::string& command, std::string tutti);
   bool is_ssh() const;
-  // The command line that starts a host launcher, with these arguments, there. It has no secret, nor anything
-  // of the job.
+  // Returns the command line that starts a host launcher with these arguments on `host`. It contains neither
+  // the secret nor any other data of the job.
   std::vector<std::string> command(const std::string& host, const std::vector<std::string>& launcher) const;
 };
 
 struct HostsStart {
   std::vector<StartedHost> hosts;
-  std::optional<int> signal;  // that this process received meanwhile; the host launchers are gone then
+  std::optional<int> signal;  // received meanwhile; all host launchers have then been ended
 };
 
-// Starts a host launcher on each host, waits until all are ready, and gives them the tasks of a new launch of
+// Starts a host launcher on each host, waits until all are ready, and sends them the tasks of a new launch of
 // the job. The first host has the servers, the master and the evaluator besides its workers. Throws an error
-// of one line that names the host if one cannot be reached, has no `tutti` of this version at that path, or
-// is not ready within `options.start_timeout`; the others are gone then, too.
+// that names the host if one cannot be reached, has no `tutti` of this version at that path, or is not ready
+// within `options.start_timeout`; the other host launchers have then been ended.
 HostsStart start_hosts(const std::vector<HostSlots>& hosts, const std::vector<std::string>& command,
                        const ForwardedVariables& variables, const RemoteShell& shell,
                        const LaunchOptions& options, SignalPipe& signals);

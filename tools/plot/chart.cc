@@ -138,7 +138,7 @@ class ChartDrawing {
   }
 
   void add_title(double width) {
-    constexpr double kBold = 1.1;  // as much wider are bold letters
+    constexpr double kBold = 1.1;  // the width of bold letters relative to others
     const double room = std::max(0.0, width - width_of(chart_.note) - kMargin);
     to_.add("<text class=\"title\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n", left_, top_ - 16,
             fitted(chart_.title, room / kBold));
@@ -171,7 +171,7 @@ class ChartDrawing {
     return std::equal(one.points.begin(), one.points.end(), other.points.begin(), other.points.end(), near);
   }
 
-  // As many later lines lie on this one, so much wider it is.
+  // The line is wider, the more later lines lie on it.
   double width_of_line(size_t index) const {
     constexpr double kEach = 3;
     constexpr ptrdiff_t kMost = 3;

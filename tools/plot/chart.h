@@ -53,8 +53,8 @@ struct Chart {
 
 // Returns a drawing of the charts, two in a row. `names` is a legend above them, with the names of the
 // colours 0, 1 and so on. Of lines with more points than the chart has columns, the least and the greatest
-// value of each column are drawn. Of lines that lie on each other everywhere, the earlier is
-// wider, so that it can be seen below the later. Names that are too long are shortened.
+// value of each column are drawn. If lines lie on each other everywhere, an earlier line is wider, so that it
+// can be seen below the later ones. Names that are too long are shortened.
 std::string svg_of(const std::vector<Chart>& charts, const std::vector<std::string>& names = {});
 
 // Returns an HTML page with the drawing.

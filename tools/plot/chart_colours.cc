@@ -34,8 +34,8 @@ std::string colour_with(double hue, double luminance) {
 
 }  // namespace
 
-// Colours beyond the first ones go around the circle of hues in steps of the golden angle, in turn darker and
-// lighter, so that all differ, and those that follow each other most.
+// Colours after the first ones go around the circle of hues in steps of the golden angle, in turn darker and
+// lighter, so that all colours differ, and consecutive ones differ most.
 std::string colour_of(int index) {
   if (index < 0) return kInk;
   const auto number = static_cast<size_t>(index);

@@ -10,7 +10,7 @@ namespace tutti::chart {
 namespace {
 
 constexpr double kMost = std::numeric_limits<double>::max();
-constexpr int kIntervals = 5;  // about as many are between the labelled numbers
+constexpr int kIntervals = 5;  // the approximate number of intervals between labelled numbers
 
 double finite(double value) { return std::clamp(value, -kMost, kMost); }
 
@@ -68,7 +68,7 @@ Scale::Scale(const Axis& axis, const std::vector<double>& values) : axis_(axis) 
 void Scale::choose_linear() {
   widen(least_, most_);
   const double step = round_step(least_, most_);
-  // A value that is a round number but for its rounding, such as one of float32, needs no further step.
+  // A value that differs from a round number only by its rounding, such as a float32, needs no further step.
   constexpr double kRounding = 1e-6;
   if (!axis_.least) least_ = finite(std::floor(least_ / step + kRounding) * step);
   if (!axis_.most) most_ = finite(std::ceil(most_ / step - kRounding) * step);
@@ -80,7 +80,7 @@ void Scale::choose_linear() {
 }
 
 void Scale::choose_logarithmic() {
-  // The greatest and least powers of ten that are numbers with all their digits.
+  // The greatest and least powers of ten that are normal (not denormal) numbers.
   const auto power_below = [](double value) { return std::max(std::floor(std::log10(value)), -307.0); };
   const auto power_above = [](double value) { return std::min(std::ceil(std::log10(value)), 308.0); };
   double first = power_below(least_);

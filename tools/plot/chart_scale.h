@@ -15,7 +15,7 @@ class Scale {
     std::string text = "";
   };
 
-  // `values` are those of all points; of those that cannot be shown, none counts.
+  // `values` are the values of all points. Values that cannot be shown are ignored.
   Scale(const Axis& axis, const std::vector<double>& values);
 
   double least() const { return least_; }

@@ -5,10 +5,10 @@
 
 namespace tutti::chart {
 
-// Returns the text for XML: with entities, and U+FFFD for what XML cannot contain.
+// Escapes the text for XML: with entities, and with U+FFFD for characters that XML cannot contain.
 std::string escaped(std::string_view text);
 
-// Returns about how wide the text is in a drawing, in one of the wider fonts.
+// Returns the approximate width of the text in a drawing, in one of the wider fonts.
 double width_of(std::string_view text);
 
 // Cuts letters out of the middle of a text that is wider than this, and escapes it.

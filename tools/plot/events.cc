@@ -12,7 +12,7 @@
 namespace tutti::plot {
 namespace {
 
-// Field numbers of TensorBoard's messages, of those that are read.
+// The field numbers of TensorBoard's messages that are read.
 constexpr uint64_t kEventStep = 2;
 constexpr uint64_t kEventSummary = 5;
 constexpr uint64_t kEventSession = 7;
@@ -45,7 +45,7 @@ struct Field {
   std::string_view bytes = {};  // of any other field
 };
 
-// Takes a varint, or so many bytes, from the front; nullopt if there are not enough.
+// Remove a varint, or this number of bytes, from the front; return nullopt if there are not enough bytes.
 std::optional<uint64_t> take_varint(std::string_view& rest) {
   constexpr size_t kLongest = 10;
   uint64_t value = 0;

@@ -7,10 +7,10 @@
 
 namespace tutti::plot {
 
-// Adds the scalars and curves of one event file to those of the files before it. Values of steps that a
-// resumed run makes again replace the earlier ones. A record that is incomplete, since the run is writing it,
-// ends the file; a damaged one, or a curve that cannot be one, is a DataLoss. `what` names the file in
-// errors.
+// Adds the scalars and curves of one event file to the scalars and curves of earlier files. Values of steps
+// that a resumed run makes again replace the earlier values. An incomplete record, which the run is still
+// writing, ends the file; a damaged record, or a curve that is not valid, is a DataLoss. `what` names the
+// file in errors.
 void add_events(std::string_view bytes, const std::string& what, PlottedRun& run);
 
 }  // namespace tutti::plot

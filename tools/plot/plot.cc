@@ -40,7 +40,8 @@ constexpr std::array<Measure, 3> kMeasures = {
      {"batch_", "training batches", Mark::Line, Mark::Line}}};
 constexpr Measure kTraining = {"", "", Mark::Line, Mark::Line};
 
-// Up to so many evaluations of a run are marked, each at its step, on the line that connects them.
+// If a run has at most this number of evaluations, each is marked at its step, on the line that connects
+// them.
 constexpr size_t kMostMarked = 20;
 
 const Measure& measure_of(std::string_view tag) {
@@ -59,12 +60,12 @@ Rank rank_of(const std::string& scalar) {
   return scalar == "examples_per_second" ? Rank::Speed : Rank::Metric;
 }
 
-// A chart, and what it notes about the curves in it.
+// A chart, and the notes about its curves.
 struct NotedChart {
   Rank rank;
   std::string name;
   Chart chart;
-  // By the name of a measure, what its curves look like.
+  // The style of curves, by the name of the measure.
   std::map<std::string_view, std::set<std::string_view>> looks = {};
 
   // Adds a line, or the mark of a single point.
@@ -80,7 +81,7 @@ struct NotedChart {
                   const std::vector<Point>& points) {
     add(run, colour, measure, points);
     if (measure.point_note.empty() || points.size() == 1 || points.size() > kMostMarked) return;
-    std::vector<Point> finite = points;  // the line has the crosses of the others
+    std::vector<Point> finite = points;  // the line has crosses for the other points
     std::erase_if(finite, [](const Point& point) { return !std::isfinite(point.y); });
     add_series(chart.series.back().name, colour, measure.point, std::move(finite));
     add_look(measure, measure.point_note);
@@ -155,9 +156,9 @@ void add_scalars(const std::vector<PlottedRun>& runs, const PlotOptions& options
 
 // --- Classifiers
 
-// A threshold above which there is no example has no precision. As in scikit-learn, the curve begins at
-// recall 0 with the precision 1, which metrics::CurvePoint gives to no examples as well. TensorBoard's curve
-// begins at the highest threshold below an example.
+// There is no precision at a threshold above which there is no example. As in scikit-learn, the curve begins
+// at recall 0 with the precision 1, which is also the value of metrics::CurvePoint for no examples.
+// TensorBoard's curve begins at the highest threshold below an example.
 std::vector<Point> precision_of(const std::vector<Counts>& thresholds) {
   std::vector<Point> points;
   for (const Counts& at : thresholds) {
@@ -185,7 +186,7 @@ std::vector<Point> roc_of(const std::vector<Counts>& thresholds) {
   return points;
 }
 
-// Rising thresholds are falling rates. Ascending, the curve of equal rates keeps its order.
+// The rates fall with rising thresholds. Reversed, they ascend, and points of equal rates keep their order.
 std::vector<Point> ascending(std::vector<Point> points) {
   std::reverse(points.begin(), points.end());
   std::stable_sort(points.begin(), points.end(), [](const Point& a, const Point& b) { return a.x < b.x; });
@@ -196,7 +197,7 @@ chart::Axis rate(const char* label) { return {.label = label, .least = 0, .most 
 
 // The newest curves of each tag.
 void add_curves(const std::vector<PlottedRun>& runs, Charts& charts) {
-  constexpr std::string_view kSuffix = "/pr_curves";  // which Tutti's tags have, and others may not
+  constexpr std::string_view kSuffix = "/pr_curves";  // the suffix of Tutti's tags; other tags may lack it
   const Chart roc{.x = rate("false positive rate"),
                   .y = rate("true positive rate"),
                   .series = {{.name = "chance", .points = {{0, 0}, {1, 1}}, .colour = chart::kGrey}}};

@@ -107,8 +107,9 @@ TEST(PlottedRun, takes_a_report_for_what_event_files_do_not_have) {
   EXPECT_EQ(both.staleness, alone.staleness);
 }
 
-// The report calls a metric of a validation validation_loss, one of an evaluation with the name "test"
-// test_loss, and one of trainer.evaluate() accuracy. The history has what was measured during the training.
+// In the report, a metric of a validation is called validation_loss, a metric of an evaluation with the name
+// "test" test_loss, and a metric of trainer.evaluate() accuracy. The history has the values that were
+// measured during the training.
 TEST(PlottedRun, has_the_same_tags_from_a_report_as_from_event_files) {
   const TestFolder folder;
   const std::string path = folder.path() + "/report.json";
@@ -237,7 +238,7 @@ TEST(PlottedRun, refuses_curves_that_lie) {
 
 // --- Charts
 
-// Returns what is drawn of runs in these folders.
+// Returns the drawing of the runs in these folders.
 std::string drawing_of(const TestFolder& folder, const std::vector<std::string>& names,
                        const PlotOptions& options = {}) {
   std::vector<std::string> paths;
@@ -279,7 +280,7 @@ std::vector<Point> dotted_points(const std::string& svg, const std::string& char
   return points;
 }
 
-// The precision of the highest threshold, 0.5 here, says nothing of higher ones.
+// The precision at the highest threshold, 0.5 here, does not determine the precision at higher ones.
 TEST(Plots, let_pr_curves_begin_at_recall_0_with_precision_1) {
   const TestFolder folder;
   EventWriter(folder / "run").pr_curve("test_auc", 20, {{2, 1}, {2, 1}, {0, 1}, {0, 1}});
@@ -295,7 +296,7 @@ TEST(Plots, let_pr_curves_begin_at_recall_0_with_precision_1) {
   EXPECT_NEAR(pr[1].y, (roc.front().y + roc.back().y) / 2, 0.2);
 }
 
-// As the stages of a sweep have them: without marks a dotted line does not say where it was measured.
+// Stages of a sweep have such evaluations: without marks, a dotted line would not show where it was measured.
 TEST(Plots, mark_each_evaluation_if_there_are_few) {
   const TestFolder folder;
   {

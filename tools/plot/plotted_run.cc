@@ -46,9 +46,9 @@ void add_point(const std::string& tag, const Json& step, const Json& value, Plot
     run.scalars[tag].push_back({number_or_nan(step), number_or_nan(value)});
 }
 
-// Adds the losses and metrics of a report, with the tags that they would have in an event file. The report
-// calls a metric of a validation validation_NAME; its history, NAME. One of trainer.evaluate() is NAME in the
-// report.
+// Adds the losses and metrics of a report, with the tags that they would have in an event file. A metric of a
+// validation is called validation_NAME in the report, and NAME in its history. A metric of trainer.evaluate()
+// is called NAME in the report.
 void add_numbers(const Json& report, const Json& metrics, PlottedRun& run) {
   const std::string validation = "validation_";
   const Json step = report.at("steps");
@@ -73,7 +73,7 @@ void add_numbers(const Json& report, const Json& metrics, PlottedRun& run) {
   }
 }
 
-// If the run has event files, these have the scalars.
+// If the run has event files, the scalars are read from them.
 void add_report(const std::string& path, bool has_events, PlottedRun& run) {
   const Json report = parse_json(read_file(path), path, ErrorKind::InvalidArgument);
   if (!report.is_object() || !report.contains("steps") || !report.contains("weights_sha256"))

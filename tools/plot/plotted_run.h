@@ -9,7 +9,8 @@
 
 namespace tutti::plot {
 
-// How many examples of two classes a classifier takes for which, at one threshold. They may be weighted.
+// The number of examples of each class that a classifier assigns to each class, at one threshold. They may be
+// weighted.
 struct Counts {
   double true_positives = 0;
   double false_positives = 0;
@@ -17,7 +18,7 @@ struct Counts {
   double false_negatives = 0;
 };
 
-// The counts at rising thresholds, as they were after a step.
+// The counts at rising thresholds, measured after a step.
 struct CountsAtStep {
   double step = 0;
   std::vector<Counts> thresholds = {};
@@ -32,7 +33,7 @@ struct PlottedRun {
 };
 
 // Reads a log directory with event files, and `report.json` in it if there is one; or the file of a --report,
-// whose loss, metrics and speed become one point each. Throws InvalidArgument if the path is none of these.
+// whose loss, metrics and speed become one point each. Throws InvalidArgument for any other path.
 PlottedRun read_run(const std::string& path);
 
 }  // namespace tutti::plot

@@ -64,7 +64,7 @@ double uniform(std::mt19937_64& generator) { return static_cast<double>(generato
 
 std::string draw_from(const SweepRange& range, std::mt19937_64& generator) {
   if (range.whole) {
-    // Every whole number has the part of the range around it.
+    // Every whole number gets the part of the range around it.
     const double least = std::log(range.least - 0.5);
     const double most = std::log(range.most + 0.5);
     const double value = std::round(std::exp(least + uniform(generator) * (most - least)));
@@ -158,7 +158,7 @@ std::vector<RunValues> grid_of(const std::vector<SweepSetting>& settings) {
 
 std::vector<RunValues> draw(const std::vector<SweepSetting>& settings, size_t count, uint64_t seed) {
   require_different_names(settings);
-  // Until the last combination of a full grid has been drawn: count * ln(count) on average.
+  // The number of draws until all combinations of a grid have been drawn is count * ln(count) on average.
   const size_t most_attempts = 1000 * (count + 1000);
   std::mt19937_64 generator(seed);
   std::vector<RunValues> runs;

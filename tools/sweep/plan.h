@@ -34,17 +34,18 @@ inline constexpr size_t kMostRuns = 10'000;
 // if a name occurs twice, or if there are more than kMostRuns.
 std::vector<RunValues> grid_of(const std::vector<SweepSetting>& settings);
 
-// Draws `count` different combinations. The same seed gives the same ones on every machine. Throws
-// InvalidArgument if there are fewer.
+// Draws `count` different combinations. The same seed gives the same combinations on every machine. Throws
+// InvalidArgument if there are fewer than `count`.
 std::vector<RunValues> draw(const std::vector<SweepSetting>& settings, size_t count, uint64_t seed);
 
-// Returns the indices of the runs whose flags have to be checked, in ascending order: the first, those with a
-// listed value that no earlier run has, and those with the smallest and the greatest value of a range.
+// Returns the indices of the runs whose flags have to be checked, in ascending order: the first run, every
+// run with a listed value that no earlier run has, and the runs with the smallest and greatest values of a
+// range.
 std::vector<size_t> runs_to_check(const std::vector<SweepSetting>& settings,
                                   const std::vector<RunValues>& runs);
 
-// Throws InvalidArgument if the command, a program with its arguments or `tutti run` with one, has a flag
-// that a setting varies, or one that the sweep itself gives to the program.
+// Throws InvalidArgument if the command, which is a program with its arguments or `tutti run` with a program,
+// has a flag that a setting varies, or a flag that the sweep itself gives to the program.
 void require_not_given(const std::vector<SweepSetting>& settings, const std::vector<std::string>& command);
 
 // Throws InvalidArgument if a setting gives the runs different numbers of steps, with which halving cannot
@@ -70,7 +71,7 @@ struct Stage {
 
 // Successive halving (Jamieson and Talwalkar 2016): from stage to stage there are half as many runs, rounded
 // up, with twice as many steps, until one run is trained for all steps. No run stops before `least` steps; if
-// the steps cannot be doubled often enough after these, several runs are trained for all steps.
+// `least` cannot be doubled often enough, several runs are trained for all steps.
 std::vector<Stage> halving_stages(size_t runs, int64_t steps, int64_t least);
 
 }  // namespace tutti

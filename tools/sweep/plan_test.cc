@@ -123,7 +123,7 @@ TEST(SweepCheck, refuses_a_flag_that_is_also_in_the_arguments_of_the_program) {
   refuses("nan-guard=true,false", {"program", "--no-nan-guard"}, "have --no-nan-guard");
   refuses("no_nan_guard=true,false", {"program", "--nan-guard"}, "have --nan-guard");
   refuses("rate=1,2", {"tutti", "run", "-n", "2", "--", "program", "--rate", "3"}, "have --rate");
-  // The sweep gives these flags to each run, with values of its own.
+  // The sweep gives these flags to each run, with different values.
   refuses("rate=1,2", {"program", "--logdir", "here"}, "leave --logdir out");
   refuses("rate=1,2", {"program", "--stop_after=3"}, "leave --stop_after=3 out");
 }

@@ -13,13 +13,14 @@ namespace tutti {
 
 // The values in a run's report when it was stopped, or at its end.
 struct Stop {
-  int64_t stop_after = 0;  // what the run was asked for; 0: its end
+  int64_t stop_after = 0;  // the requested --stop-after; 0: the end of the run
   int64_t steps = 0;
   bool complete = false;
   std::map<std::string, std::optional<double>> values;  // no value: not a number
   std::string weights_sha256 = {};
 
-  // Returns true if it is the end of this stage, or a later one. The end of the run is that of every stage.
+  // Returns true if this is the end of the stage or of a later stage. The end of the run is the end of every
+  // stage.
   bool reaches(const Stage& stage) const {
     return complete || (stage.stop_after > 0 && steps >= stage.stop_after);
   }
@@ -41,7 +42,7 @@ struct SweepRun {
   RunValues values;
   std::vector<Stop> stops = {};  // in the order of their steps
   RunProcess process = RunProcess::Ended;
-  std::optional<Stop> partial = {};  // the last report, if it is none of a stage's end
+  std::optional<Stop> partial = {};  // the last report, if it is not from the end of a stage
   int64_t restarts = 0;              // after it was killed
   double seconds = 0;                // of all its processes
   std::string failure = {};          // how its last process failed, if it did
@@ -53,7 +54,7 @@ struct SweepRun {
   const Stop* latest() const;
 };
 
-// All of a sweep: its file, sweep.json, is what a later process goes on from.
+// The state of a sweep. It is stored in sweep.json, with which a later process continues the sweep.
 struct SweepResults {
   std::vector<std::string> command;   // with its arguments
   std::vector<std::string> settings;  // the names
@@ -61,8 +62,8 @@ struct SweepResults {
 };
 
 Json to_json(const SweepResults& results, const SweepGoal& goal);
-// The runs that were running when the file was written have been interrupted with their sweep. Throws
-// DataLoss if the file is damaged.
+// Runs that were running when the file was written have the state Interrupted. Throws DataLoss if the file is
+// damaged.
 SweepResults read_results(const std::string& path);
 
 // Returns true if `one` is better than `other`. Without a value, a run is worse than every run that has one.

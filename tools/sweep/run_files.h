@@ -20,7 +20,8 @@ std::optional<Json> find_configuration(const std::string& output);
 
 struct FoundStop {
   std::optional<Stop> stop;
-  std::string problem;  // completes "it has ended, but ..." if there is none, or one of an unfinished stage
+  std::string
+      problem;  // completes "it has ended, but ..." if the report is missing or of an unfinished stage
 };
 
 // Reads the report of a process that has ended.

@@ -38,7 +38,7 @@ TEST(SweepConfiguration, is_that_of_the_first_task_of_a_launcher) {
       R"({"steps":8})");
 }
 
-// As mpirun does it, which gives each rank a terminal.
+// mpirun writes lines like this, since it gives each rank a terminal.
 TEST(SweepConfiguration, is_found_where_the_lines_of_several_ranks_are_mixed) {
   EXPECT_EQ(find_configuration("{\n{\n  \"steps\": 8,\n  \"rate\": 1\n  \"steps\": 8,\n}\n  \"rate\": 1\n}\n")
                 ->dump(),

@@ -35,7 +35,7 @@ using std::chrono::milliseconds;
 
 // The interval at which deadlines are checked if no event wakes the sweep.
 constexpr milliseconds kSweepLooksAround{500};
-// The guardian of a sweep that was killed has its lock until it has killed the runs.
+// The guardian of a killed sweep holds the lock of the sweep until it has killed the runs.
 constexpr milliseconds kUntilGuardiansEnd{3000};
 constexpr size_t kMostCurves = 100;  // of runs, in the plot
 
@@ -63,7 +63,7 @@ SweepResults results_in(const std::string& path) {
   }
 }
 
-// Every slot gets as many cores as the others, since the bits of a run depend on its threads.
+// All slots get the same number of cores, since the bits of a run depend on its number of threads.
 std::vector<int> cores_of_slot(size_t slot, int slots) {
   std::vector<int> cores = usable_cores();
   const size_t each = cores.size() / static_cast<size_t>(slots);
@@ -99,7 +99,7 @@ Sweep::~Sweep() {
   for (const Running& running : running_) waitpid(running.pid, nullptr, WNOHANG);
 }
 
-// Takes over the results of the sweep in this folder. Runs that have failed are started again.
+// Continues with the results of the sweep in this folder. Failed runs are restarted.
 void Sweep::go_on() {
   const std::string path = options_.folder + "/sweep.json";
   if (!path_exists(path)) return;
@@ -136,7 +136,7 @@ int Sweep::run() {
       train_all(all, stages_[0]);
       continue;
     }
-    // If a run fails, the best of the others that were stopped comes back in its place.
+    // If a run fails, the best of the stopped runs replaces it.
     for (size_t failures = 0; failures <= results_.runs.size() && !signal_; ++failures) {
       std::vector<size_t> chosen = best_at(stages_[i - 1], stages_[i].runs);
       std::erase_if(chosen, [&](size_t run) { return results_.runs[run].at(stages_[i]) != nullptr; });
@@ -159,7 +159,7 @@ int Sweep::run() {
   return 128 + *signal_;
 }
 
-// Finds wrong flags before the first run is started, and how many steps the runs make.
+// Checks the flags before the first run is started, and finds out how many steps the runs make.
 void Sweep::check_flags() {
   stages_ = {{0, results_.runs.size()}};
   std::optional<int64_t> steps;
@@ -320,8 +320,8 @@ void Sweep::wait_for_events() {
   for (const Running& running : running_) kill(-running.pid, SIGKILL);
 }
 
-// Passes the first signal on, and gives the runs time to write checkpoints. A second one kills them, but not
-// SIGHUP, which comes twice when a terminal is closed.
+// Passes the first signal on, and gives the runs time to write checkpoints. A second signal kills them, but
+// not SIGHUP, which is sent twice when a terminal is closed.
 void Sweep::take_signals() {
   while (const std::optional<int> signal = signals_.next()) {
     if (*signal == SIGCHLD) continue;
@@ -368,7 +368,7 @@ void Sweep::reap() {
     }
     const Running ended = *found;
     running_.erase(found);
-    kill(-pid, SIGKILL);  // what the process has left behind in its group
+    kill(-pid, SIGKILL);  // ends processes that this one has left behind in its group
     if (ended.run == results_.runs.size())
       ended_check_ = {pid, Outcome(status)};
     else
@@ -411,7 +411,7 @@ void Sweep::take_stop(size_t number, const Stop& stop) {
                   stop.steps, options_.goal.name, value ? fmt::format("{:.6g}", *value) : "has no value"));
 }
 
-// A metric may have no value for the predictions of one run; that no run has it is a mistake of the user.
+// A metric may have no value for the predictions of one run; but if no run has it, its name is wrong.
 // Only the program knows its metrics, so the names are known with the first report, also that of an earlier
 // process.
 void Sweep::require_value_in_reports() {
@@ -429,11 +429,11 @@ void Sweep::require_value_in_reports() {
        did_you_mean(options_.goal.name, std::vector<std::string>(known.begin(), known.end())));
 }
 
-// Starts a run again that was killed or has lost a task: it goes on from its newest checkpoint.
+// Restarts a run that was killed or has lost a task: it continues from its newest checkpoint.
 void Sweep::take_failure(const Running& ended, const Outcome& outcome) {
   SweepRun& run = results_.runs[ended.run];
   const int code = outcome.exit_code();
-  // A shell, and `tutti run`, say with 128 + n that a process was killed.
+  // A shell and `tutti run` report with exit code 128 + n that a process was killed.
   const bool may_restart =
       code > 128 || code == exit_code(ErrorKind::PeerLost) || code == exit_code(ErrorKind::Timeout);
   int& restarts = restarts_[ended.run];

@@ -32,8 +32,8 @@ struct SweepOptions {
   std::chrono::milliseconds interrupt_grace{30'000};
 };
 
-// Runs one program with different values of its flags, several at a time, each with a log directory of its
-// own in the sweep's folder:
+// Runs one program with different values of its flags, several at a time, each with a separate log directory
+// in the sweep's folder:
 //   run-07/report.json, run-07/output.log   of one run; the log has stdout and stderr of all its starts
 //   sweep.json, sweep.csv                   the results so far
 //   best                                    a link to the best run
@@ -49,8 +49,8 @@ class Sweep {
   Sweep(const Sweep&) = delete;
   Sweep& operator=(const Sweep&) = delete;
 
-  // Returns the exit code: that of the first run that has failed (1 if this ended without a result), 128 +
-  // the number of a signal to this process, or 0.
+  // Returns the exit code: the exit code of the first failed run (1 if it ended without a result), 128 + the
+  // number of a signal to this process, or 0.
   int run();
 
  private:
@@ -64,7 +64,7 @@ class Sweep {
     Clock::time_point started;
   };
 
-  // A run that has failed, and is started again at this time.
+  // A failed run, which is restarted at this time.
   struct Restart {
     size_t run = 0;
     Stage stage;

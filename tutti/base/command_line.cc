@@ -72,7 +72,7 @@ CLI::Option* declare(CLI::App& app, const Flag& flag) {
   }
   const std::string name = argument.substr(0, argument.find('='));
   const auto word = name.find_first_not_of('-');
-  // Compares the words only, since "-lanes" and "--lanes" differ only in dashes.
+  // Compares without the dashes, since "-lanes" and "--lanes" differ only in them.
   const std::string hint = word == std::string::npos ? "" : did_you_mean("--" + name.substr(word), names);
   fail(ErrorKind::InvalidArgument, "unknown flag '{}'{} (--help lists all flags)",
        word == std::string::npos ? argument : name, hint);

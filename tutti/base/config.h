@@ -36,7 +36,7 @@ struct RunConfig {
     // "cpu", "cuda", "cuda:1", "/gpu:0"; auto: the GPU of the local rank, or the CPU
     std::string device = "auto";
     int64_t threads = 0;           // 0: cores / local workers
-    int64_t inter_op_threads = 0;  // 0: LibTorch's own choice
+    int64_t inter_op_threads = 0;  // 0: LibTorch's default
     // Let tasks compute with different kernels, so that the bits of the result depend on the mix.
     bool mixed_machines = false;
     std::string precision = "fp32";  // or "bf16"
@@ -97,8 +97,8 @@ struct RunConfig {
   struct Exports {
     std::string dir;   // for versions of the model; "": the program trains (--export)
     std::string from;  // the checkpoint; "": the newest in the log directory (--export-from)
-    // No flag; tutti::run() sets it. The program that checks what was exported, in a process of its own: one
-    // whose main() calls tutti::run(), or `tutti-torch`. "": `tutti-torch`, beside this program or in PATH.
+    // No flag; tutti::run() sets it. The program that is started to check an exported model: a program whose
+    // main() calls tutti::run(), or `tutti-torch`. "": `tutti-torch`, beside this program or in PATH.
     std::string checker;
   };
 
@@ -116,8 +116,8 @@ struct RunConfig {
     std::string spec;             // --cluster_spec
     std::string job;              // --job_name
     std::optional<int64_t> task;  // --task_index
-    // No flag. The text of the environment variable TF_CONFIG, for a program that sets it in code; "": the
-    // variable of this process. As the variable, it is read if `spec` is "".
+    // No flag. A text in place of the environment variable TF_CONFIG, for a program that sets it in code; "":
+    // the variable of this process. Either is read only if `spec` is "".
     std::string tf_config;
   };
 

@@ -29,7 +29,7 @@ struct StepInterval {
 // Parses "10..12" as the steps 10 and 11, and "10" as step 10 alone. Anything else is an InvalidArgument.
 StepInterval parse_step_interval(std::string_view text);
 
-// Tells when something that is done every so often is due.
+// Tells when an action that is done at intervals is due.
 class Due {
  public:
   explicit Due(const Every& every) : every_(every) {}
@@ -37,7 +37,7 @@ class Due {
   // Returns true if a multiple of `every.steps` lies after the last restart and not after `step`, or if
   // `every.seconds` have passed since then.
   bool at(int64_t step) const;
-  // Must be called when it has been done, after `step` steps.
+  // Must be called when the action has been done, after `step` steps.
   void restart(int64_t step) {
     step_ = step;
     last_ = std::chrono::steady_clock::now();

@@ -147,8 +147,8 @@ void FileWriter::write(std::span<const std::byte> bytes) {
   }
 }
 
-// Lets the device write what the kernel has taken, instead of all of it at the end, in finish(). An error, as
-// on a file system without this, is of no consequence.
+// Asks the kernel to write cached data to the device now, so that finish() does not have to wait for all of
+// it. Errors are ignored: some file systems do not support this.
 void FileWriter::start_writing_back() {
   constexpr uint64_t kEvery = 16 << 20;
   if (bytes_ - written_back_ < kEvery) return;

@@ -107,7 +107,7 @@ TEST(ReadSystemFile, reads_what_has_no_size) {
   EXPECT_THAT(read_system_file("/proc/self/cmdline"), HasSubstr("plain_tests"));
 }
 
-// As for a process that ends between open(2) and read(2), where a stream's buffer throws.
+// This happens if a process ends between open(2) and read(2): the buffer of a stream would throw.
 TEST(ReadSystemFile, is_empty_where_reading_fails) {
   EXPECT_EQ(read_system_file("/proc/self/mem"), "");
   EXPECT_EQ(read_system_file("/proc/self"), "");
@@ -156,7 +156,7 @@ TEST(ReplaceFile, refuses_a_named_pipe_and_a_directory_beforehand) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()), 2);
 }
 
-// As with --report /dev/stdout | jq: the pipe has no name.
+// This happens with --report /dev/stdout | jq: the pipe has no name.
 TEST(ReplaceFile, writes_into_a_pipe_that_is_open_already) {
   std::array<int, 2> ends{};
   ASSERT_EQ(::pipe2(ends.data(), O_CLOEXEC), 0);

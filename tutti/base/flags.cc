@@ -22,8 +22,8 @@ constexpr std::string_view kPrefix = "TUTTI_";
 constexpr std::string_view kTestPrefix = "TUTTI_TEST_";
 // Chooses the LibTorch that ./dev builds with, so it may be exported where programs are started.
 constexpr std::string_view kOfTheBuild = "TUTTI_LIBTORCH";
-// Names the variables that `tutti export` has made of a checkpoint's flags, which may be one of another
-// program.
+// Names the variables that `tutti export` has made from the flags of a checkpoint. Another program may have
+// written the checkpoint.
 constexpr const char* kOfACheckpoint = "_TUTTI_OF_CHECKPOINT";
 
 // Returns a function that parses a text and stores the result. It returns false if parsing fails.

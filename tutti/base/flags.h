@@ -87,8 +87,8 @@ class FlagSet {
   [[nodiscard]] std::optional<std::string> parse(int argc, const char* const* argv,
                                                  const Environment& environment);
 
-  // Throws InvalidArgument if a variable has a value that its flag would not accept, other than that in
-  // `defaults`: for values that a program has set in code.
+  // For values that a program has set in code: throws InvalidArgument if a variable has a value that its flag
+  // would not accept and that differs from the value in `defaults`.
   void require_valid(const FlagValues& defaults) const;
   // Returns all flags with their current values, in the order of their addition, except --help, --version and
   // --print-config.

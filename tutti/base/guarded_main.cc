@@ -35,8 +35,8 @@ constexpr std::string_view kOutOfMemory =
     "Overloaded: out of memory; free some memory, use a machine with more or, when training, set a smaller "
     "--batch\n";
 
-// Runs in a thread in which nobody catches an exception, such as one of a library. If memory, threads or
-// descriptors have run out, the process ends as if the main thread had found out. Allocates nothing.
+// Runs in a thread that does not catch an exception, such as a thread of a library. If memory, threads or
+// descriptors have run out, ends the process as if the main thread had found out. Allocates nothing.
 [[noreturn]] void end_at_uncaught() {
   try {
     if (const std::exception_ptr uncaught = std::current_exception()) std::rethrow_exception(uncaught);

@@ -13,14 +13,14 @@ void open_standard_streams();
 // The complete body of a main(): opens the standard streams, calls `body` and returns its exit code. An
 // exception is printed as one line on standard error, "Kind: what happened, to whom, what to do", and returns
 // the exit code of its kind; an exception that is not Tutti's returns 1 (docs/operations.md lists all codes).
-// That standard output could not be written is an error too. If memory runs out in a thread that does not
-// catch the exception, such as one of a library, the process ends at once with the code of Overloaded. When
-// the process then exits, static objects have half a minute to be destroyed; after Overloaded they are not
-// destroyed at all, since libraries may lack threads that they wait for.
+// A failure to write standard output is an error too. If memory runs out in a thread that does not catch the
+// exception, such as a thread of a library, the process ends at once with the code of Overloaded. When the
+// process exits, static objects have half a minute to be destroyed; after Overloaded they are not destroyed
+// at all, since libraries may lack threads that they wait for.
 int guarded_main(const std::function<int()>& body);
 
-// Returns what the exit code of a program says: the kind of an error, "Timeout", or a signal, "SIGTERM"; ""
-// if it is none of Tutti's codes, or 0.
+// Returns the meaning of a program's exit code: the kind of an error, such as "Timeout", or a signal, such as
+// "SIGTERM". Returns "" for 0 and for codes that Tutti does not use.
 std::string meaning_of_exit_code(int code);
 
 }  // namespace tutti

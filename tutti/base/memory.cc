@@ -14,7 +14,7 @@ namespace tutti {
 namespace {
 
 constexpr uint64_t kStep = uint64_t{64} << 20;
-// Left to the rest of the system.
+// Memory that is left to the rest of the system.
 constexpr uint64_t kMargin = uint64_t{128} << 20;
 
 // Returns the number after this word, such as "MemTotal:" or "active_file"; 0 if the text does not have it.

@@ -66,7 +66,7 @@ TEST(ThisHost, leaves_out_addresses_that_others_cannot_reach) {
   }
 }
 
-// The number of the first process namespace is the same on all machines, so that it alone does not suffice.
+// The number of the first process namespace is the same on all machines, so this number does not suffice.
 TEST(ThisHost, is_told_from_others_by_its_boot) {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string boot;

@@ -15,7 +15,7 @@
 namespace tutti {
 namespace {
 
-// A port stays taken while its socket lives.
+// A port stays reserved while its socket lives.
 struct BoundPort {
   FileDescriptor socket;
   int port;
@@ -33,7 +33,7 @@ std::optional<BoundPort> bind_port(int port) {
   auto* generic = reinterpret_cast<sockaddr*>(&address);
   if (bind(descriptor.get(), generic, size) != 0 || getsockname(descriptor.get(), generic, &size) != 0)
     return std::nullopt;
-  // The port was nobody's. From here on, a program that sets this option as well may listen there.
+  // The port was free. From here on, a program that sets this option as well may listen there.
   const int yes = 1;
   setsockopt(descriptor.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
   return BoundPort{std::move(descriptor), ntohs(address.sin_port)};

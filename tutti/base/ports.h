@@ -16,14 +16,14 @@ struct PortRange {
 // Parses "2222-2300", or "2222" for one port. Throws an InvalidArgument that quotes the text.
 PortRange parse_port_range(std::string_view text);
 
-// Different TCP ports of this machine, at which nothing listens. As long as this object lives, no other
-// program is given one of them by chance, nor by another object of this type; but a program that is told the
-// port can listen there (listen_at), once or again and again. Connections that are made before are refused.
+// Reserves different TCP ports of this machine. As long as this object lives, neither the kernel nor another
+// object of this type assigns one of them to another program; but a program that is told the port can listen
+// there (listen_at), also repeatedly. Until a program listens, connections to the port are refused.
 class HeldPorts {
  public:
   HeldPorts() = default;
-  // Takes them from this range; nullopt: if possible from outside the system's range of ephemeral ports.
-  // Throws Overloaded if there are not so many free ports.
+  // Takes the ports from this range; nullopt: if possible from outside the system's range of ephemeral ports.
+  // Throws Overloaded if fewer than `count` ports are free.
   explicit HeldPorts(int count, const std::optional<PortRange>& range = std::nullopt);
 
   const std::vector<int>& numbers() const { return numbers_; }

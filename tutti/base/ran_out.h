@@ -5,8 +5,7 @@
 namespace tutti {
 
 // Returns true if an exception of the standard library or of LibTorch means that memory, threads, processes,
-// file descriptors or room on a disk have run out. This is then an Overloaded error and not an invalid
-// request.
+// file descriptors or disk space have run out. This is then an Overloaded error and not an invalid request.
 bool ran_out(const std::exception& error);
 
 }  // namespace tutti

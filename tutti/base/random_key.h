@@ -4,7 +4,7 @@
 
 namespace tutti {
 
-// Returns 32 random lower-case hexadecimal digits that cannot be guessed.
+// Returns 32 random lower-case hexadecimal digits, which cannot be guessed.
 std::string random_key();
 
 }  // namespace tutti

@@ -12,7 +12,7 @@
 #include "tutti/base/net.h"
 
 namespace tutti {
-// The proof names its side, so that no end can be sent its own proof.
+// The proof names its side, so that a proof cannot be sent back to the end that made it.
 std::string prove(std::string_view secret, Side side, std::string_view purpose, const Nonces& nonces,
                   std::string_view says) {
   return hmac_sha256(secret,

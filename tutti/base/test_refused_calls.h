@@ -35,7 +35,7 @@ inline bool refuse_calls(const std::vector<long>& calls, int error) {
 }
 
 // Calls `body` in a thread for which these calls fail, as on a file system without links, locks or the like.
-// Returns false, and does not call it, if this process may not do that.
+// Returns false without calling it if this process may not do that.
 inline bool with_refused_calls(const std::vector<long>& calls, int error, const std::function<void()>& body) {
   bool refused = false;
   std::thread([&] {

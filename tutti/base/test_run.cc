@@ -14,7 +14,7 @@ namespace {
 
 using Files = std::set<std::string>;
 
-// Returns the one of these files that contains the test, or "".
+// Returns the file, among these, that contains the test, or "".
 std::string file_of(const ::testing::TestInfo& test, const Files& files) {
   const std::string_view path = test.file();
   for (const std::string& file : files) {
@@ -52,7 +52,7 @@ Files parts_of(const std::string& list) {
   return parts;
 }
 
-// Reads the flags that GoogleTest has left. Who has given it a filter has chosen already.
+// Reads the flags that GoogleTest has left. If GoogleTest has got a filter, it takes precedence.
 void choose_tests(int argc, char** argv) {
   Files files;
   std::string soak;

@@ -59,8 +59,8 @@ Timeline::Recording& Timeline::new_recording(std::string_view name) {
   return recording;
 }
 
-// The system reuses the ids of threads that have ended: a thread whose name differs gets a track of its own,
-// even if its id is known.
+// The system reuses the ids of threads that have ended: a thread whose name differs gets a new track, even if
+// its id is known.
 void Timeline::name_thread(std::string_view name) noexcept {
   try {
     const auto id = std::this_thread::get_id();

@@ -48,7 +48,7 @@ struct TimelineOptions {
 // them to a file). The Context owns one if --timeline is given, and passes it down. Otherwise the pointer is
 // null, and a SpanScope costs one comparison. Recording a span costs a fifth of a microsecond.
 //
-// The spans of a thread are nested. Thread-safe: each thread writes to a track of its own.
+// The spans of a thread are nested. Thread-safe: each thread writes to a separate track.
 class Timeline {
  public:
   struct Span {
@@ -77,7 +77,7 @@ class Timeline {
   void record(Activity activity, std::string_view name, std::string_view what, int64_t step, int64_t begin,
               int64_t end) noexcept;
 
-  // Sets the name of the calling thread from here on. Does nothing if it has this name already.
+  // Sets the name of the calling thread from now on. Does nothing if it has this name already.
   void name_thread(std::string_view name) noexcept;
 
   std::vector<Track> tracks() const;

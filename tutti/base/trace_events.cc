@@ -28,7 +28,7 @@ std::string to_text(const Json& json) { return json.dump(-1, ' ', false, Json::e
 int process_id(int number) { return number + 1; }
 size_t thread_id(size_t track) { return track + 1; }
 
-// The file is replaced by renaming, so that an existing path must be a file. A symbolic link is kept.
+// The file is replaced by renaming, so an existing path must be a file. A symbolic link is kept.
 std::string target_of(const std::string& path) {
   std::error_code ignored;
   const fs::file_status status = fs::status(path, ignored);

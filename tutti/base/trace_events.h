@@ -22,7 +22,7 @@ struct TraceProcess {
   int number = 0;
   std::string name = "";   // "worker/2 on host"
   std::string label = "";  // shown next to the name
-  // Converts the timeline's nanoseconds to those of the file.
+  // Converts a time of the timeline to a time of the file; both are in nanoseconds.
   std::function<int64_t(int64_t)> time = [](int64_t own) { return own; };
 };
 
@@ -85,8 +85,8 @@ std::string trace_path(const std::string& path, int rank);
 // Throws if creating a TraceFile at this path would throw. Removes the file if there is one.
 void clear_for_trace(const std::string& path);
 
-// Writes the trace of a single process. The file contains `about` next to the events, and how many spans
-// there are and were dropped.
+// Writes the trace of a single process. The file contains `about` next to the events, and the numbers of
+// spans that it has and that were dropped.
 void write_trace(const std::string& path, const Timeline& timeline, const TraceProcess& process, Json about);
 
 }  // namespace tutti

@@ -12,7 +12,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// The shortest attempt, so that nobody tries without a pause just before the end.
+// The shortest attempt, so that callers do not retry without a pause just before the end.
 constexpr milliseconds kShortest{50};
 
 }  // namespace

@@ -8,27 +8,27 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/log.h"
 
-// A task that waits for other tasks says so in its log, and names them. The waiting itself is its own: it may
-// connect, ask, or sleep.
+// For a task that waits for other tasks: reports in its log which tasks are missing. The caller does the
+// waiting itself: it may connect, ask, or sleep.
 namespace tutti {
 
 // The time between two lines about missing tasks.
 inline constexpr std::chrono::milliseconds kBetweenReminders{10000};
 
-// Tells in the log, every ten seconds, which tasks are missing. Each of them is a text such as
+// Logs every ten seconds which tasks are missing. Each of them is a text such as
 // "ps/0 (h:2222): nothing answers". Not thread-safe.
 class Reminder {
  public:
-  // A task that may wait forever writes lines for `duration` after the missing tasks have changed, and then a
-  // last line, which says that it waits on.
+  // For a task that may wait forever: writes lines for `duration` after the missing tasks have changed, and
+  // then a last line, which says that the task continues to wait.
   explicit Reminder(const Log& log, std::chrono::milliseconds duration = kLongestWait,
                     std::chrono::milliseconds between = kBetweenReminders);
 
   // The time until the next line is due.
   std::chrono::milliseconds until_next() const { return until(next_); }
-  // To be called again and again while somebody is missing. Writes a line if one is due.
+  // Must be called repeatedly while tasks are missing. Writes a line if one is due.
   void still_missing(const std::vector<std::string>& who);
-  // Nobody is missing. Returns true if a line has been written since somebody was.
+  // Must be called when no task is missing. Returns true if a line has been written while some were.
   bool nobody_is_missing();
 
  private:
@@ -46,7 +46,7 @@ class Reminder {
   bool has_ended_ = false;
 };
 
-// A wait that ends with a Timeout, which names the tasks that are missing:
+// A wait that ends with a Timeout if tasks are still missing; the error names them:
 //
 //   for (Waiting waiting(log, timeout, "--start-timeout");;) {
 //     const std::vector<std::string> missing = try_for(waiting.patience());
@@ -60,7 +60,7 @@ class Waiting {
   // `flag` is the flag that sets the timeout.
   Waiting(const Log& log, std::chrono::milliseconds timeout, std::string_view flag);
 
-  // How long the caller may wait before it calls go_on(): until a line is due, or until the timeout.
+  // The time that the caller may wait before it calls go_on(): until a line is due, or until the timeout.
   std::chrono::milliseconds patience() const;
   // The time until the timeout.
   std::chrono::milliseconds left() const { return until(deadline_); }

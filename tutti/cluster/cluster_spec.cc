@@ -15,7 +15,7 @@
 namespace tutti {
 namespace {
 
-// Far larger than any cluster. The limit prevents that a mistyped index means a million missing tasks.
+// Far larger than any cluster. Without a limit, a mistyped index would mean a million missing tasks.
 constexpr int kMaxIndex = 999'999;
 
 bool is_job_name(std::string_view name) {

@@ -57,7 +57,7 @@ int threads_of(const RunConfig& config, const Identity& identity) {
   return share_of_cores(identity.membership.local_world);
 }
 
-// Returns the config of a task, with the secret of its launcher if it has none of its own.
+// Returns the config of a task. If it has no secret, it gets the secret of the launcher.
 RunConfig checked(RunConfig config, const Identity& identity) {
   if (!config.output.report.empty() && config.output.report == config.output.timeline)
     fail(ErrorKind::InvalidArgument, "--report and --timeline name the same file: {}", config.output.report);
@@ -143,7 +143,7 @@ DeviceSpec device_of_task(const Task& task, const RunConfig& config, const Ident
   return spec;
 }
 
-// Two paths to one folder that exists are the same, also through a link.
+// Two paths to one existing folder are the same, also through a link.
 std::string normal_path(const std::string& path) {
   std::error_code error;
   std::filesystem::path canonical = std::filesystem::weakly_canonical(std::filesystem::absolute(path), error);

@@ -25,8 +25,9 @@ namespace tutti {
 class Context {
  public:
   // For a program that does not use tutti::run(): finds the task of this process in the flags and the
-  // environment, as discover() does, chooses the device and sets the number of threads. `values` are those of
-  // all config, including the program's own (FlagSet::values()); empty: those of the standard flags.
+  // environment, as discover() does, chooses the device and sets the number of threads. `values` are the
+  // values of all flags, including the program's own (FlagSet::values()); empty: only the standard flags,
+  // from `config`.
   explicit Context(const RunConfig& config, const FlagValues& values = {});
 
   // Takes a known identity: a result of discover(), or one made by hand. Sets the number of threads
@@ -35,7 +36,7 @@ class Context {
   Context(RunConfig config, Identity identity, const FlagValues& values = {});
 
   // Returns a copy with another configuration, for one of several trainings of a program. Identity, device,
-  // threads, log and timeline remain those of the process.
+  // threads, log and timeline stay the same.
   Context with(RunConfig config) const;
 
   int rank() const { return identity_.membership.rank; }
@@ -72,13 +73,14 @@ class Context {
   // Claims a log directory for one training of this program. Returns false if this context or a copy has
   // claimed it before: the trainings would overwrite and resume each other's checkpoints. Thread-safe.
   bool claim_folder(const std::string& path) const;
-  // Gives back a folder in which nothing was written.
+  // Releases a claimed folder in which nothing was written.
   void release_folder(const std::string& path) const;
-  // For showing values of the program's own in TensorBoard, from any thread:
+  // Shows values that the program computes in TensorBoard, from any thread:
   //   ctx.events().scalar("temperature", step, value);
-  // It goes to the event file of the training in --logdir; the one in another folder, which has a name, has
-  // its own (Trainer::events(), Loop::events()). Events from before the training are written when it begins,
-  // or when the program ends without any. Does nothing without --logdir, and on workers other than the chief.
+  // They are written to the event file of the training in --logdir. A training with a name, whose files are
+  // in another folder, has a separate event file (Trainer::events(), Loop::events()). Events from before the
+  // training are written when it begins, or when the program ends without one. Does nothing without --logdir,
+  // and on workers other than the chief.
   store::Events events() const;
   // The events of a log directory, for the training that writes them.
   std::shared_ptr<store::EventStream> event_stream(const std::string& path) const;

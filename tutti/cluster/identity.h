@@ -42,7 +42,7 @@ struct Identity {
   bool launcher_serves = false;  // the launcher, not rank 0, listens there with a c10d TCPStore
   std::string launch;            // an id shared by all tasks of one start by `tutti run`; "" elsewhere
   std::string job;               // Slurm's name for the job and its step; "" elsewhere
-  std::string secret;  // made by `tutti run` for the tasks of one start if it was given none; else ""
+  std::string secret;  // made by `tutti run` for the tasks of one start if the user gave none; else ""
   int attempt = 0;     // number of restarts by the launcher, whose store outlives them
 };
 

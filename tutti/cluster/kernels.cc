@@ -25,7 +25,7 @@ constexpr std::array kVariables = {
     "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA",        "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE",
     "MKL_CBWR",           "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE"};
 
-// Returns what follows `name` in a line of LibTorch's description of itself; "?" if it has no such line.
+// Returns the text after `name` in a line of LibTorch's description of itself; "?" if it has no such line.
 std::string configured(std::string_view name) {
   const std::string config = at::show_config();
   const size_t at = config.find(name);
@@ -97,8 +97,8 @@ std::string hash_of(const std::vector<torch::Tensor>& results) {
   return fmt::format("{:016x}", xxh64(bytes));
 }
 
-// The elements are too few for several threads, and their number is odd, so that some are left over by
-// kernels that take several at once.
+// The elements are too few for several threads. Their number is odd, so that kernels that process several at
+// once leave some over.
 std::vector<torch::Tensor> updated_numbers() {
   constexpr int64_t kElements = 1003;
   const torch::NoGradGuard no_grad;

@@ -8,9 +8,9 @@
 
 namespace tutti {
 
-// The facts that decide about the bits of a result besides the program and its data. Two tasks that have the
-// same compute with the same kernels, as far as can be told without running the whole training. The hashes
-// tell limits and processors apart that have no name here.
+// The facts that determine the bits of a result besides the program and its data. Two tasks with the same
+// facts compute with the same kernels, as far as this can be determined without running the whole training.
+// The hashes also distinguish limits and processors for which this struct has no field.
 struct Kernels {
   // On the CPU: LibTorch and the instruction set of its kernels, the limits that variables such as
   // ONEDNN_MAX_CPU_ISA and MKL_CBWR set, OpenBLAS's core. On a GPU: LibTorch, CUDA, cuDNN, and the kind of
@@ -26,8 +26,8 @@ struct Kernels {
   bool on_cpu() const { return !updates.empty(); }
   // Returns the facts that all tasks which compute gradients have to have in common, one per line.
   std::vector<std::string> lines() const;
-  // Returns the first of these lines, which are all that matters to a task that only adds gradients and
-  // updates parameters on the CPU, such as a parameter server. None on a GPU.
+  // Returns only those of these lines that matter to a task that adds gradients and updates parameters on the
+  // CPU, such as a parameter server; they come first in lines(). None on a GPU.
   std::vector<std::string> lines_of_updates() const;
 };
 

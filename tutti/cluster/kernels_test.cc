@@ -14,7 +14,7 @@ using ::testing::StartsWith;
 
 const c10::Device kCpu{c10::DeviceType::CPU};
 
-// That other instruction sets give other hashes is tested by command_test, in processes that use them.
+// command_test checks, in processes that use them, that other instruction sets give other hashes.
 TEST(Kernels, are_the_same_however_often_and_where_they_are_found) {
   const Kernels first = find_kernels(kCpu, 1);
   EXPECT_THAT(first.lines(),

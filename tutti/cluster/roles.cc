@@ -41,8 +41,8 @@ void stand(const ClusterSpec& cluster, const std::vector<Task>& row, const Task&
   }
 }
 
-// Letters that have changed their places are a mistake, and not a name. The tasks of such a job would be
-// workers that wait.
+// A name with swapped letters is taken for a typing mistake: otherwise the tasks of the job would become
+// workers, which wait for each other.
 void require_no_misspelt_job(const ClusterSpec& cluster) {
   const std::vector<std::string> known = {"chief", "master", "worker", "ps", "parameter_server", "evaluator"};
   for (const std::string& job : cluster.jobs()) {

@@ -9,8 +9,8 @@
 
 namespace tutti {
 
-// Job names are free, except that a few determine the role of their tasks, and that identity_in() refuses
-// names that are one of these with letters in other places.
+// Any job name is allowed, but a few names determine the role of the tasks, and identity_in() refuses names
+// that differ from one of these few only in the order of their letters.
 bool is_server_job(std::string_view job);  // "ps", "parameter_server"
 
 // Returns true if one of the cluster's jobs is a server job.

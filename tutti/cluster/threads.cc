@@ -9,8 +9,8 @@
 
 namespace tutti {
 
-// LibTorch sets only the threads of OpenMP and MKL; OpenBLAS, if it is the BLAS, has a thread pool of its
-// own. It is not resized needlessly, because other threads may be using it.
+// LibTorch sets only the threads of OpenMP and MKL; OpenBLAS, if it is the BLAS, has a separate thread pool.
+// The pool is not resized needlessly, because other threads may be using it.
 void set_threads(int threads) {
   // LibTorch would wait forever for threads that could not be started, so check first.
   require_threads(static_cast<int>(std::thread::hardware_concurrency()), "the threads of LibTorch");

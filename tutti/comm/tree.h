@@ -4,9 +4,9 @@
 
 namespace tutti::comm {
 
-// A node of the one tree along which everything is added. Node (level, i) covers the existing
-// leaves of [i << level, (i + 1) << level). It is the sum of its two children; the right child may cover no
-// leaves.
+// A node of the binary tree that fixes the order of all sums over lanes or ranks, so that their bits do not
+// depend on the number of workers. Node (level, i) covers the existing leaves of [i << level, (i + 1) <<
+// level). It is the sum of its two children; the right child may cover no leaves.
 struct TreeNode {
   int level;
   int64_t index;

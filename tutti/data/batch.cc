@@ -74,7 +74,8 @@ Batch Batch::with_each(const std::function<torch::Tensor(const torch::Tensor&)>&
 }
 
 Batch Batch::to(torch::Device device) const {
-  // For a copy to the CPU, nothing would tell when an asynchronous copy has finished.
+  // A copy to the CPU is synchronous, since the caller could not find out when an asynchronous one has
+  // finished.
   const bool asynchronous = !device.is_cpu();
   return with_each([&](const torch::Tensor& tensor) { return tensor.to(device, asynchronous); });
 }

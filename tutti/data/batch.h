@@ -38,8 +38,8 @@ class Batch {
   Batch to(torch::Device device) const;
   Batch pinned() const;
 
-  // Says which example this is, for errors: "example 'u17' (data/shard3)", or "example 5 of the batch" if the
-  // batch does not know more.
+  // Returns a name of an example for errors: "example 'u17' (data/shard3)", or "example 5 of the batch" if
+  // the batch has no names.
   std::string describe(int64_t example) const;
   // `name` returns the first of these texts, without "example". It is called on the thread that has the
   // error.
@@ -77,8 +77,8 @@ struct PartRows {
 };
 
 // Joins the rows of several parts, whose positions are 0 to `rows`, each once. The columns have the order of
-// `columns`; ragged ones are padded to the longest list with NaN, or with -1 if they are int64. A part whose
-// columns are not those is an InvalidArgument.
+// `columns`; ragged ones are padded to the longest list with NaN, or with -1 if they are int64. Throws
+// InvalidArgument if a part has other columns.
 Batch join_rows(const std::vector<PartRows>& parts, int64_t rows, const std::vector<Column>& columns);
 
 }  // namespace tutti::data

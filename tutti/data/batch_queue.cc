@@ -183,7 +183,7 @@ void BatchQueue::Shared::read_batches(int64_t reader, Lock lock) {
 }
 
 // Unlocks while it works. Returns an empty slot if the queue has been stopped by the time the source returns:
-// objects that only the queue's owner keeps alive must not be used then.
+// objects that only the queue's owner keeps alive must not be used after that.
 BatchQueue::Shared::Slot BatchQueue::Shared::make(int64_t ticket, Lock& lock) {
   Timeline* const timeline = options.timeline;
   const int64_t begin = timeline != nullptr ? timeline->now() : 0;

@@ -47,8 +47,8 @@ void check_rows(const char* who, const Batch& batch, std::span<const int64_t> ex
        batch.size(), name_examples(examples));
 }
 
-// The columns of the first example. A transform may draw random numbers, which must not disturb those of the
-// program.
+// Returns the columns of the first example. A transform may draw random numbers, which must not change the
+// random numbers of the program.
 std::vector<Column> columns_of_first(const Feed& feed) {
   const std::lock_guard lock(generator_mutex());
   const RandomScope own_numbers(torch::kCPU);
@@ -276,8 +276,8 @@ const std::vector<Feed>& Feed::parts() const {
   return parts_ ? *parts_ : kNone;
 }
 
-// Returns the recipe with the number of examples, which differs from that of the source or arrangement after
-// take().
+// Returns the recipe with the number of examples, which after take() differs from the number of the source or
+// arrangement.
 std::string Feed::recipe_as_part() const {
   const std::string own = recipe();
   if (own.empty()) return std::to_string(size_);
@@ -389,7 +389,7 @@ std::string checksum_of(const torch::Tensor& tensor) {
   return fmt::format("{:08x}", crc32c({static_cast<const std::byte*>(bytes.data_ptr()), bytes.nbytes()}));
 }
 
-// Adds the columns of the sources, with the path to each: "feed 1: ".
+// Adds the columns of each source, with a prefix that names the source: "feed 1: ".
 void add_columns(const Fetched& fetched, const std::string& path, Fingerprint& lines) {
   for (size_t part = 0; part < fetched.parts.size(); ++part) {
     const std::string name = fetched.parts.size() > 1 ? fmt::format("{}feed {}: ", path, part) : path;
@@ -415,7 +415,7 @@ Fingerprint order_of(const Feed& feed, int64_t lanes) {
       "examples of each lane",
       ranges.empty() ? "all" : fmt::format("ranges with checksum {:08x}", crc32c(as_bytes(ranges))));
   if (const std::string parts = feed.origins(); !parts.empty()) lines.emplace_back("parts", parts);
-  // Also for the feed of a single source: a run with one is not resumed with a combined feed.
+  // Added for the feed of a single source too, so that its run is not resumed with a combined feed.
   const std::string recipe = feed.recipe();
   lines.emplace_back("combination", recipe.empty() ? "none" : recipe);
   return lines;

@@ -29,8 +29,8 @@ struct SplitOptions {
   int64_t seed = 1;
 };
 
-// The rows of a batch as the sources have them, before any transform: one batch or, for a combined feed,
-// those of its parts.
+// The rows of a batch as the sources have them, before any transform: one batch or, for a combined feed, the
+// batches of its parts.
 struct Fetched {
   Batch batch = {};
   std::vector<Fetched> parts = {};
@@ -60,11 +60,11 @@ class Feed {
   // Divides the examples among as many feeds as there are fractions, which have to add up to 1: {0.9, 0.1}.
   // Each example is in exactly one of them, and the same options always give the same parts. The parts are
   // read in the order of this feed: they are shuffled if it is. If each lane has examples of its own (see
-  // deal()), only the sequential order is possible; else InvalidArgument.
+  // deal()), any order but the sequential one is an InvalidArgument.
   std::vector<Feed> split(const std::vector<double>& fractions, const SplitOptions& options = {}) const;
 
-  // Gives each lane a range of examples of its own, which `deal` computes from the number of lanes and the
-  // number of examples (those that take() has left).
+  // Gives each lane a separate range of examples, which `deal` computes from the number of lanes and the
+  // number of examples of this feed.
   using Deal = std::function<std::vector<ExampleRange>(int64_t lanes, int64_t examples)>;
   Feed deal(Deal deal) const;
 
@@ -78,8 +78,8 @@ class Feed {
   // The ID of an example, and the file that it is read from, as its source says.
   std::string id(int64_t example) const;
   std::string place_of(int64_t example) const;
-  // The examples that the sources have skipped because of errors in them; `why` is that of the first such
-  // source.
+  // The examples that the sources have skipped because of errors in them. `why` is the reason that the first
+  // such source gives.
   Source::LeftOut left_out() const;
   const FeedOptions& options() const { return options_; }
 
@@ -93,16 +93,16 @@ class Feed {
   // Returns statistics of the tensors of that name over the examples of this feed, after the transforms.
   TableStatistics statistics(const std::string& name) const;
 
-  // The feeds that this one combines; empty for the feed of a source.
+  // The feeds that this feed combines; empty for the feed of a source.
   const std::vector<Feed>& parts() const;
-  // Says how the feed's examples come from its sources: "" for all or the first examples of a single source,
-  // else for example "concat(60000, skip 100(2000))". Feeds of the same sources with the same text and size
-  // have the same examples, but possibly other transforms.
+  // Describes how the feed takes its examples from its sources: "" for all or the first examples of a single
+  // source, else for example "concat(60000, skip 100(2000))". Feeds of the same sources with the same text
+  // and size have the same examples, but possibly other transforms.
   std::string recipe() const;
-  // The sources, in the order in which the recipe has their sizes. For recognising them without keeping them
+  // The sources, in the order in which the recipe has their sizes. The pointers do not keep the sources
   // alive.
   std::vector<std::weak_ptr<const Source>> weak_sources() const;
-  // A readable list of what the sources' examples come from (Source::parts); "" if no source knows.
+  // A readable list of the parts that the examples come from (Source::parts); "" if no source knows them.
   std::string origins() const;
 
  private:
@@ -114,7 +114,7 @@ class Feed {
   std::vector<RowsOfPart> by_part(std::span<const int64_t> examples) const;
   Batch joined(std::span<const int64_t> examples, std::vector<Fetched> parts) const;
 
-  // Either a source, or parts with their arrangement. The parts' own order, deal and options are not used.
+  // Either a source, or parts with their arrangement. Order, deal and options of the parts are not used.
   std::shared_ptr<const Source> source_;
   std::shared_ptr<const std::vector<Feed>> parts_;
   std::shared_ptr<const Arrangement> arrangement_;
@@ -126,10 +126,10 @@ class Feed {
   int64_t size_ = 0;
 };
 
-// Several feeds one after the other. Each part keeps its transforms, which see only the part's own rows of a
-// batch. Either all feeds are shuffled, and then so is the whole, across the parts, or none is. The columns
-// of all feeds need the same names, types and shapes, which is checked by reading the first example of each;
-// else InvalidArgument. Feeds that give each lane examples of its own (the partitions Size and Mod) cannot be
+// Concatenates several feeds. Each part keeps its transforms, which see only the rows of that part. Either
+// all feeds are shuffled, and then the result is shuffled across the parts, or none is. The columns of all
+// feeds need the same names, types and shapes, which is checked by reading the first example of each; else
+// throws InvalidArgument. Feeds that give each lane separate examples (the partitions Size and Mod) cannot be
 // combined: call deal() on the result.
 Feed concat(const std::vector<Feed>& feeds);
 
@@ -147,10 +147,10 @@ struct MixOptions {
   MixEnd end = MixEnd::AllRead;
 };
 
-// Several feeds in proportion to their weights, which may have any positive sum: mix({a, b}, {3, 1}) has
-// three examples of `a` for each of `b`. They are spread evenly, so that every stretch of the mixture, such
-// as a batch, has about these proportions; shuffle() then draws from the whole mixture at random. The same in
-// all other respects as concat().
+// Mixes several feeds in proportion to their weights, which may have any positive sum: mix({a, b}, {3, 1})
+// has three examples of `a` for each of `b`. They are spread evenly, so that every range of the mixture, such
+// as a batch, has about these proportions; shuffle() then draws from the whole mixture at random. In all
+// other respects like concat().
 Feed mix(const std::vector<Feed>& feeds, const std::vector<double>& weights, const MixOptions& options = {});
 
 // Name and text: {"examples", "60000"}, {"column label", "int64[], 16 examples with checksum 1f2e3d4c"}.

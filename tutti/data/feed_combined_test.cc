@@ -113,7 +113,7 @@ TEST(CombinedFeed, split_refuses_fractions_that_are_none) {
   EXPECT_EQ(feed.split({1.0 / 3, 1.0 / 3, 1.0 / 3})[2].size(), 3);
 }
 
-// Lanes' own examples: the partitions Size and Mod.
+// Separate examples for each lane: the partitions Size and Mod.
 TEST(CombinedFeed, split_by_order_and_skip_deal_what_is_left) {
   const Feed dealt = count_from(0, 12).deal([](int64_t lanes, int64_t examples) {
     std::vector<ExampleRange> ranges;
@@ -243,7 +243,7 @@ TEST(CombinedFeed, refuses_other_columns_and_names_both) {
   refused(Feed(from_tensors({{"x", x}, {"label", label.to(torch::kInt32)}})), "label int32[]");
   refused(Feed(from_tensors({{"x", x.to(torch::kFloat64)}, {"label", label}})), "x float64[3]");
   refused(Feed(from_tensors({{"x", torch::zeros({4, 2})}, {"label", label}})), "x float32[2]");
-  // The order of the columns does not matter: it is that of the first feed.
+  // The order of the columns does not matter: the first feed determines it.
   const Feed turned = concat({feed, Feed(from_tensors({{"label", label}, {"x", x}}))});
   EXPECT_EQ(turned.read(Numbers{7}).tensors()[0].first, "x");
 }

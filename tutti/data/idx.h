@@ -13,7 +13,7 @@
 namespace tutti::data {
 
 // Reads an IDX file, plain or gzip-compressed: the format in which MNIST is distributed. Its header is two
-// zero bytes, a code for the type, the number of dimensions, and the dimensions as big-endian 32-bit words;
+// zero bytes, a code for the type, the number of dimensions, and the dimensions as big-endian 32-bit numbers;
 // the elements follow in big-endian order, with the last dimension varying fastest.
 //
 // Throws a DataLoss that names file and byte if the header is invalid or there are more or fewer elements
@@ -48,7 +48,7 @@ class ByteReader {
   // Reads up to `size` bytes; fewer only at the end. Throws DataLoss if the file is damaged.
   virtual size_t read(char* to, size_t size) = 0;
 
-  // An upper limit of the bytes that the file can yield, for checking the size that a header claims.
+  // An upper limit of the number of bytes that the file can yield, for checking the size in a header.
   virtual uint64_t most_bytes() const = 0;
 };
 

@@ -80,8 +80,8 @@ struct SamplerOptions {
 // the examples of a step do not depend on the number of lanes that share them, as long as lanes x batch is
 // the same.
 //
-// With ranges each lane goes through its own examples, in an order of its own. An epoch is as long as the
-// lane with the most examples needs; if the remainder is dropped, as long as the lane with the fewest
+// With ranges, each lane sees only the examples of its range, in a separate random order. An epoch is as long
+// as the lane with the most examples needs; if the remainder is dropped, as long as the lane with the fewest
 // examples fills.
 class Sampler {
  public:
@@ -121,7 +121,7 @@ struct PartExample {
   bool operator==(const PartExample&) const = default;
 };
 
-// Says which examples of its parts a combined feed has, and in which order, without a list of examples.
+// Describes which examples of its parts a combined feed has, and in which order, without a list of examples.
 struct Arrangement {
   int64_t size = 0;  // the number of examples of the combined feed
   // A pure function; requires 0 <= example < size.

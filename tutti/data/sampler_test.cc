@@ -339,7 +339,7 @@ TEST(Arrangement, ranges_of_one_random_order_are_disjoint) {
   EXPECT_NE(all_of(drawn(100, 0, 30, 7)), all_of(drawn(100, 0, 30, 8)));
 }
 
-// Compares every stretch from the beginning with the exact share.
+// Compares every range that starts at the beginning with the exact share.
 TEST(Arrangement, interleaves_in_proportion_in_every_stretch) {
   const std::vector<std::vector<int64_t>> mixtures = {{1, 1}, {7, 3}, {1, 999}, {5, 1, 3}, {10, 20, 0, 30, 1},
                                                       {4}};

@@ -14,8 +14,8 @@
 
 namespace tutti::data {
 
-// Statistics of a column of numbers. Those of several parts can be merged: merging them in the same order
-// gives the same bits, no matter which task computed which part.
+// Statistics of a column of numbers. Statistics of several parts can be merged: merging them in the same
+// order gives the same bits, no matter which task computed which part.
 struct ColumnStatistics {
   int64_t count = 0;    // number of values that are not missing
   int64_t missing = 0;  // number of NaNs

@@ -25,7 +25,7 @@ class Ranked final : public Metric, public ReadsColumns {
     const bool are_good = counts_.add(
         scores_of(expected_, prediction, batch.size()),
         column_of(expected_.metric, expected_.label, batch).detach().to(torch::kCPU).flatten().contiguous());
-    if (!are_good) examples_of(expected_, prediction, batch);  // says what is wrong with which example
+    if (!are_good) examples_of(expected_, prediction, batch);  // throws the error, which names the example
   }
 
   std::vector<double> counters() const override {

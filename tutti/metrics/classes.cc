@@ -13,8 +13,8 @@
 #include "tutti/metrics/metrics.h"
 #include "tutti/metrics/running_mean.h"
 
-// Metrics of class numbers, of which an example may have many, as a text has one for each token: accuracy and
-// perplexity.
+// Metrics of class numbers: accuracy and perplexity. An example may have many class numbers, such as a text
+// with one for each token.
 namespace tutti::metrics {
 namespace {
 
@@ -41,7 +41,7 @@ std::vector<int64_t> sizes_without(const torch::Tensor& tensor, int64_t dim) {
   return sizes;
 }
 
-// Returns the dimension of the predictions, which have two or more, that has the classes.
+// Returns the dimension of the classes. The predictions have two or more dimensions.
 int64_t class_dim_of(const ClassColumns& columns, const torch::Tensor& scores, const torch::Tensor& labels) {
   const int64_t last = scores.dim() - 1;
   if (columns.class_dim) {
@@ -63,7 +63,7 @@ int64_t class_dim_of(const ClassColumns& columns, const torch::Tensor& scores, c
   return fits_last ? last : 1;
 }
 
-// Reads and checks the batch, and fails with what is wrong with it. Requires that it has examples.
+// Reads and checks the batch. Throws InvalidArgument if it is not valid. Requires that it has examples.
 Positions positions_of(const ClassColumns& columns, const torch::Tensor& prediction, const Batch& batch) {
   Checks checks;
   Positions all;

@@ -8,7 +8,7 @@
 #include "tutti/metrics/metrics.h"
 #include "tutti/metrics/test_metrics.h"
 
-// Tests metrics of class numbers, of which an example has one for each of its tokens.
+// Tests metrics of class numbers on examples that have a class number for each token.
 namespace tutti::metrics::classes_test {
 namespace {
 
@@ -127,7 +127,7 @@ TEST(TokenMetrics, find_the_classes_in_either_dimension) {
       value_of(accuracy("token"), texts.prediction, Batch({{"token", texts.batch["token"].clamp_min(0)}})));
 }
 
-// With as many tokens as classes, the shapes say nothing.
+// With as many tokens as classes, the shapes are ambiguous.
 TEST(TokenMetrics, refuse_to_guess_which_dimension_has_the_classes) {
   torch::manual_seed(5);
   const torch::Tensor logits = torch::randn({3, 4, 4});
@@ -166,7 +166,7 @@ TEST(TokenMetrics, ignore_the_number_that_they_are_told) {
   }
 }
 
-// The predictions of what is not counted may be anything.
+// Predictions for labels that are not counted may be anything.
 TEST(TokenMetrics, refuse_logits_that_are_no_numbers) {
   const TestExamples texts = drawn_texts(7);
   const torch::Tensor ignored = texts.batch["token"].eq(-100).nonzero()[0];

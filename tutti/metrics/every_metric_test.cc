@@ -43,7 +43,7 @@ TEST(EveryMetric, knows_the_columns_that_it_reads) {
       std::vector<std::string> read = dynamic_cast<const ReadsColumns&>(*metric).columns();
       std::erase(read, "");
       require_columns({metric}, read);
-      // It needs these and no others.
+      // The metric needs these columns and no others.
       Batch::Tensors tensors;
       for (const std::string& column : read) tensors.emplace_back(column, examples.batch[column]);
       if (tensors.empty()) tensors.emplace_back("other", examples.batch["label"]);

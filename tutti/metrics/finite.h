@@ -5,7 +5,7 @@
 
 namespace tutti::metrics {
 
-// The codes with which counters, which are finite, represent numbers that are not.
+// The codes that represent numbers that are not finite, since counters have only finite numbers.
 constexpr double kFinite = 0;
 constexpr double kPlusInfinity = 1;
 constexpr double kMinusInfinity = 2;

@@ -80,8 +80,8 @@ double sum_of(std::span<const Example> examples, double (*term)(const Example&))
   return sum.value();
 }
 
-// Järvelin and Kekäläinen, Cumulated Gain-Based Evaluation of IR Techniques, 2002. Of examples with the same
-// score all orders are equally likely (McSherry and Najork, Computing Information Retrieval Performance
+// Järvelin and Kekäläinen, Cumulated Gain-Based Evaluation of IR Techniques, 2002. For examples with the same
+// score, all orders are equally likely (McSherry and Najork, Computing Information Retrieval Performance
 // Measures Efficiently in the Presence of Tied Scores, 2008).
 class Ndcg {
  public:
@@ -150,7 +150,7 @@ MetricPtr ndcg(const std::string& label, const std::string& group, const NdcgOpt
                                               .weights = options.weights,
                                               .group = group,
                                               .labels = Expected::Labels::Relevances,
-                                              // So that the sums of the gains are finite.
+                                              // This limit keeps the sums of the gains finite.
                                               .most_relevant = options.gain == Gain::Linear ? 1e100 : 512},
                                      Ndcg(options.at, options.gain), "has no example with a gain");
 }

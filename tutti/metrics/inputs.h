@@ -42,15 +42,15 @@ struct Expected {
 class ReadsColumns {
  public:
   virtual ~ReadsColumns() = default;
-  // Their names; "" for a column that was not given, as for weights.
+  // The names of the columns; "" for a column that was not given, such as weights.
   virtual std::vector<std::string> columns() const = 0;
 };
 
 inline std::vector<std::string> columns_of(const Expected& expected) {
   return {expected.label, expected.weights, expected.group};
 }
-// Throws an InvalidArgument that lists `there`, the names of a batch's columns, if a metric reads another
-// one. Does not know what the function of a mean() reads.
+// Throws an InvalidArgument that lists `there`, the names of a batch's columns, if a metric reads a column
+// that is not among them. Does not cover the columns that the function of a mean() reads.
 void require_columns(const List& list, const std::vector<std::string>& there);
 
 // Returns the examples that have a label and a weight above 0, in the order of the batch. Copies tensors of a
@@ -58,7 +58,7 @@ void require_columns(const List& list, const std::vector<std::string>& there);
 std::vector<Example> examples_of(const Expected& expected, const torch::Tensor& prediction,
                                  const Batch& batch);
 
-// Says why a metric has counted no examples.
+// Returns the reason why a metric has counted no examples.
 std::string reason_without_examples(const std::string& weights);
 
 // Returns (n) for (n, 1), since both stand for one number per example.
@@ -75,14 +75,14 @@ double threshold_for(const torch::Tensor& prediction, double threshold);
 // Returns one number per example of this column, on its device.
 torch::Tensor column_of(const std::string& metric, const std::string& column, const Batch& batch);
 
-// Collects what is wrong with a batch, and waits for the device only once.
+// Collects the errors of a batch, and waits for the device only once.
 class Checks {
  public:
   // `text` follows the number of the elements of `bad` that are true: "predictions are NaN".
   void none(const torch::Tensor& bad, std::string text);
   // Checks the weights of weights_of().
   void weights(const torch::Tensor& weights, const std::string& column);
-  // Throws InvalidArgument if anything was bad.
+  // Throws InvalidArgument if any check has failed.
   void require(const std::string& metric);
 
  private:

@@ -8,8 +8,8 @@
 namespace tutti::metrics {
 namespace {
 
-// The counters of one metric: how many there are, how many of them are not finite, then the position and the
-// code of each of those, then all counters, with 0 in these positions.
+// The format of the counters of one metric: their number, the number of counters that are not finite, then
+// the position and the code of each of these, then all counters, with 0 in these positions.
 constexpr size_t kHead = 2;
 
 // Reads numbers one after the other.

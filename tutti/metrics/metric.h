@@ -38,18 +38,20 @@ class Metric {
   // InvalidArgument, and counts nothing of the batch, if the metric cannot use its shapes or values.
   virtual void update(const torch::Tensor& prediction, const Batch& batch) = 0;
 
-  // Returns everything counted so far, to be sent to another worker. Their number may depend on the data.
-  // Whole numbers are exact up to 2^53.
+  // Returns everything counted so far, to be sent to another worker. The number of counters may depend on the
+  // data. Whole numbers are exact up to 2^53.
   virtual std::vector<double> counters() const = 0;
   // Adds the counters of another metric of the same kind.
   virtual void merge(std::span<const double> counters) = 0;
 
   // Returns nullopt if the counted examples do not determine a value.
   virtual std::optional<double> value() const = 0;
-  // Says why there is no value, such as "all 12 examples are of class 1". For a metric without a value only.
+  // Returns the reason why there is no value, such as "all 12 examples are of class 1". Only for a metric
+  // without
+  // a value.
   virtual std::string reason() const { return "no examples were counted"; }
-  // Returns the points of the curve whose area is the value, by ascending threshold; empty if it is no area
-  // of a curve with thresholds.
+  // Returns the points of the curve whose area is the value, by ascending threshold; empty if the value is
+  // not the area under a curve with thresholds.
   virtual std::vector<CurvePoint> curve() const { return {}; }
   // Returns true if the thresholds of curve() are not spaced evenly from 0 to 1, as TensorBoard expects them.
   virtual bool has_uneven_thresholds() const { return false; }

@@ -102,7 +102,7 @@ class Mean final : public Metric, public ReadsColumns {
     Checks checks;
     checks.weights(weights, options_.weights);
     checks.require(name_);
-    // A value without weight may be NaN, which 0 times it would be too.
+    // A value of weight 0 may be NaN, and 0 times NaN is NaN.
     mean_.add((values.to(weights.device()) * weights).masked_fill(weights.eq(0), 0), weights);
   }
 

@@ -8,14 +8,14 @@
 
 #include "tutti/metrics/metric.h"
 
-// The metrics that Tutti has. `label` is the name of a column of the batch. Options that all of them have:
-//   name     the key of the value in reports; empty: the metric's own. Two metrics of one evaluation need
-//            different names.
+// The metrics of Tutti. `label` is the name of a column of the batch. Options that all of them have:
+//   name     the key of the value in reports; empty: the default of the metric. Two metrics of one evaluation
+//            need different names.
 //   weights  the name of a column with one number per example that says how much the example counts; empty:
 //            all count 1.
 // Examples whose label is NaN or whose weight is 0 are not counted, and their predictions may be anything.
 // docs/training.md says where other libraries define a metric differently.
-// For the same predictions, the value of each metric is the same to the bit, no matter how the examples are
+// For the same predictions, the value of each metric has the same bits, no matter how the examples are
 // distributed over batches and workers: counts are whole numbers, and sums are rounded once.
 //
 // Errors are InvalidArguments that update() throws: shapes that do not match, a prediction that is NaN or,
@@ -47,10 +47,10 @@ struct AccuracyOptions {
   std::string name = {};
 };
 
-// "accuracy": the share of correct predictions. Of predictions (n, classes, ...) or (n, ..., classes) the
-// predicted class is the one with the greatest value; the first of several. Labels are class numbers (n,
-// ...), or one-hot with the shape of the predictions. All positions of an example, such as the tokens of a
-// text, have its weight.
+// "accuracy": the share of correct predictions. For predictions (n, classes, ...) or (n, ..., classes), the
+// predicted class is the one with the greatest value, or the first of several such classes. Labels are class
+// numbers (n, ...), or one-hot with the shape of the predictions. All positions of an example, such as the
+// tokens of a text, have the weight of the example.
 MetricPtr accuracy(const std::string& label, const AccuracyOptions& options = {});
 
 struct PerplexityOptions {
@@ -60,15 +60,16 @@ struct PerplexityOptions {
   std::string name = {};
 };
 
-// "perplexity": exp of the mean cross entropy over all tokens that are counted, of whichever example and
-// batch. Predictions are logits (n, tokens, classes), or with other dimensions as for accuracy(); labels are
-// class numbers (n, tokens). It is computed in double precision, and is infinite if the probability of a
-// label is 0.
+// "perplexity": exp of the mean cross entropy over all counted tokens of all examples and batches.
+// Predictions are logits (n, tokens, classes), or with other dimensions as for accuracy(); labels are class
+// numbers (n, tokens). It is computed in double precision, and is infinite if the probability of a label is
+// 0.
 MetricPtr perplexity(const std::string& label, const PerplexityOptions& options = {});
 
 // "precision": the share of class 1 among the examples that are predicted to be of class 1. "recall": the
-// share of the examples of class 1 that are predicted to be so. Predictions are scores as for auc(), labels
-// are 0 or 1. Without such examples there is no value.
+// share of the examples of class 1 that are predicted to be of class 1. Predictions are scores as for auc(),
+// labels are 0 or 1. There is no value if no example is predicted to be (precision), or is (recall), of
+// class 1.
 MetricPtr precision(const std::string& label, const ThresholdOptions& options = {});
 MetricPtr recall(const std::string& label, const ThresholdOptions& options = {});
 
@@ -122,10 +123,10 @@ MetricPtr average_precision(const std::string& label, const MetricOptions& optio
 // for float64 and of float32 for all others, so that a single certain error is not infinite.
 MetricPtr log_loss(const std::string& label, const MetricOptions& options = {});
 
-// "normalized_entropy": the log_loss() divided by that of a constant prediction, the share of class 1 (X. He
-// and others, Practical Lessons from Predicting Clicks on Ads at Facebook, 2014). Below 1, the predictions
-// are better than the constant. Predictions are probabilities (n) or (n, 1), labels are 0 or 1. Has no value
-// without examples of both classes.
+// "normalized_entropy": the log_loss() divided by the log loss of a constant prediction, the share of class 1
+// (X. He and others, Practical Lessons from Predicting Clicks on Ads at Facebook, 2014). Below 1, the
+// predictions are better than the constant. Predictions are probabilities (n) or (n, 1), labels are 0 or 1.
+// Has no value without examples of both classes.
 MetricPtr normalized_entropy(const std::string& label, const MetricOptions& options = {});
 
 // "calibration": the mean predicted probability of class 1 divided by the share of class 1; 1 is ideal.
@@ -159,8 +160,9 @@ struct NdcgOptions {
 // "ndcg", or "ndcg@10" for .at = 10: the normalised discounted cumulative gain, as the mean over all groups,
 // such as the documents of each query. The example at rank i of its group, by descending score, adds
 // gain / log2(i + 1); examples of the same score share the mean of their ranks' discounts. The sum is divided
-// by that of the best order. Labels are relevances of 0 or more. A weight multiplies the gain of its example.
-// Groups without any gain are left out. Scores, and how groups are kept, as for group_auc().
+// by the sum of the best order. Labels are relevances of 0 or more. A weight multiplies the gain of its
+// example. Groups without any gain are left out. Scores are as for group_auc(), and all examples are kept
+// too.
 MetricPtr ndcg(const std::string& label, const std::string& group, const NdcgOptions& options = {});
 
 // "mse" and "rmse": the mean squared difference between predictions and labels of the same shape, and its

@@ -16,7 +16,8 @@ using testing::HasSubstr;
 
 Batch labels(const torch::Tensor& tensor) { return Batch({{"label", tensor}}); }
 
-// Follows the definition: the share of pairs of a positive and a negative with a higher positive score.
+// Follows the definition: among all pairs of a positive and a negative example, the share in which the
+// positive one has the higher score.
 std::optional<double> auc_by_pairs(const std::vector<double>& scores, const std::vector<int64_t>& classes) {
   double right = 0;
   double pairs = 0;

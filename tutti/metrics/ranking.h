@@ -18,7 +18,8 @@ struct Bin {
   double negatives = 0;
 };
 
-// Returns the bins of examples that are sorted by is_before() and of one group, by ascending score.
+// Returns the bins of the examples of one group, by ascending score. The examples must be sorted by
+// is_before().
 std::vector<Bin> bins_of(std::span<const Example> examples);
 
 // Computes the area under the ROC curve: Mann and Whitney's statistic, divided by the product of the weights
@@ -32,11 +33,11 @@ std::optional<double> average_precision_of(std::span<const Bin> bins);
 // Returns the points of the curves: one at minus infinity, and one at each score.
 std::vector<CurvePoint> curve_of(std::span<const Bin> bins);
 
-// Says why so many examples of each class, of which one number is 0, do not make a curve.
+// Returns the reason why these numbers of examples of each class, one of which is 0, do not make a curve.
 std::string reason_without_class(uint64_t positives, uint64_t negatives, const std::string& weights);
 
-// Examples that are all kept, for metrics whose value depends on how they are ranked. Sorted before use, so
-// that sums over them have the same bits in whatever order they came.
+// Keeps all examples, for metrics whose value depends on their ranking. The examples are sorted before use,
+// so that sums over them have the same bits whatever the order in which they were added.
 class ExampleList {
  public:
   // Groups and weights are sent to other workers only if there are such columns.

@@ -59,7 +59,7 @@ double ExactSum::value() const {
     sum = both.sum;
     rest = both.rest;
   }
-  // If the rest is half of the last digit, the next part determines the direction of rounding.
+  // If the rest is exactly half of the last digit, the next part determines the direction of rounding.
   if (left > 0 && (rest < 0) == (parts_[left - 1] < 0)) {
     const double doubled = 2 * rest;
     const double rounded = sum + doubled;

@@ -30,7 +30,7 @@ class ExactSum {
 };
 
 // The sum of many numbers, divided by the sum of their counts or weights, with the same bits in any order.
-// Results of a GPU stay there until value() or counters() is called, so that no batch waits for them. Not
+// Numbers on a GPU stay there until value() or counters() is called, so that no batch waits for a copy. Not
 // thread-safe.
 class RunningMean {
  public:

@@ -14,7 +14,7 @@ __extension__ using Wide = unsigned __int128;
 
 constexpr size_t kCountersOfBin = 3;
 
-// A number as an unsigned integer of the same size: the integers are ordered as the numbers are.
+// Maps a number to an unsigned integer of the same size, so that the integers have the order of the numbers.
 uint32_t key_of(float number) {
   const auto bits = std::bit_cast<uint32_t>(number);
   return bits ^ (bits >> 31 != 0 ? 0xFFFFFFFFU : 0x80000000U);
@@ -183,8 +183,8 @@ void ScoreCounts::merge(std::span<const double> counters) {
   }
 }
 
-// The sum over the positives of twice the number of negatives with lower scores, plus that of negatives with
-// the same score, divided by 2: Mann and Whitney's statistic.
+// Mann and Whitney's statistic: the sum, over the positives, of the number of negatives with lower scores
+// plus half the number of negatives with the same score. Computed as twice that, in whole numbers.
 std::optional<double> ScoreCounts::auc() const {
   if (positives() == 0 || negatives() == 0) return std::nullopt;
   Wide doubled = 0;

@@ -17,8 +17,8 @@ namespace tutti::metrics {
 // one by one, in as many bytes as they have, until sorting shows that many are equal.
 class ScoreCounts {
  public:
-  // Counts scores (n), float32 or float64, and labels (n), both contiguous on the CPU. Returns false, and
-  // counts nothing, if a label is not 0, 1 or NaN, or if the score of a label is NaN.
+  // Counts scores (n), float32 or float64, and labels (n), both contiguous on the CPU. Returns false without
+  // counting anything if a label is not 0, 1 or NaN, or if the score of a label is NaN.
   [[nodiscard]] bool add(const torch::Tensor& scores, const torch::Tensor& labels);
 
   // Returns score, positives and negatives of each distinct score.

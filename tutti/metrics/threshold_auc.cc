@@ -11,14 +11,14 @@
 #include "tutti/metrics/ranking.h"
 #include "tutti/metrics/running_mean.h"
 
-// The area under a curve through the points of thresholds, which are evenly spaced or given.
+// The area under a curve through one point per threshold. The thresholds are evenly spaced or given.
 namespace tutti::metrics {
 namespace {
 
 constexpr double kOutside = 1e-7;
 constexpr int64_t kMostThresholds = 1 << 20;
 
-// Returns the thresholds in ascending order, with the two outside.
+// Returns the thresholds in ascending order, including the two outside [0, 1].
 std::vector<double> thresholds_of(const AucOptions& options) {
   std::vector<double> thresholds = options.thresholds;
   std::sort(thresholds.begin(), thresholds.end());

@@ -14,8 +14,8 @@
 namespace tutti::nn {
 namespace {
 
-// Returns x * scale + shift, or `filler` where x is missing. The three are parameters that are not trained,
-// so they are saved in checkpoints and no step changes them.
+// Returns x * scale + shift, or `filler` where x is missing. Scale, shift and filler are parameters that are
+// not trained, so they are saved in checkpoints and no step changes them.
 class Window : public torch::nn::Module {
  public:
   explicit Window(const data::TableStatistics& statistics) {

@@ -63,8 +63,9 @@ std::shared_ptr<Module> another(const Module& module) {
 // A sequence of layers that is independent of the size of the input:
 //   const Pipe pipe = WindowInput() | Dense(20, torch::tanh) | Dense(5, torch::tanh) | Dense(1);
 //   PipeNet net = pipe.build(feed.statistics("desc"));
-// A value. Besides the layers below, a function of a tensor can be a layer if it keeps the number of columns,
-// and so can a LibTorch module such as torch::nn::BatchNorm1d(20); each net gets a new copy of the module.
+// A value type. Besides the layers below, a function of a tensor can be a layer if it
+// keeps the number of columns, and so can a LibTorch module such as torch::nn::BatchNorm1d(20); each net gets
+// a new copy of the module.
 class Pipe {
  public:
   using Make = std::function<PipeLayer(const PipeInput&)>;

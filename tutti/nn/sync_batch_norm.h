@@ -13,14 +13,14 @@
 namespace tutti::nn {
 
 // torch::nn::BatchNorm1d, 2d and 3d in one class that in training computes mean and variance over the
-// examples of all workers, for batches that are too small for good statistics of their own. Parameters,
-// buffers and options are those of torch::nn::BatchNorm, and checkpoints are interchangeable. Input [N, C],
-// [N, C, L], [N, C, H, W] or [N, C, D, H, W].
+// examples of all workers, because the batch of a single worker may be too small for good statistics. It has
+// the same parameters, buffers and options as torch::nn::BatchNorm, and checkpoints are interchangeable.
+// Input [N, C], [N, C, L], [N, C, H, W] or [N, C, D, H, W].
 //
 // The trainer or optimiser of the model sets its communicator; until then, with one worker, and in evaluation
 // mode it computes torch::batch_norm. With several workers
-// - the result depends on how many there are, however many lanes: the k-th lanes of all workers are
-//   normalised together. With one lane per worker that is the whole global batch.
+// - the result depends on the number of workers, whatever the number of lanes: the k-th lanes of all workers
+//   are normalised together. With one lane per worker that is the whole global batch.
 // - every worker has to call forward in training mode, and backward, equally often and in the same order. A
 //   worker without examples may call them with N = 0. Trainer skips lanes without examples, so
 //   --no-drop-remainder is an error if the last step of an epoch has such lanes.
@@ -28,7 +28,8 @@ namespace tutti::nn {
 //
 // Statistics are computed in float32 for half-precision inputs, else in the input's type, and are merged in
 // float64 in rank order, so all workers have the same bits. The gradients of weight and bias cover this
-// worker's examples; the optimiser adds those of all workers. There is no second derivative. Not thread-safe.
+// worker's examples; the optimiser adds the gradients of all workers. There is no second derivative. Not
+// thread-safe.
 class SyncBatchNormImpl : public torch::nn::NormImplBase<0, SyncBatchNormImpl, torch::nn::BatchNormOptions>,
                           public comm::UsesCommunicator {
  public:

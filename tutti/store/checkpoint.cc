@@ -160,7 +160,8 @@ void CheckpointDir::save(const Checkpoint& checkpoint, const SharedFiles& shared
       take_manifest(folder);
       sequence = std::max(sequence, folder.sequence + 1);
     }
-    // A folder that was opened for nothing may contain files of tasks that were too late.
+    // If a folder was opened but its checkpoint was given up, it may contain files of tasks that were too
+    // late.
     if (shared.files.empty()) next_ = std::make_unique<TemporaryFolder>(logdir_);
     const std::unique_ptr<TemporaryFolder> temporary = std::move(next_);
     write_checkpoint_folder(temporary->path(), checkpoint, sequence, shared);

@@ -20,8 +20,8 @@ namespace tutti::store {
 
 class TemporaryFolder;
 
-// The parts of an earlier checkpoint, in the same directory, that a later one completes: that one has only
-// what has changed since in these parts.
+// The parts of an earlier checkpoint in the same directory, for a later checkpoint that contains only the
+// changes of these parts since then.
 struct Base {
   int64_t step = 0;
   std::map<std::string, std::vector<NamedTensor>> parts = {};  // by name; filled when a checkpoint is read
@@ -52,12 +52,13 @@ struct SavedCheckpoint {
 
 struct CheckpointDirOptions {
   int keep = 5;  // checkpoints beyond the newest `keep` and their bases are removed; 0 keeps all
-  // Called by save(), once, with a line for the log if the link `latest` cannot be made.
+  // save() calls it, at most once, with a line for the log, if the link `latest` cannot be made.
   std::function<void(const std::string& text)> warn = {};
 };
 
 // The checkpoints of one run: folders ckpt-<step> in its log directory, and a link `latest` to the one saved
-// last, for people and other programs: it is never read, since some file systems have no symbolic links.
+// last. The link is for people and other programs; this class never reads it, since some file systems have no
+// symbolic links.
 // Other files in the directory are not touched. Only one process may save at a time; others may read
 // meanwhile.
 class CheckpointDir {
@@ -86,8 +87,8 @@ class CheckpointDir {
   };
   // Returns the newest intact checkpoint, that is, the one saved last, whatever its step; none if the
   // directory holds no checkpoints. If all are damaged, throws DataLoss with the reasons, since starting anew
-  // would lose work. `check` may throw DataLoss if a checkpoint lacks what its reader needs; it is skipped as
-  // well.
+  // would lose work. `check` may throw DataLoss if a checkpoint lacks something that its reader needs; the
+  // checkpoint is then skipped as well.
   Loaded load_latest(const std::function<void(const Checkpoint&)>& check = {}) const;
 
   // Returns the checkpoints with an intact manifest, in the order in which they were saved.

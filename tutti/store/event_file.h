@@ -21,7 +21,8 @@ struct EventWriterOptions {
   // Set if the run resumes after this step. TensorBoard then discards the events of later steps in earlier
   // files of the directory.
   std::optional<int64_t> resumed_after;
-  // False for a file that adds to the others of the directory, of which TensorBoard then discards nothing.
+  // False for a file that adds to the other files of the directory: TensorBoard then discards no events of
+  // them.
   bool begins_run = true;
   std::chrono::milliseconds flush_every{30000};
   size_t flush_bytes = 1 << 20;
@@ -48,8 +49,8 @@ class EventWriter {
   void image(const std::string& tag, int64_t step, const torch::Tensor& image);
   // Writes Markdown for TensorBoard's text page.
   void text(const std::string& tag, int64_t step, const std::string& markdown);
-  // Writes a curve for TensorBoard's page of PR curves, under the tag TAG/pr_curves, so that TAG may be that
-  // of a scalar.
+  // Writes a curve for TensorBoard's page of PR curves, under the tag TAG/pr_curves, so that TAG may also be
+  // the tag of a scalar.
   void pr_curve(const std::string& tag, int64_t step, const CurveCounts& counts);
   // Adds an encoded event (event_messages.h).
   void add(const std::string& event);
@@ -73,20 +74,22 @@ class EventWriter {
   std::chrono::steady_clock::time_point last_flush_;
 };
 
-// The events of a log directory, which reach its event file from anywhere in a program. Only one file of a
-// directory may grow at a time, since TensorBoard reads one after the other; so the training that opens it
-// and the rest of the program share it. Thread-safe.
+// Passes events from any place in a program to the event file of a log directory. Only one file of a
+// directory may grow at a time, since TensorBoard reads one after the other; so the training that opens the
+// file and the rest of the program share it. Thread-safe.
 class EventStream {
  public:
-  // If no training opens a file, the destructor writes what was added to a file in `folder`; "": to none.
+  // If no training opens a file, the destructor writes the added events to a file in `folder`; "": writes
+  // none.
   explicit EventStream(std::string folder) : folder_(std::move(folder)) {}
   ~EventStream();
   EventStream(const EventStream&) = delete;
   EventStream& operator=(const EventStream&) = delete;
 
-  // Opens a new file, in which everything goes that is added from now on or was added before, up to 16 MiB.
+  // Opens a new file, which gets all events that are added from now on, and up to 16 MiB of events that were
+  // added before.
   std::shared_ptr<EventWriter> open(const std::string& folder, const EventWriterOptions& options = {});
-  // This process writes nothing: forgets what was added, and will be.
+  // For a process that writes no events: discards all events that were added or will be added.
   void drop();
   bool is_dropped() const;
   void add(const std::string& event);
@@ -102,14 +105,14 @@ class EventStream {
   bool dropped_ = false;
 };
 
-// Shows values of the program's own in TensorBoard, beside those of Tutti, from any thread. Does nothing in a
-// process that writes no events. A value.
+// Shows values that the program computes in TensorBoard, beside Tutti's values, from any thread. Does nothing
+// in a process that writes no events. Copies write to the same stream.
 class Events {
  public:
   Events() = default;  // writes nothing
   explicit Events(std::shared_ptr<EventStream> stream) : stream_(std::move(stream)) {}
 
-  // False if this process writes no events. Then there is no need to compute what would be shown.
+  // False if this process writes no events: then there is no need to compute the values.
   explicit operator bool() const { return stream_ && !stream_->is_dropped(); }
 
   // See EventWriter.

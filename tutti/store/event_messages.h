@@ -11,8 +11,9 @@
 
 namespace tutti::store {
 
-// The counts of a classifier of two classes at thresholds that are evenly spaced from 0 to 1: how many
-// examples of each class have a probability above the threshold, and how many have not. They may be weighted.
+// The counts of a classifier of two classes at thresholds that are evenly spaced from 0 to 1: for each class,
+// the number of examples with a probability above the threshold, and the number of the others. They may be
+// weighted.
 struct CurveCounts {
   std::vector<double> true_positives;
   std::vector<double> false_positives;
@@ -22,7 +23,7 @@ struct CurveCounts {
 
 // TensorBoard's events, encoded as its protobuf messages. They have the time at which they were made.
 std::string version_event();
-// TensorBoard takes the second of these in a directory for a restart, and then discards the events of this
+// TensorBoard takes the second start event in a directory for a restart, and then discards the events of this
 // step and later ones.
 std::string start_event(int64_t step);
 std::string scalar_event(const std::string& tag, int64_t step, double value);

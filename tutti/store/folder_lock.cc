@@ -129,7 +129,8 @@ FolderLock::FolderLock(const std::string& folder, const std::string& who,
   write_at(fd_, path, 0, as_bytes(who + "\n"));
 }
 
-// Takes the lock for a moment, together with others that look; whoever wants it for itself tries again.
+// Takes a shared lock for a moment, as other callers of this function may do at the same time; a process that
+// wants an exclusive lock tries again.
 std::optional<std::string> lock_holder(const std::string& folder) {
   const std::string path = folder + "/lock";
   if (!path_exists(path)) return std::nullopt;
@@ -146,7 +147,7 @@ std::string holder_name(const std::string& task) {
 }
 
 TemporaryFolder::TemporaryFolder(const std::string& parent) {
-  // A task that was lost may still write into an earlier folder by its name, so that no name is used again.
+  // A lost task may still write into an earlier folder by its name, so no name is used twice.
   std::random_device random;
   for (;;) {
     const std::string path =

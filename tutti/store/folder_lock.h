@@ -26,8 +26,9 @@ class FolderLock {
   bool held_ = false;
 };
 
-// Returns who holds the lock of a folder, as its file says; nullopt if nobody does, or if it cannot be known,
-// because the file system has no locks or its locks do not reach the holder's host.
+// Returns the holder of a folder's lock, as named in its file. Returns nullopt if no process holds the lock,
+// or if this cannot be determined because the file system has no locks or its locks do not reach the holder's
+// host.
 std::optional<std::string> lock_holder(const std::string& folder);
 
 // Returns "worker/0 on host a, pid 4711, since 2026-11-22 21:46:39 UTC: mnist --steps 100", without the
@@ -52,8 +53,8 @@ class TemporaryFolder {
   FileDescriptor lock_;
 };
 
-// Removes a folder atomically: nobody sees a part of it under its name. remove_leftovers() removes later what
-// cannot be removed at once.
+// Removes a folder atomically: no process sees an incomplete folder under this name. Files that cannot be
+// removed at once are removed later by remove_leftovers().
 void remove_folder(const std::string& parent, const std::string& path);
 
 // Removes the temporary folders in `parent` whose processes have ended.

@@ -124,8 +124,8 @@ void verify(const std::string& path, const ManifestFile& listed) {
   }
 }
 
-// Reads the tensors of a file, which have to be in no other file of the part, each once. Returns their
-// further names.
+// Reads the tensors of a file. Each tensor must occur in only one file of the part. Returns the further names
+// of the tensors.
 TiedNames read_into(std::vector<NamedTensor>& part, const std::string& path, const ManifestFile& listed,
                     std::set<std::pair<std::string, std::string>>& seen) {
   verify(path, listed);
@@ -141,7 +141,7 @@ TiedNames read_into(std::vector<NamedTensor>& part, const std::string& path, con
   return file.tied();
 }
 
-// Reads these parts of the base, or all that it has for the checkpoint if none are named.
+// Reads these parts of the base, or all parts that the checkpoint needs if none are named.
 Base read_base(const std::string& folder, const Manifest::Base& asked, const std::set<std::string>& parts) {
   const std::string path = fs::canonical(folder).parent_path() / checkpoint_folder_name(asked.step);
   if (!path_exists(path + "/" + kManifestName))

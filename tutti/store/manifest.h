@@ -19,7 +19,7 @@ inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kWeightsPart = "weights";
 inline constexpr const char* kOptimizerPart = "optimizer";
 inline constexpr const char* kAveragePart = "average";  // the moving average of the weights
-inline constexpr const char* kRowsPart = "rows";        // of sharded tables, with what their optimisers keep
+inline constexpr const char* kRowsPart = "rows";        // of sharded embedding tables, with their slots
 
 // One safetensors file of a checkpoint. A part may be spread over any number of files and writers.
 struct ManifestFile {
@@ -39,7 +39,8 @@ struct Manifest {
   std::string libtorch_version;
   std::vector<ManifestFile> files;
   nlohmann::json state;
-  // The checkpoint in the same directory whose parts of these names are completed by this one's.
+  // An earlier checkpoint in the same directory. This checkpoint has only the changes of these parts since
+  // then.
   struct Base {
     int64_t step = 0;
     std::vector<std::string> parts;
@@ -53,8 +54,8 @@ void write_manifest(const std::string& path, const Manifest& manifest);
 // Throws DataLoss if any bit has changed, and Unimplemented for the format of a later version of Tutti.
 Manifest read_manifest(const std::string& path);
 
-// Writes the files of a checkpoint into a folder, waits for those that other tasks write, and writes the
-// manifest last. Returns when all is on the device.
+// Writes the files of a checkpoint into a folder, waits for the files of other tasks, and writes the manifest
+// last. Returns when all files are on the device.
 void write_checkpoint_folder(const std::string& folder, const Checkpoint& checkpoint, int64_t sequence,
                              const SharedFiles& shared);
 
@@ -64,8 +65,8 @@ Manifest read_folder_manifest(const std::string& folder);
 // Returns the name of the folder of the checkpoint of a step: "ckpt-100".
 std::string checkpoint_folder_name(int64_t step);
 
-// Reads all listed files, and those of the base, or only those of these parts, and verifies sizes and
-// checksums. Throws DataLoss if a file is missing or damaged.
+// Reads all listed files and the files of the base, or only the files of `parts` if any are named, and
+// verifies sizes and checksums. Throws DataLoss if a file is missing or damaged.
 Checkpoint read_checkpoint_folder(const std::string& folder, const std::set<std::string>& parts = {});
 
 }  // namespace tutti::store

@@ -91,7 +91,7 @@ void Pickle::step(unsigned char operation) {
       const auto bytes = static_cast<int>(number(1));
       if (bytes > 8) return take(static_cast<uint64_t>(bytes)), push({});  // larger than any size
       const uint64_t bits = number(bytes);
-      const int unused = 64 - 8 * bytes;  // the sign is that of the highest byte
+      const int unused = 64 - 8 * bytes;  // the highest byte has the sign
       return push(bytes == 0 ? int64_t{0} : static_cast<int64_t>(bits << unused) >> unused);
     }
     case kText1:

@@ -22,7 +22,7 @@ struct PickleName {
   std::string_view module;
   std::string_view name;
 };
-// std::monostate stands for None, booleans and floating-point numbers, which nobody here needs.
+// std::monostate stands for None, booleans and floating-point numbers, whose values are not needed.
 using PickleValue = std::variant<std::monostate, int64_t, std::string_view, PickleName, torch::Tensor,
                                  PickleList*, PickleDict*>;
 struct PickleList {  // or a tuple
@@ -33,13 +33,13 @@ struct PickleDict {
 };
 
 // Reads plain data that Python's pickle module has written: numbers, texts, lists and dictionaries. A pickle
-// is a program for a small stack machine, and Python's own reader calls any function that the program names.
-// This one calls none: it asks `call` for the result, which throws an Error for what it does not know.
+// is a program for a small stack machine, and Python's reader calls any function that the program names. This
+// reader calls none of them: it asks `call` for the result, which throws an Error for unknown functions.
 class Pickle {
  public:
   struct Handlers {
     std::function<PickleValue(const PickleName& function, const PickleList& arguments)> call;
-    // Returns the value that the pickle stands for by an id of its program's own.
+    // Returns the value for a persistent id, which the program that wrote the pickle has defined.
     std::function<PickleValue(const PickleList& id)> find;
   };
 

@@ -18,7 +18,7 @@ struct Report {
   int64_t world = 1;
   int64_t lanes = 1;
   int64_t steps = 0;
-  // False if a later process continues the training, which a signal or --stop-after has ended.
+  // False if a signal or --stop-after has ended the training, so that a later process can continue it.
   bool complete = true;
   int64_t examples = 0;
   double seconds = 0;
@@ -30,15 +30,15 @@ struct Report {
   std::string weights_sha256;  // of the trained parameters only
   int64_t restarts = 0;
   int64_t lost_steps = 0;
-  // For asynchronous steps: the number of updates by their staleness, which is how many steps were made since
-  // their parameters were read. If steps leave workers behind: the number of gradients that were too late.
-  // Both are omitted from the file if there are none.
+  // For asynchronous steps: the number of updates by staleness, that is, by the number of steps that were
+  // made since their parameters were read. With --backup: the number of gradients that were too late. Both
+  // are omitted from the file if there are none.
   std::map<int64_t, int64_t> staleness = {};
   int64_t dropped_gradients = 0;
-  // The changed settings and data that --resume anyway has accepted, each with the value that the run had
-  // before and the present one. Omitted from the file if there are none.
+  // The changed settings and data that --resume anyway has accepted, each with its previous and its present
+  // value. Omitted from the file if there are none.
   std::vector<std::string> differences = {};
-  // The counts of the ids of embedding tables that grow, by table. Omitted if there are none.
+  // The counts of the ids of growing embedding tables, by table. Omitted if there are none.
   std::map<std::string, nlohmann::ordered_json> tables = {};
   int64_t skipped_examples = 0;  // with --bad-rows skip; omitted too if 0
   std::string tutti_version;

@@ -187,8 +187,8 @@ bool is_sizes(const json& value) {
          });
 }
 
-// Returns the number of bytes for type and shape, or nullopt if it, or the strides of an empty tensor, would
-// overflow.
+// Returns the number of bytes for type and shape, or nullopt if this number, or the strides of an empty
+// tensor, would overflow.
 std::optional<uint64_t> bytes_needed(torch::ScalarType type, const std::vector<int64_t>& shape) {
   auto bytes = static_cast<int64_t>(c10::elementSize(type));
   bool empty = false;

@@ -51,7 +51,7 @@ void await_record(const std::string& path, const SharedFile& file, Clock::time_p
   }
 }
 
-// Checks that the file is as recorded, as far as its size and header show.
+// Checks that the size and the header of the file agree with the record.
 ManifestFile checked(const std::string& path, const SharedFile& file, int64_t step) {
   const Json record = parse_json(read_file(record_of(path)), record_of(path), ErrorKind::DataLoss);
   if (record.contains("error")) {
@@ -105,13 +105,13 @@ void write_shared_file(const std::string& folder, const std::string& name,
   } catch (const std::exception& error) {
     const auto* known = dynamic_cast<const Error*>(&error);
     const ErrorKind kind = known == nullptr ? ErrorKind::Overloaded : known->kind();
-    // A full disk has room for the record again without the file.
+    // Removing the file frees space for the record if the disk is full.
     std::error_code ignored;
     fs::remove(path, ignored);
     try {
       write_record(path, {{"kind", static_cast<int>(kind)}, {"error", error.what()}});
     } catch (const std::exception&) {
-      // The other task waits in vain, and says for whom.
+      // The other task's wait ends with an error that names this task.
     }
     throw;
   }

@@ -29,7 +29,7 @@ class FolderMark {
   const std::string path_;
 };
 
-// Returns the folder of a mark if this task finds the mark and may write to the folder, else "".
+// Returns the folder of a mark if this task can see the mark and write to the folder, else "".
 std::string folder_of_mark(const std::string& mark);
 
 // A file of a checkpoint that another task writes.
@@ -49,15 +49,15 @@ struct SharedFiles {
 // Returns the name of the file of writer `index` (from 0) out of `count`: "optimizer-2of3.safetensors".
 std::string shared_file_name(const std::string& part, int index, int count);
 
-// Writes this task's file, and then a record of it; if that fails, a record of the error, which it throws.
-// Returns when the file is on the device.
+// Writes this task's file, and then a record with its size and checksum. On failure, writes a record of the
+// error and throws it. Returns when the file is on the device.
 void write_shared_file(const std::string& folder, const std::string& name,
                        const std::vector<NamedTensor>& tensors, int64_t step);
 
 // Waits for the files of other tasks and removes their records. Throws an error that names the task and its
-// file: what the task has recorded, a Timeout, PeerLost if the task is lost, or DataLoss if the file is not
-// as recorded, not whole, or of another step. Does not read the tensors, whose checksums are compared by
-// whoever reads the checkpoint.
+// file: the error that the task has recorded, a Timeout, PeerLost if the task is lost, or DataLoss if the
+// file does not agree with its record, is incomplete, or is of another step. Does not read the tensors:
+// reading the checkpoint verifies their checksums.
 std::vector<ManifestFile> await_shared_files(const std::string& folder, const SharedFiles& shared,
                                              int64_t step);
 

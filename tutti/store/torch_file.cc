@@ -50,7 +50,7 @@ constexpr std::array<StorageType, 10> kStorageTypes = {{{"DoubleStorage", torch:
                                                         {"ByteStorage", torch::kByte},
                                                         {"BoolStorage", torch::kBool}}};
 
-// The archive and what its pickle says of tensors.
+// An archive, and the tensors that its pickle describes.
 class Archive {
  public:
   explicit Archive(const std::string& path) : path_(path), zip_(path) {
@@ -154,7 +154,7 @@ class Archive {
     return vector;
   }
 
-  // LibTorch does not compare a view with the memory that it is of.
+  // LibTorch does not check that a view stays inside the memory of its storage.
   torch::Tensor view(const torch::Tensor& elements, int64_t offset, const std::vector<int64_t>& sizes,
                      const std::vector<int64_t>& strides) const {
     int64_t last = offset;

@@ -15,15 +15,15 @@ bool is_torch_file(const std::string& path);
 
 struct TorchFile {
   std::vector<NamedTensor> tensors;  // on the CPU, in the order of the file
-  // Of which dictionary inside the file's dictionary they are: "state_dict" of {"state_dict": {...}, "epoch":
-  // 3}. "": of the file's own.
+  // The key of the inner dictionary with the tensors: "state_dict" in {"state_dict": {...}, "epoch": 3}. "":
+  // the tensors are in the file's dictionary itself.
   std::string key;
 };
 
 // Reads the tensors of a dictionary that torch.save() has written, such as model.state_dict(), or of the only
 // dictionary of tensors in it. Nothing that the file names is executed (pickle.h). Throws a DataLoss that
 // names the file if it is damaged, InvalidArgument if it has no such dictionary or several, and Unimplemented
-// if it has objects of classes or tensors of a kind that safetensors files do not have.
+// if it has objects of classes, or tensors of a kind that safetensors files cannot contain.
 TorchFile read_torch_file(const std::string& path);
 
 // Reads all tensors of a file of either kind.

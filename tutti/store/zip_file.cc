@@ -11,7 +11,7 @@
 namespace tutti::store {
 namespace {
 
-// Offsets are those of PKWARE's APPNOTE.TXT, sections 4.3.7 to 4.3.16.
+// Offsets are from PKWARE's APPNOTE.TXT, sections 4.3.7 to 4.3.16.
 constexpr std::string_view kEndMark = "PK\x05\x06";
 constexpr std::string_view kWideEndMark = "PK\x06\x06";
 constexpr std::string_view kWideLocatorMark = "PK\x06\x07";
@@ -23,7 +23,7 @@ constexpr uint64_t kLocatorBytes = 20;
 constexpr uint64_t kEntryBytes = 46;
 constexpr uint64_t kHeaderBytes = 30;
 constexpr uint64_t kLongestComment = 0xffff;
-// A value of 32 bits that stands in a wide extra field instead.
+// This 32-bit value says that the actual value is in a wide extra field.
 constexpr uint64_t kIsWide = 0xffffffff;
 constexpr uint64_t kWideField = 1;
 
@@ -46,8 +46,8 @@ std::array<uint32_t, 256> crc32_table() {
   return table;
 }
 
-// Replaces the values that stand in the wide extra field, which has those that do not fit into 32 bits, in
-// this order. Returns false if one is missing.
+// Replaces the values that did not fit into 32 bits by those of the wide extra field, which has them in this
+// order. Returns false if one is missing.
 bool read_wide_field(std::string_view extra, std::array<uint64_t*, 3> values) {
   while (extra.size() >= 4) {
     const uint64_t id = number_at(extra, 0, 2);

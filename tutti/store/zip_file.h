@@ -13,9 +13,9 @@ namespace tutti::store {
 // The CRC-32 of ZIP archives.
 uint32_t crc32(std::span<const std::byte> bytes);
 
-// Reads a ZIP archive whose files are not compressed, such as torch.save() writes. If anything is wrong, also
-// in a checksum, throws a DataLoss that names the archive; for a compressed file that is read, an
-// Unimplemented. May be read from several threads.
+// Reads a ZIP archive whose files are not compressed, such as torch.save() writes. Throws a DataLoss that
+// names the archive if anything is wrong, including a checksum, and Unimplemented if a compressed file is
+// read. May be read from several threads.
 class ZipFile {
  public:
   explicit ZipFile(const std::string& path);

@@ -31,9 +31,9 @@ std::optional<Identity> from_open_mpi(const Environment& environment);
 // PMI_RANK, PMI_SIZE: MPICH, Intel MPI and relatives, also under `srun --mpi=pmi2`.
 std::optional<Identity> from_pmi(const Environment& environment);
 
-// PMIX_RANK, from a PMIx launcher other than Open MPI's. The variables do not contain the size of the world,
-// which a program would ask the PMIx server for. So this works under `srun --mpi=pmix`, where Slurm's
-// variables contain it, and is an error elsewhere.
+// PMIX_RANK, from a PMIx launcher other than Open MPI's. The variables do not contain the size of the world:
+// a program would have to ask the PMIx server. So this works under `srun --mpi=pmix`, where Slurm's variables
+// contain the size, and is an error elsewhere.
 std::optional<Identity> from_pmix(const Environment& environment);
 
 // The variables of a step that srun started. The shell of salloc and the script of sbatch have some of them

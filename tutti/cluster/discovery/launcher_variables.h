@@ -23,7 +23,7 @@ class LauncherVariables {
 
   // Returns a whole number of at least 0, or nullopt if the variable is not set.
   std::optional<int> number(const std::string& name) const;
-  // The same, but the variable has to be set if `witness` is.
+  // Like above, but the variable has to be set if `witness` is.
   int number_with(const std::string& name, const std::string& witness) const;
 
   // Returns "RANK=3" or "RANK (not set)".

@@ -17,8 +17,8 @@ constexpr const char* kSlurm = "Slurm";
 // similar.
 constexpr int64_t kFirstSpecialStep = 0xfffffff0;
 
-// Returns the newer name of the step's variable, or the older one, or that of the job, which has the same
-// value inside a step.
+// Returns the newer name of the step's variable, or the older one, or the name of the job's variable, which
+// has the same value inside a step.
 std::string step_name(const LauncherVariables& variables, const std::string& name) {
   const std::string found = variables.first_set({"SLURM_STEP_" + name, "SLURM_" + name});
   return found.empty() ? "SLURM_STEP_" + name : found;
@@ -66,7 +66,7 @@ std::string first_host(const LauncherVariables& variables) {
   }
 }
 
-// Srun chooses no port. Every task computes the same one from the job and the step, so that concurrent steps
+// srun chooses no port. Every task computes the same port from the job and the step, so that concurrent steps
 // mostly have different ports.
 std::string meeting_place(const LauncherVariables& variables) {
   const std::string host = first_host(variables);
@@ -98,7 +98,7 @@ Membership standing_in_slurm(const LauncherVariables& variables) {
 
 }  // namespace
 
-// The step's own variables are also in shells that srun's parent has started; those of a task are not.
+// The variables of a step are also set in shells that srun's parent has started; those of a task are not.
 bool is_slurm_task(const Environment& environment) {
   const LauncherVariables variables(environment, kSlurm);
   const auto step = variables.text(variables.first_set({"SLURM_STEP_ID", "SLURM_STEPID"}));

@@ -12,8 +12,8 @@ namespace tutti::discovery {
 bool is_slurm_task(const Environment& environment);
 
 // Returns the identity according to Slurm, for a process interface under srun that provides only the rank
-// (PMIx), or rank and world (PMI). Throws InvalidArgument if those of the named variables that are set
-// contradict Slurm's.
+// (PMIx), or rank and world (PMI). Throws InvalidArgument if one of the named variables is set and
+// contradicts Slurm's.
 Identity from_slurm_as(const Environment& environment, const LauncherVariables& variables,
                        const StandingNames& names);
 

@@ -46,7 +46,7 @@ ClusterSpec cluster_in(const Json& root) {
   }
 }
 
-// An unknown key may be the misspelt one of what is missing.
+// An unknown key may be a misspelt form of a missing one.
 void require_known_keys(const Json& root, const char* fact) {
   for (const auto& [key, value] : root.items()) {
     if (kKnownKeys.contains(key)) continue;
@@ -88,8 +88,8 @@ void check_chief(const ClusterSpec& cluster) {
   }
 }
 
-// Without a cluster there is only one process. A misspelt key or job may be the reason that there is none:
-// then this process would train alone although it is one of several.
+// Without a cluster there is only one process. If the cluster is missing only because a key or a job is
+// misspelt, this process would train alone although it is one of several.
 std::optional<Identity> alone(const Json& root) {
   require_known_keys(root, "there is no \"cluster\"");
   if (object_at(root, "task").empty()) return std::nullopt;

@@ -109,7 +109,7 @@ TEST(FromTfConfig, a_task_whose_cluster_is_misspelt_is_not_alone) {
   expect_standing(*found_in(known), 0, 1, 0, 1);
 }
 
-// Its tasks would be workers, which wait for each other.
+// The tasks of such a job would be workers, which wait for each other.
 TEST(FromTfConfig, a_misspelt_job_is_refused) {
   const auto with_job = [](const char* job) {
     return fmt::format(

@@ -76,8 +76,8 @@ std::string why_not_held(Number number, float held) {
   return "";
 }
 
-// Returns "" if the number is a whole one in the range of an int64. A floating-point number that is so large
-// that not all whole numbers are exact may have been another one before it was written.
+// Returns "" if the number is a whole one in the range of an int64. Large floating-point numbers are refused:
+// where not all whole numbers are exact, the number may have been rounded when it was written.
 template <class Number>
 std::string why_not_whole(Number number) {
   if constexpr (std::is_floating_point_v<Number>) {
@@ -94,7 +94,7 @@ std::string why_not_whole(Number number) {
 }
 
 bool is_number(const arrow::DataType& type) {
-  // The type NA is that of a column with only nulls.
+  // A column with only nulls has the type NA.
   return type.id() == arrow::Type::NA || type.id() == arrow::Type::BOOL || arrow::is_integer(type.id()) ||
          arrow::is_floating(type.id());
 }

@@ -24,7 +24,7 @@ decltype(auto) with_type_of(const CellType& cells, Act&& act) {
 // The cells of one table for the rows of a batch, which are appended one after the other.
 class CellBuffer {
  public:
-  // Has place for `rows` rows.
+  // Reserves memory for `rows` rows.
   CellBuffer(const TableKind& kind, size_t columns, int64_t rows);
 
   const TableKind& kind() const { return kind_; }
@@ -35,8 +35,8 @@ class CellBuffer {
   T* row() {
     return reinterpret_cast<T*>(dense_ + static_cast<size_t>(row_) * row_bytes_);
   }
-  // For the other kinds: the values of all lists, to which those of the next one are appended. add_list()
-  // must follow, with their position and number.
+  // For the other kinds: the values of all lists. Append the values of the next list, and then call
+  // add_list() with their position and number.
   template <class T>
   std::vector<T>& values() {
     if constexpr (std::is_same_v<T, float>)

@@ -67,7 +67,7 @@ void append_missing(const TableKind& kind, std::vector<Value>& values) {
     fail(ErrorKind::InvalidArgument, "{}", must_not_be_missing());
 }
 
-// Takes the next value from a list, and what separates it from the one after it.
+// Removes the next value, and the separator after it, from the front of a list.
 std::string_view take_value(std::string_view& list) {
   const size_t end = std::min(list.find_first_of(" ,;|"), list.size());
   const std::string_view text = list.substr(0, end);

@@ -13,10 +13,10 @@ namespace tutti::data {
 // The values of cells as the schema describes them. Problems are InvalidArguments that say what is wrong with
 // the text; the caller adds where it is.
 
-// Sets `value` to that of a missing cell: NaN, or CellType::missing. Returns false if it has none.
+// Sets `value` to the value of a missing cell: NaN, or CellType::missing. Returns false if the type has none.
 bool set_missing(const CellType& cells, float& value);
 bool set_missing(const CellType& cells, int64_t& value);
-// The text of an error about a missing value that has none.
+// The text of an error about a missing cell whose type has no value for it.
 std::string_view must_not_be_missing();
 
 // Reads a cell, which has no surrounding blanks.
@@ -33,9 +33,8 @@ void append_list(std::string_view cell, const TextFormat& format, const TableKin
 void require_list(const TableKind& kind, std::span<const float> list);
 void require_list(const TableKind& kind, std::span<const int64_t> list);
 
-// Numbers are read as the nearest float32. For a whole number that is not exact, such as an index or a time,
-// this would be a different number: require_exact() throws. Only numbers for which may_be_rounded() is true
-// need this check.
+// Numbers are read as the nearest float32. If a whole number, such as an index or a time, is not exact as a
+// float32, require_exact() throws. Only numbers for which may_be_rounded() is true need this check.
 inline bool may_be_rounded(float number) {
   constexpr float kExactUpTo = 1 << 24;
   return std::abs(number) >= kExactUpTo;

@@ -32,7 +32,9 @@ class IdIndex {
     return size() == other.size() && order_ == other.order_;
   }
 
-  // For each row of this index, the row of the other with the same ID; or a row whose ID the other lacks.
+  // Returns for each row of this index the row of the other with the same ID; or, if the other index lacks
+  // the ID
+  // of a row, that row.
   struct Joined {
     std::vector<int64_t> rows;
     std::optional<int64_t> alone_here;

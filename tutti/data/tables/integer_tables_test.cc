@@ -59,7 +59,7 @@ TEST_F(IntegerTableTest, has_all_numbers_of_an_int64) {
   EXPECT_EQ(batch_of(table(text, int64()))["0"].scalar_type(), torch::kLong);
 }
 
-// Numbers of any length are read as they were written, by the code for many numbers and that for one.
+// Numbers of any length are read as they were written, by the code for many numbers and by the code for one.
 TEST_F(IntegerTableTest, has_the_numbers_that_were_written) {
   std::mt19937_64 random(2);
   std::vector<int64_t> expected;

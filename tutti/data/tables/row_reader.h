@@ -15,7 +15,8 @@ namespace tutti::data {
 // Reads the cells of a text table's rows into buffers, one for each view of the table. Thread-safe.
 class RowReader {
  public:
-  // `names` are those of all columns of the file, and `columns` are those of each view, as indices of them.
+  // `names` are the names of all columns of the file. `columns` has the columns of each view, as indices of
+  // `names`.
   RowReader(const TextFormat& format, std::vector<std::string> names, std::vector<TableKind> kinds,
             const std::vector<std::vector<size_t>>& columns);
 

@@ -75,7 +75,7 @@ TEST(Rows, of_a_large_file_are_found_though_not_every_place_is_kept) {
     EXPECT_EQ(row.line, number + 1);
     EXPECT_EQ(rows.line_of(number), row.line);
   }
-  // In quotes there may be line ends between two places that are kept.
+  // Quoted cells may have line ends between two stored positions.
   const Rows quoted(folder / "t.tsv", true, [](const Rows::Row&) {});
   EXPECT_EQ(quoted.line_of(2097152), 2097153);
   EXPECT_EQ(quoted.line_of(2097153), std::nullopt);

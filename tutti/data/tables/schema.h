@@ -70,7 +70,7 @@ inline CellType float32() { return {}; }
 inline CellType int64(const Int64Options& options = {}) {
   return {.is = CellType::Is::Int64, .missing = options.missing};
 }
-// Texts, such as names, by the number of a bucket (bucket_of), into which different texts may fall.
+// Texts, such as names, each as the number of its bucket (bucket_of). Different texts may share a bucket.
 inline CellType categories(int64_t buckets, const CategoryOptions& options = {}) {
   return {CellType::Is::Category, buckets, options.missing};
 }
@@ -124,7 +124,7 @@ std::vector<std::string> numbered(int64_t first, int64_t last);
 // `ids` and, for categories, `missing` are used; .idx, -ubyte and these with .gz are IDX (idx.h), whose rows
 // have no IDs and must be in the order of the master table; anything else is TSV.
 struct TableFile {
-  // The columns are those of the table, in this order. Empty: all but that of the IDs.
+  // The columns of the table, in this order. Empty: all columns but the IDs.
   // NOLINTNEXTLINE(google-explicit-constructor): most tables are given as a file alone
   TableFile(std::string name, TableKind what = {}, std::vector<std::string> which = {})
       : file(std::move(name)), format(format_of(file)), kind(what), columns(std::move(which)) {}

@@ -27,9 +27,9 @@ class KeptRows {
   bool has(int64_t row) const {
     return states_[static_cast<size_t>(row)].load(std::memory_order_acquire) == kThere;
   }
-  // Appends a row that is there to the buffers.
+  // Appends a cached row to the buffers.
   void copy(int64_t row, std::span<CellBuffer> to) const;
-  // Keeps the row that was appended as number `at`.
+  // Caches the row that was appended as number `at`.
   void keep(int64_t row, std::span<const CellBuffer> from, int64_t at);
 
  private:

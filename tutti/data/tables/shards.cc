@@ -109,7 +109,7 @@ void require_nothing_in(const std::string& out) {
     fail(ErrorKind::InvalidArgument, "{} exists already; the output must be a new or an empty folder", out);
 }
 
-// Returns for each row of the first table the number of its shard. Neighbours stay together, and the shards
+// Returns for each row of the first table the number of its shard. Shards consist of consecutive rows and
 // have nearly the same weight.
 std::vector<int64_t> cut(const std::vector<uint64_t>& weights, int64_t shards) {
   const uint64_t whole = std::accumulate(weights.begin(), weights.end(), uint64_t{0});

@@ -90,7 +90,8 @@ TEST_F(SharedFilesTest, may_stand_beside_files_with_other_formats_and_ids) {
   std::vector<Schema::Entry> entries = ratings_.tables();
   entries.push_back({"y", {"t.csv"}});
   entries.push_back({"z", {"more.tsv"}});
-  // The master table has no IDs: the first file that has some is beside it, and others are joined by ID.
+  // The master table has no IDs: the first file with IDs has the same order, and others are joined to it by
+  // ID.
   for (const BadRows bad : {BadRows::Error, BadRows::Skip}) {
     const Batch by_place =
         source(Schema(entries), {.bad_rows = bad})->read(std::vector<int64_t>{0, 1, 2, 3, 4});
@@ -183,7 +184,7 @@ TEST_F(SharedFilesTest, have_statistics_of_numbers_but_not_of_categories) {
   }
 }
 
-// Each kind of cells has statistics of its own.
+// Each kind of cells has separate statistics.
 TEST_F(SharedFilesTest, have_facts_by_kind_and_column) {
   const std::string path = folder_.write("t.tsv", "x\ty\tname\n1\t16777217\tA\n2\t\tB\n");
   const TextFormat numbered = {.ids = Ids::RowNumbers};
@@ -201,7 +202,7 @@ TEST_F(SharedFilesTest, have_facts_by_kind_and_column) {
     EXPECT_EQ(outline_of(path, numbered).id_column, "");
     EXPECT_THAT(outline_of(path, numbered).columns, ElementsAre("x", "y", "name"));
   }
-  // The same file with IDs is another outline.
+  // The same file, read with IDs, has another outline.
   EXPECT_EQ(outline_of(path, {}).id_column, "x");
   EXPECT_THAT(outline_of(path, {}).columns, ElementsAre("y", "name"));
 }

@@ -17,12 +17,12 @@ namespace tutti::data {
 // Some columns of a file, read as one table of a schema.
 struct TableView {
   TableKind kind = {};
-  // In this order. Empty: all but that of the IDs.
+  // In this order. Empty: all columns but the IDs.
   std::vector<std::string> columns = {};
 };
 
 // A file as tables, with one row per example, which is found by its ID or its number. Opening it reads the
-// IDs; the cells are read on demand, those of all its views at once. Thread-safe once opened.
+// IDs; the cells are read on demand, for all views at once. Thread-safe once opened.
 //
 // An error in the file is a DataLoss that names file, row, column and ID, and says what was expected. With
 // BadRows::Skip such rows are left out instead: then all rows are read when the table is opened.
@@ -70,8 +70,8 @@ class Table {
 
  protected:
   Table(std::string path, std::vector<TableView> views) : path_(std::move(path)), views_(std::move(views)) {}
-  // Sets the names of the columns, and finds that with the IDs, if there is one, and those of the views.
-  // Errors begin with `where`.
+  // Sets the names of the columns, and finds the column with the IDs, if there is one, and the columns of the
+  // views. Errors begin with `where`.
   void set_columns(std::vector<std::string> names, const TextFormat& format, const std::string& where);
   // Returns why the text cannot be an ID, or "".
   static std::string problem_of_id(std::string_view id);
@@ -85,7 +85,7 @@ class Table {
   void leave_out(const std::string& why) {
     if (left_out_.rows++ == 0) left_out_.why = why;
   }
-  // Must be called once all rows have been added. If an ID occurs twice, calls fail_twice(), or leaves the
+  // Must be called after all rows have been added. If an ID occurs twice, calls fail_twice(), or leaves the
   // later row out.
   void finish_rows(BadRows bad);
   [[noreturn]] virtual void fail_twice(const IdIndex::Twice& rows) const = 0;

@@ -25,8 +25,8 @@ namespace {
 
 constexpr int kVersion = 2;  // version of the algorithms and the format
 
-// Waits as long as another task may need to read the file. It may also be stopped, or be another program, so
-// that nobody should depend on it.
+// The time that another task may need to read the file. The wait is limited, since the holder of the lock may
+// also be a stopped task, or another program.
 std::chrono::milliseconds patience_for(const FileDescriptor& file) {
   constexpr int64_t kLeast = 5000;
   constexpr int64_t kBytesPerMillisecond = 100'000;
@@ -78,7 +78,7 @@ Json kept_facts(const std::string& path, const Json& fingerprint) {
     const Json facts = parse_json(read_file(file), file);
     if (facts.at("of") == fingerprint) return facts;
   } catch (const std::exception&) {
-    // The cause does not matter, since the facts can be computed again.
+    // The cause does not matter: the facts are then computed again.
   }
   return {{"of", fingerprint}};
 }
@@ -156,7 +156,7 @@ std::optional<ColumnStatistics> column_in(const Json& numbers) {
   return column;
 }
 
-// The statistics that are known of columns with cells of this type.
+// The known statistics of columns with cells of this type.
 StatisticsByColumn statistics_in(const Json& facts, const std::string& type) {
   StatisticsByColumn known;
   const auto all = facts.find("statistics");

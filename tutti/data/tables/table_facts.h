@@ -13,7 +13,7 @@ namespace tutti::data {
 // Facts about the file of a table that can only be found by reading all of it. They are cached next to it in
 // .NAME.tutti.json, and are valid as long as the file has the same size and time and is read in the same
 // format. If several tasks ask at once, one reads the file and the others wait; if it does not finish in the
-// time that this should take, they read it themselves. Nothing is cached in a folder that is not writable.
+// expected time, they read the file themselves. Nothing is cached in a folder that is not writable.
 
 // These do not depend on what the cells contain.
 struct TableOutline {

@@ -158,7 +158,7 @@ Feed distributed_feed(const Context& context, const std::string& root, const Sch
   const auto tables = table_source(shards, schema, how);
   const Feed::Deal deal = partition == Partition::Size ? Feed::Deal(split_among_lanes)
                                                        : deal_to_workers(tables->rows_of_shards(), world);
-  // Opens the shards now, and not in the first step, whose batch the other workers wait for.
+  // Opens the shards now, and not in the first step, since the other workers would wait for the batch.
   const bool has_master = context.config().training.strategy == "in-graph" && group.world > 1;
   const int64_t all_lanes = lanes_for(context.config(), has_master ? group.world - 1 : group.world);
   const LaneRange lanes = lanes_of(group.rank, group.world, all_lanes);

@@ -30,7 +30,8 @@ enum class Partition {
   // Each lane has an equal share of the rows, consecutive in the order of the shards. A worker reads only the
   // shards that have rows of its lanes. The bits of the result do not depend on the number of workers.
   Size,
-  // Each worker can read all examples. At any number of workers the bits are those of table_feed().
+  // Each worker can read all examples. With any number of workers, the bits are the same as with
+  // table_feed().
   All,
 };
 

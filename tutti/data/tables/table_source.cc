@@ -164,8 +164,8 @@ ShardFile JoinedTables::open(const std::string& shard, const FileTables& tables)
   return {open_table(path, first.format, views, bad_rows_), {}, {}, {}};
 }
 
-// Returns the file by whose IDs others are joined: that of the master table, else the first one with IDs,
-// whose rows are then those of the master table by their place. Null if no file has IDs.
+// Returns the file to which others are joined by ID: the file of the master table or, if that has no IDs, the
+// first file with IDs, which has its rows in the order of the master table. Null if no file has IDs.
 const ShardFile* JoinedTables::file_with_ids(const Shard& shard) const {
   if (shard.files[master_].has_ids()) return &shard.files[master_];
   const auto found = std::find_if(shard.files.begin(), shard.files.end(),
@@ -173,7 +173,7 @@ const ShardFile* JoinedTables::file_with_ids(const Shard& shard) const {
   return found == shard.files.end() ? nullptr : &*found;
 }
 
-// Rows of files that are not joined by ID are found by their place.
+// Rows of files that are not joined by ID are found by their number.
 void JoinedTables::require_as_many_rows(const Shard& shard) const {
   const ShardFile& master = shard.files[master_];
   const ShardFile* const joined_by = file_with_ids(shard);
@@ -201,7 +201,7 @@ int64_t JoinedTables::join_all(Shard& shard) const {
   return shard.files[master_].size();
 }
 
-// For each row of the master table, the row of a file that belongs to it, or -1.
+// Returns for each row of the master table the row of a file that belongs to it, or -1.
 std::vector<int64_t> JoinedTables::rows_beside_master(const Shard& shard, const ShardFile& file) const {
   const ShardFile& master = shard.files[master_];
   const ShardFile* const by = file_with_ids(shard);
@@ -315,7 +315,7 @@ Batch JoinedTables::read(std::span<const int64_t> examples) const {
 }
 
 // Returns the file and line of a table's row. With several files, it is unknown which one an error is about,
-// so all are named. Neither opens nor reads a file, since a reader that hangs is reported with its place.
+// so all are named. Neither opens nor reads a file, since the error about a reader that hangs has this text.
 std::string JoinedTables::place_of(int64_t example) const {
   const Shard& shard = shard_of(example);
   if (!shard.opening.is_done()) return shard.folder;

@@ -11,7 +11,7 @@
 
 namespace tutti::data {
 
-// For tests: the tensors of all views for consecutive rows, named 0, 1, ...
+// For tests: returns the tensors of all views for consecutive rows, named 0, 1, ...
 inline Batch batch_of(const Table& table, int64_t begin, int64_t end) {
   std::vector<CellBuffer> buffers = table.buffers(end - begin);
   std::string scratch;
