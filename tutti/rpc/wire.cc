@@ -32,6 +32,7 @@ Frame refusal(const Error& why) {
 }
 
 void Wire::send(std::string_view frame, std::span<const ConstBytes> following, const TimeLimits& time) {
+  if (refused_) throw *refused_;
   std::vector<ConstBytes> parts = {as_bytes(frame)};
   parts.insert(parts.end(), following.begin(), following.end());
   if (stream_.write(parts, time)) return;
@@ -51,6 +52,7 @@ void Wire::refuse(const Error& why) {
 
 Frame Wire::receive(const FrameLimits& limits, const Allocate& allocate, const TimeLimits& begin,
                     const TimeLimits& time) {
+  if (refused_) throw *refused_;
   stream_.await_message(begin);
   std::array<std::byte, kPrefixSize> prefix_bytes{};
   receive(prefix_bytes, time);
@@ -69,7 +71,17 @@ Frame Wire::receive(const FrameLimits& limits, const Allocate& allocate, const T
 
 void Wire::finish() {
   stream_.end_message();
-  if (stream_.has_more()) fail(ErrorKind::DataLoss, "received bytes that belong to no message");
+  if (!stream_.has_more()) return;
+  const TimeLimits now{.deadline = Clock::now()};
+  try {
+    receive({.head = kLongestRefusal, .parts = 0}, {}, now, now);
+  } catch (const StreamEnd& end) {
+    refused_ = end;
+    if (end.told()) return;
+  } catch (const Error&) {
+    // It is not a frame, or not all of one.
+  }
+  fail(ErrorKind::DataLoss, "received bytes that belong to no message");
 }
 
 }  // namespace tutti::rpc

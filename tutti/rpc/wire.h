@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 
@@ -16,6 +17,9 @@ using ConstBytes = net::ConstBytes;
 using Stream = net::Stream;
 using StreamEnd = net::StreamEnd;
 using TimeLimits = net::TimeLimits;
+
+// The text with which a host ends the connections that are left when it closes in good order (PeerLost).
+inline constexpr const char* kFarewell = "it has closed";
 
 // Returns the frame that ends a connection with an error.
 Frame refusal(const Error& why);
@@ -45,11 +49,13 @@ class Wire {
                 const TimeLimits& time);
   // Receives the next of the bytes that follow the frame.
   void receive(Bytes bytes, const TimeLimits& time) { stream_.read(bytes, time); }
-  // Ends a message after its last piece. Checks that nothing has arrived behind it.
+  // Ends a message after its last piece. Checks that nothing has arrived behind it but a refusal, as that of a
+  // host that closes, which ends the next use.
   void finish();
 
  private:
   Stream& stream_;
+  std::optional<StreamEnd> refused_;
 };
 
 }  // namespace tutti::rpc
