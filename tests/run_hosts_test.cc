@@ -20,9 +20,9 @@
 #include "tutti/base/file.h"
 #include "tutti/base/ports.h"
 #include "tutti/base/secret.h"
-#include "tutti/rpc/frame.h"
 #include "tutti/base/sha256.h"
 #include "tutti/comm/table/tcp_rendezvous.h"
+#include "tutti/rpc/frame.h"
 
 namespace tutti::testing::run_hosts_test {
 namespace {

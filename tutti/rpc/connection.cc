@@ -12,7 +12,6 @@
 #include "tutti/base/ran_out.h"
 #include "tutti/base/start_thread.h"
 #include "tutti/rpc/handshake.h"
-#include "tutti/rpc/pieces.h"
 
 namespace tutti::rpc {
 namespace {

@@ -15,9 +15,9 @@
 #include "tutti/net/heart.h"
 #include "tutti/net/stream.h"
 #include "tutti/net/tls.h"
+#include "tutti/rpc/arena.h"
 #include "tutti/rpc/buffers.h"
 #include "tutti/rpc/host.h"
-#include "tutti/rpc/mapping.h"
 #include "tutti/rpc/wire.h"
 
 namespace tutti::rpc {

@@ -9,7 +9,6 @@
 #include "tutti/base/json.h"
 #include "tutti/rpc/arena.h"
 #include "tutti/rpc/frame.h"
-#include "tutti/rpc/mapping.h"
 #include "tutti/rpc/wire.h"
 
 // The handshake of every new connection between tasks, for calls, for the table of the ranks and for sums.

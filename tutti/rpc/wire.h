@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "tutti/net/stream.h"
 #include "tutti/rpc/frame.h"
@@ -57,5 +58,14 @@ class Wire {
   Stream& stream_;
   std::optional<StreamEnd> refused_;
 };
+
+// Memory for received pieces: a place for each piece that follows the frame, an empty one for the others.
+struct Room {
+  std::vector<Bytes> places;
+  std::shared_ptr<std::byte> memory;
+};
+
+// Takes one block from `allocate` for all places, each aligned for a tensor.
+Room room_for(std::span<const PieceHeader> pieces, const Wire::Allocate& allocate);
 
 }  // namespace tutti::rpc

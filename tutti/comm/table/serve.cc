@@ -102,25 +102,11 @@ rpc::HostOptions host_options(const ServeOptions& options) {
 
 class Served final : public ServedTable {
  public:
-  explicit Served(const ServeOptions& options) : service_(table_), host_(host_options(options), service_) {}
-
-  void set(const std::string& key, const std::string& value) override { table_.set(key, value); }
-  std::string get(const std::string& key, std::chrono::milliseconds timeout) override {
-    return table_.get(key, timeout);
-  }
-  std::optional<std::string> peek(const std::string& key) override { return table_.peek(key); }
-  std::string set_once(const std::string& key, const std::string& value) override {
-    return table_.set_once(key, value);
-  }
-  std::string hold(const std::string& key, const std::string& value) override {
-    return table_.hold(key, value);
-  }
-  bool ended() const override { return false; }
+  explicit Served(const ServeOptions& options) : service_(*this), host_(host_options(options), service_) {}
   void stop_listening() override { host_.stop_listening(); }
   uint16_t port() const { return static_cast<uint16_t>(host_.port()); }
 
  private:
-  LocalRendezvous table_;
   TableService service_;
   rpc::Host host_;  // last, so that it ends first
 };

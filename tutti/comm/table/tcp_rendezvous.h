@@ -33,7 +33,7 @@ struct ServeOptions {
 };
 
 // A table as used by the process that serves it.
-class ServedTable : public Rendezvous {
+class ServedTable : public LocalRendezvous {
  public:
   // Admits no further clients. Those who are connected stay. The port is free afterwards.
   virtual void stop_listening() = 0;
