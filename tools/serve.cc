@@ -61,7 +61,7 @@ void stop_task(const ClusterSpec& cluster, const Task& task, rpc::ChannelOptions
   const auto patience = std::min<std::chrono::milliseconds>(timeout, kPatience);
   const std::string address =
       ps::chooses_its_port(cluster, task)
-          ? ps::find_address(*ps::channel_to_chief(cluster, options), cluster, task, patience)
+          ? ps::find_address(cluster, task, options.credentials, patience)
           : cluster.address(task.job, task.index);
   options.who = fmt::format("{} ({})", task.short_name(), address);
   rpc::Channel channel(address, options);

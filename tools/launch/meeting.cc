@@ -104,7 +104,7 @@ class Participant {
 comm::ServedRendezvous Participant::serve() {
   const Address address = parse_address(meeting_.address);
   comm::ServeOptions serve{.port = static_cast<uint16_t>(address.port),
-                           .key = options_.secret,
+                           .credentials = {.secret = options_.secret},
                            .purpose = kPurpose,
                            .report =
                                [this](const std::string& text) {
@@ -113,7 +113,7 @@ comm::ServedRendezvous Participant::serve() {
                                  stranger_ = "; " + text;
                                },
                            .farewell = kFarewell};
-  serve.hosts = is_loopback(address.host) ? std::vector{address.host} : std::vector<std::string>();
+  serve.host = is_loopback(address.host) ? address.host : "";
   return comm::serve_tcp_rendezvous(serve);
 }
 
@@ -189,18 +189,20 @@ MeetingResult Participant::visit() {
 
 std::shared_ptr<comm::Rendezvous> Participant::try_to_find() {
   const Address address = parse_address(meeting_.address);
-  comm::FindAttempt attempt = comm::try_tcp_rendezvous({.hosts = {address.host},
-                                                        .port = static_cast<uint16_t>(address.port),
-                                                        .key = options_.secret,
-                                                        .purpose = kPurpose,
-                                                        .timeout = std::min(until(deadline_), kAttempt)});
-  if (attempt.found) return attempt.found->table;
-  if (!attempt.refused.empty())
+  const comm::FindAttempt attempt =
+      comm::try_tcp_rendezvous({.hosts = {address.host},
+                                .port = static_cast<uint16_t>(address.port),
+                                .credentials = {.secret = options_.secret},
+                                .purpose = kPurpose,
+                                .timeout = std::min(until(deadline_), kAttempt)});
+  if (attempt.table) return attempt.table;
+  if (attempt.refused)
     fail(ErrorKind::InvalidArgument,
-         "tutti run: the launcher of {} has another secret; set the same TUTTI_SECRET on all hosts", name(0));
-  trouble_ = attempt.somebody.empty()
-                 ? attempt.nobody
-                 : "a program listens there, but does not answer as a launcher of this version";
+         "tutti run: the launcher of {} has another secret; set the same TUTTI_SECRET on all hosts ({})",
+         name(0), attempt.obstacle);
+  trouble_ = attempt.obstacle;
+  if (attempt.listens)
+    trouble_ = "a program listens there, but does not answer as a launcher of this version: " + trouble_;
   return nullptr;
 }
 

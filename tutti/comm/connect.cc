@@ -36,7 +36,6 @@
 #include "tutti/comm/table/tcp_rendezvous.h"
 #include "tutti/comm/tcp/tcp.h"
 #include "tutti/net/credentials.h"
-#include "tutti/net/tls.h"
 
 namespace tutti::comm {
 namespace {
@@ -61,11 +60,16 @@ struct Roster {
 
 milliseconds timeout_of(const Context& context) { return milliseconds_of(context.config().network.timeout); }
 
-// Returns a key that only the processes of this job have: its name, the id of the launch and the secret, each
-// if there is one.
-std::string key_of_job(const Context& context) {
+// Returns the credentials of the ranks. The secret is one that only the processes of this job have: its name,
+// the id of the launch and --secret, each if there is one; and what rank 0 has told. What they send is
+// encrypted if each has a certificate and the authority of the others.
+net::Credentials credentials_of_ranks(const Context& context, const std::string& told = "") {
+  net::Credentials credentials = net::credentials_of(context.config());
+  if (credentials.certificate.empty() || credentials.authority.empty()) credentials = {};
   const Identity& identity = context.identity();
-  return fmt::format("{}\n{}\n{}", identity.job, identity.launch, context.config().security.secret);
+  credentials.secret = fmt::format("{}\n{}\n{}\n{}", told, identity.job, identity.launch,
+                                   context.config().security.secret);
+  return credentials;
 }
 
 bool on_one_host(const Context& context) { return context.local_world() == context.world(); }
@@ -80,10 +84,10 @@ bool in_numbers(const std::string& host) {
   return host.find_first_not_of("0123456789.") == std::string::npos || host.find(':') != std::string::npos;
 }
 
-// Returns the hosts at which rank 0 serves the table: the given one if others can reach it there. An empty
-// result means all addresses of this machine. On the host itself, its name may resolve to the loopback, and
+// Returns the host at which rank 0 serves the table: the given one if others can reach it there. "" means all
+// addresses of this machine. On the host itself, its name may resolve to the loopback, and
 // the address of a service (as in Kubernetes) or behind a router is not an address of this machine.
-std::vector<std::string> hosts_to_serve(const Context& context, const std::string& host) {
+std::string host_to_serve(const Context& context, const std::string& host) {
   const std::vector<std::string> own = own_addresses();
   bool loopback = true;
   bool mine = false;
@@ -92,15 +96,15 @@ std::vector<std::string> hosts_to_serve(const Context& context, const std::strin
     loopback = loopback && looped;
     mine = mine || looped || std::find(own.begin(), own.end(), numeric(address)) != own.end();
   }
-  if (mine && loopback && (on_one_host(context) || in_numbers(host))) return {host};
-  if (mine && needs_loopback(context)) return {kLoopback};
+  if (mine && loopback && (on_one_host(context) || in_numbers(host))) return host;
+  if (mine && needs_loopback(context)) return kLoopback;
   const auto& security = context.config().security;
   const bool here = mine && !loopback;
   require_secret(here ? host : "", !security.secret.empty(), security.insecure);
-  if (here) return {host};
+  if (here) return host;
   context.log().info("the table of the ranks listens at all addresses of this machine, since '{}' {}", host,
                      mine ? "is a loopback address here" : "is not an address of this machine");
-  return {};
+  return "";
 }
 
 // Counts refused connections, and writes a warning about each.
@@ -114,12 +118,11 @@ std::function<void(const std::string&)> note_refusals(const Context& context, co
 Roster roster_at_address(const Context& context) {
   const Address address = parse_address(context.identity().master_address);
   const auto port = static_cast<uint16_t>(address.port);
-  const std::string key = key_of_job(context);
   if (context.rank() == 0) {
     Roster roster{.table = nullptr, .master_host = address.host};
-    roster.table = serve_tcp_rendezvous({.hosts = hosts_to_serve(context, address.host),
+    roster.table = serve_tcp_rendezvous({.host = host_to_serve(context, address.host),
                                          .port = port,
-                                         .key = key,
+                                         .credentials = credentials_of_ranks(context),
                                          .report = note_refusals(context, roster)})
                        .table;
     return roster;
@@ -127,7 +130,10 @@ Roster roster_at_address(const Context& context) {
   // This rank listens for the others too, on the way to rank 0.
   const auto& security = context.config().security;
   if (!on_one_host(context)) require_secret(address.host, !security.secret.empty(), security.insecure);
-  FindOptions options{.hosts = {address.host}, .port = port, .key = key, .timeout = timeout_of(context)};
+  FindOptions options{.hosts = {address.host},
+                      .port = port,
+                      .credentials = credentials_of_ranks(context),
+                      .timeout = timeout_of(context)};
   if (needs_loopback(context) && address.host != kLoopback) options.hosts.emplace_back(kLoopback);
   return {.table = find_tcp_rendezvous(options).table, .master_host = address.host};
 }
@@ -136,15 +142,16 @@ Roster roster_at_address(const Context& context) {
 // ranks. A host has several addresses: the other ranks use the first one that answers.
 Roster roster_by_text(const Context& context,
                       const std::function<std::string(const std::optional<std::string>&)>& share) {
-  const auto key_with = [&](const std::string& random) { return random + "\n" + key_of_job(context); };
   Roster roster;
   std::optional<std::string> text;
   if (context.rank() == 0) {
     std::vector<std::string> hosts = on_one_host(context) ? std::vector<std::string>() : own_addresses();
-    if (hosts.empty()) hosts = {kLoopback};
     const std::string random = random_key();
-    const ServedRendezvous served = serve_tcp_rendezvous(
-        {.hosts = hosts, .key = key_with(random), .report = note_refusals(context, roster)});
+    const ServedRendezvous served =
+        serve_tcp_rendezvous({.host = hosts.empty() ? kLoopback : "",
+                              .credentials = credentials_of_ranks(context, random),
+                              .report = note_refusals(context, roster)});
+    if (hosts.empty()) hosts = {kLoopback};
     roster.table = served.table;
     text = fmt::format("{} {} {}", random, served.port, fmt::join(hosts, " "));
   }
@@ -154,7 +161,7 @@ Roster roster_by_text(const Context& context,
   if (roster.table) return roster;
   const auto found = find_tcp_rendezvous({.hosts = {words.begin() + 2, words.end()},
                                           .port = static_cast<uint16_t>(parse_int(words[1]).value_or(0)),
-                                          .key = key_with(words[0]),
+                                          .credentials = credentials_of_ranks(context, words[0]),
                                           .several_machines = true,
                                           .timeout = timeout_of(context)});
   roster.table = found.table;
@@ -295,14 +302,6 @@ uint16_t own_port(const Context& context) {
   return static_cast<uint16_t>(parse_address(cluster.address(task.job, task.index)).port);
 }
 
-// The ranks encrypt what they send over TCP if each has a certificate and the authority of the others.
-net::TlsSides tls_of(const Context& context) {
-  const net::Credentials credentials = net::credentials_of(context.config());
-  if (credentials.certificate.empty() || credentials.authority.empty()) return {};
-  return {net::Tls::of(credentials, net::Tls::Side::Caller),
-          net::Tls::of(credentials, net::Tls::Side::Listener)};
-}
-
 std::unique_ptr<Transport> make_network(const Context& context, const Roster& roster,
                                         const std::string& name) {
   const auto table = with_prefix(roster.table, name + "/");
@@ -314,7 +313,7 @@ std::unique_ptr<Transport> make_network(const Context& context, const Roster& ro
                                  .holder = roster.who.front(),
                                  .peer_host = roster.one_host() ? "" : roster.master_host,
                                  .port = own_port(context),
-                                 .tls = tls_of(context),
+                                 .credentials = credentials_of_ranks(context),
                                  .timeout = timeout});
   }
   mpi_initialise();

@@ -13,7 +13,6 @@ namespace tutti::comm {
 namespace {
 
 constexpr const char* kFailure = "failure";
-constexpr const char* kMissing = "missing";
 constexpr std::chrono::milliseconds kPause{10};
 
 // Format: the number of the kind, a space, the text.

@@ -32,6 +32,9 @@ struct BoardOptions {
   std::chrono::milliseconds last_words{1000};
 };
 
+// The key with which a rank ends a roll call: why it has failed.
+inline constexpr const char* kMissing = "missing";
+
 // Every rank contributes a word and gets the words of all ranks. Throws a Timeout that names the missing
 // ranks; the text is the same for all ranks that did come.
 std::vector<std::string> roll_call(Rendezvous& table, const BoardOptions& options, const std::string& word,

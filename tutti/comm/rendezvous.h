@@ -29,7 +29,7 @@ class Rendezvous {
 };
 
 // A table in this process.
-class LocalRendezvous final : public Rendezvous {
+class LocalRendezvous : public Rendezvous {
  public:
   void set(const std::string& key, const std::string& value) override;
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override;

@@ -31,7 +31,7 @@ constexpr int kSpareDescriptors = 32;
 constexpr int kFewCallers = 8;
 
 // A new descriptor gets the lowest free number.
-bool has_spare_descriptors(int any) {
+bool has_spare(int any) {
   const FileDescriptor next(fcntl(any, F_DUPFD_CLOEXEC, 0));
   if (next.get() < 0) return false;
   rlimit limit{};
@@ -132,9 +132,15 @@ Listener::Listener(const std::string& address) : sockets_(listen_for(parse_addre
   require_descriptors(kSpareDescriptors + kFewCallers, "serving at " + address);
 }
 
+bool Listener::has_spare_descriptors() const { return has_spare(sockets_.front().get()); }
+
+void Listener::stop() const {
+  for (const FileDescriptor& socket : sockets_) ::shutdown(socket.get(), SHUT_RDWR);
+}
+
 // Ignores errors of a single connection, because the next one may succeed.
 FileDescriptor Listener::accept(std::chrono::milliseconds timeout) const {
-  if (!has_spare_descriptors(sockets_.front().get())) {
+  if (!has_spare_descriptors()) {
     std::this_thread::sleep_for(timeout);
     return FileDescriptor();
   }

@@ -16,9 +16,13 @@ class Listener {
   explicit Listener(const std::string& address);
 
   int port() const { return port_; }
+  // Returns false if the process has almost no file descriptors left.
+  bool has_spare_descriptors() const;
   // Returns the next connection, a non-blocking socket, or none if none came within `timeout`. As long as the
   // process has almost no file descriptors left, new connections wait in the system's queue.
   FileDescriptor accept(std::chrono::milliseconds timeout) const;
+  // Admits no connections any more, and lets accept() return. From any thread.
+  void stop() const;
 
  private:
   int port_ = 0;

@@ -100,7 +100,9 @@ void Stream::wait(Direction direction, const TimeLimits& time, Clock::time_point
   if (in && socket_.has_pending()) return;
   pollfd ready{socket_.descriptor(), static_cast<short>((in ? POLLIN : 0) | (out ? POLLOUT : 0)), 0};
   looked_ = begin;
-  if (poll(&ready, 1, poll_time(begin + step)) > 0) return;
+  const bool woken = poll(&ready, 1, poll_time(begin + step)) > 0;
+  if (!receives_) throw StreamEnd(ErrorKind::PeerLost, kClosed);
+  if (woken) return;
   if (time.look) time.look();
   if (is_silent())
     throw StreamEnd(ErrorKind::PeerLost,
@@ -210,6 +212,12 @@ bool Stream::has_unsent() const {
 
 void Stream::hang_up() { ::shutdown(socket_.descriptor(), SHUT_RDWR); }
 
+// The socket wakes up the thread that waits.
+void Stream::stop_receiving() {
+  receives_ = false;
+  ::shutdown(socket_.descriptor(), SHUT_RD);
+}
+
 void Stream::close_gently(Clock::time_point deadline) {
   ::shutdown(socket_.descriptor(), SHUT_WR);
   std::vector<std::byte> dropped(size_t{1} << 20);
@@ -239,7 +247,16 @@ std::string Stream::address() const {
   return to_string(Address{numeric(other), port_of(other)});
 }
 
-std::unique_ptr<Stream> open_stream(const std::string& address, const Tls* tls, Clock::time_point deadline) {
+Socket Stream::release() {
+  if (has_unread()) throw StreamEnd(ErrorKind::DataLoss, "received bytes that belong to no message");
+  // What is sent has to arrive even if this end closes the connection soon (open_stream).
+  const linger usual{0, 0};
+  setsockopt(socket_.descriptor(), SOL_SOCKET, SO_LINGER, &usual, sizeof usual);
+  return std::move(socket_);
+}
+
+std::unique_ptr<Stream> open_stream(const std::string& address, const Tls* tls, Clock::time_point deadline,
+                                    CertificateName name, milliseconds silence) {
   const Address place = parse_address(address);
   const Resolved resolved = resolve(place.host, place.port);
   if (resolved.addresses.empty())
@@ -255,8 +272,9 @@ std::unique_ptr<Stream> open_stream(const std::string& address, const Tls* tls, 
       // all that was sent before.
       const linger reset{1, 0};
       setsockopt(connected.socket.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
-      auto stream = std::make_unique<Stream>(std::move(connected.socket));
-      if (tls != nullptr) stream->begin_tls(*tls, place.host, {.deadline = deadline});
+      auto stream = std::make_unique<Stream>(std::move(connected.socket), silence);
+      if (tls != nullptr)
+        stream->begin_tls(*tls, name == CertificateName::Host ? place.host : "", {.deadline = deadline});
       return stream;
     }
     obstacle = fmt::format("connecting to {}: {}", numeric(candidate), errno_text(connected.error));

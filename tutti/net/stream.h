@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -35,6 +36,7 @@ struct TimeLimits {
 
 // The other end is lost if nothing has been heard from it for this long, unless a server was told otherwise.
 inline constexpr std::chrono::milliseconds kSilence{20000};
+inline constexpr std::chrono::milliseconds kAnySilence = std::chrono::hours(24 * 365);
 inline constexpr std::chrono::milliseconds kBetweenBeats{1000};
 
 // One end of a connection, which carries messages in both directions. Used by one thread at a time, except
@@ -69,6 +71,8 @@ class Stream {
   void end_message();
   // Returns true if bytes have been received that belong to no message yet. Does not block.
   bool has_more() const;
+  // Returns true if bytes have been received that were not read yet, of this message or another one.
+  bool has_unread() const { return ahead_begin_ < ahead_end_; }
 
   // Returns true if the connection has ended. Does not block. May be called during a message.
   bool ended();
@@ -76,6 +80,8 @@ class Stream {
   bool has_unsent() const;
   // Ends the connection. From any thread; waits of the other threads then fail.
   void hang_up();
+  // Lets waits for messages fail from now on, although this end can still send. From any thread.
+  void stop_receiving();
   // Sends nothing more, and waits at most until the deadline for the other end to close the connection: what
   // was sent would be lost if the connection were closed while the other end is still sending.
   void close_gently(Clock::time_point deadline);
@@ -84,6 +90,9 @@ class Stream {
 
   // Returns the other end's address, for messages.
   std::string address() const;
+  // Hands over the connection, on which nothing may have come beyond the last message. Nothing else may be
+  // called afterwards.
+  Socket release();
 
  private:
   enum class Direction { In, Out };
@@ -103,6 +112,7 @@ class Stream {
   size_t ahead_begin_ = 0;
   size_t ahead_end_ = 0;
   bool in_message_ = false;
+  std::atomic<bool> receives_ = true;
   Clock::duration quiet_{};     // the time since the last byte was received, as far as it was watched
   Clock::time_point looked_{};  // when that was last counted
 
@@ -111,8 +121,13 @@ class Stream {
   bool beat_pending_ = false;  // guarded by mutex_: TLS has not sent all of a beat
 };
 
+// The name that a certificate has to be for: that of the host in the address, or any.
+enum class CertificateName { Host, Any };
+
 // Makes one attempt to connect to HOST:PORT. With `tls`, encrypts the connection. Throws a StreamEnd with the
 // obstacle: PeerLost if another attempt may succeed, else InvalidArgument.
-std::unique_ptr<Stream> open_stream(const std::string& address, const Tls* tls, Clock::time_point deadline);
+std::unique_ptr<Stream> open_stream(const std::string& address, const Tls* tls, Clock::time_point deadline,
+                                    CertificateName name = CertificateName::Host,
+                                    std::chrono::milliseconds silence = kSilence);
 
 }  // namespace tutti::net

@@ -33,12 +33,6 @@ class Tls {
   const std::shared_ptr<ssl_ctx_st> context_;
 };
 
-// The two sides of an end that both calls others and listens to them.
-struct TlsSides {
-  std::shared_ptr<const Tls> caller;
-  std::shared_ptr<const Tls> listener;
-};
-
 // One encrypted connection over a non-blocking socket. Not thread-safe. Throws a StreamEnd if it has ended.
 class TlsSession {
  public:

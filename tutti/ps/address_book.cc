@@ -2,18 +2,19 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <unistd.h>
 #include <utility>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 
 #include "tutti/base/address.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
+#include "tutti/base/secret.h"
+#include "tutti/base/text.h"
+#include "tutti/base/this_host.h"
 #include "tutti/base/waiting.h"
 #include "tutti/cluster/roles.h"
-#include "tutti/ps/peers.h"
-#include "tutti/ps/wire.h"
 
 namespace tutti::ps {
 namespace {
@@ -24,26 +25,41 @@ using Clock = std::chrono::steady_clock;
 constexpr milliseconds kBetweenAnnouncements{1000};
 constexpr milliseconds kBetweenQuestions{50};
 constexpr milliseconds kToConnect{1000};
-// The chief does not wait before it answers.
-constexpr milliseconds kForAnAnswer{5000};
 
-int port_of(const ClusterSpec& cluster, const Task& task) {
-  return parse_address(cluster.address(task.job, task.index)).port;
+constexpr const char* kPurpose = "ports";
+// The key of the tasks that choose their ports, each in a line. Those hold their ports: "4711 ps/0 (host a,
+// pid 17)".
+constexpr const char* kTasks = "tasks";
+
+Address address_in(const ClusterSpec& cluster, const Task& task) {
+  return parse_address(cluster.address(task.job, task.index));
+}
+
+std::shared_ptr<comm::Rendezvous> book_of_chief(const ClusterSpec& cluster, const Task& task,
+                                                const net::Credentials& credentials, milliseconds patience) {
+  const auto deadline = deadline_after(patience);
+  const Task chief = workers_of(cluster).front();
+  const Address address = address_in(cluster, chief);
+  auto book = comm::find_tcp_rendezvous({.hosts = {address.host},
+                                         .port = static_cast<uint16_t>(address.port),
+                                         .credentials = credentials,
+                                         .purpose = kPurpose,
+                                         .name = net::CertificateName::Host,
+                                         .holder = name_with_address(cluster, chief),
+                                         .timeout = patience})
+                  .table;
+  const std::vector<std::string> tasks = split(book->get(kTasks, until(deadline)), '\n');
+  if (std::find(tasks.begin(), tasks.end(), task.short_name()) == tasks.end())
+    fail(ErrorKind::InvalidArgument, "the chief's cluster has no {} with port 0", task.short_name());
+  return book;
 }
 
 }  // namespace
 
-std::unique_ptr<rpc::Channel> channel_to_chief(const ClusterSpec& cluster, rpc::ChannelOptions options) {
-  const Task chief = workers_of(cluster).front();
-  options.who = name_with_address(cluster, chief);
-  options.arena = nullptr;
-  return std::make_unique<rpc::Channel>(cluster.address(chief.job, chief.index), options);
-}
-
 bool chooses_its_port(const ClusterSpec& cluster, const Task& task) {
-  if (port_of(cluster, task) != 0) return false;
+  if (address_in(cluster, task).port != 0) return false;
   const std::vector<Task> workers = workers_of(cluster);
-  if (workers.empty() || port_of(cluster, workers.front()) == 0) {
+  if (workers.empty() || address_in(cluster, workers.front()).port == 0) {
     fail(ErrorKind::InvalidArgument,
          "{} has port 0, and so has {}: tasks report their ports to the chief, whose own port has to be "
          "fixed. Give {} a port, or let `tutti run` choose all ports",
@@ -53,44 +69,30 @@ bool chooses_its_port(const ClusterSpec& cluster, const Task& task) {
   return true;
 }
 
-AddressBook::AddressBook(const ClusterSpec& cluster) {
+comm::ServedRendezvous open_address_book(const Context& context) {
+  const ClusterSpec& cluster = context.cluster();
+  const Address own = address_in(cluster, context.task());
+  const net::Credentials credentials = net::credentials_of(context.config());
+  require_secret(own.host, !credentials.secret.empty() || !credentials.authority.empty(),
+                 context.config().security.insecure);
+  comm::ServedRendezvous book = comm::serve_tcp_rendezvous(
+      {.host = own.host,
+       .port = static_cast<uint16_t>(own.port),
+       .credentials = credentials,
+       .purpose = kPurpose,
+       .report = [log = context.log()](const std::string& text) { log.warning("{}", text); },
+       .farewell = milliseconds(0),
+       .silence = net::kSilence});
+  std::string tasks;
   for (const std::string& job : cluster.jobs()) {
     for (const int index : cluster.task_indices(job)) {
       const Task task{.job = job, .index = index};
-      if (port_of(cluster, task) == 0) entries_.emplace(task.short_name(), Entry{});
+      if (address_in(cluster, task).port == 0) tasks += task.short_name() + "\n";
     }
   }
+  book.table->set(kTasks, tasks);
+  return book;
 }
-
-rpc::Message AddressBook::serve(const rpc::Caller& caller, const std::string& method,
-                                const rpc::Message& request) {
-  const std::string task = text_in(request.head, "task");
-  const std::lock_guard lock(mutex_);
-  const auto found = entries_.find(task);
-  if (found == entries_.end()) {
-    fail(ErrorKind::InvalidArgument, "{}: the chief's cluster has no {} with port 0", method, task);
-  }
-  Entry& entry = found->second;
-  if (method == "find") return {{{"port", entry.port}}, {}};
-  if (method != "announce")
-    fail(ErrorKind::InvalidArgument,
-         "the chief only serves addresses and has no parameters: '{}' is for parameter servers", method);
-  const auto port = static_cast<int>(number_within(request.head, "port", 1, 65535));
-  if (entry.caller && entry.caller->id != caller.id)
-    fail(ErrorKind::InvalidArgument, "{} is already registered: {}", task, name_of(*entry.caller));
-  entry = {caller, port};
-  return {};
-}
-
-void AddressBook::gone(const rpc::Caller& caller) {
-  const std::lock_guard lock(mutex_);
-  for (auto& [task, entry] : entries_) {
-    if (entry.caller && entry.caller->id == caller.id) entry = {};
-  }
-}
-
-OpenAddressBook::OpenAddressBook(const Context& context)
-    : book_(context.cluster()), host_(host_at_own_address(context), book_) {}
 
 Announcement::Announcement(const Context& context, int port) : context_(context), port_(port) {
   if (!chooses_its_port(context.cluster(), context.task())) return;
@@ -105,20 +107,24 @@ void Announcement::check() const {
 
 // Runs until it is asked to stop, or until the chief has refused it for --start-timeout.
 void Announcement::tell(const std::stop_token& stop) {
-  const auto chief =
-      channel_to_chief(context_.cluster(),
-                       {.credentials = net::credentials_of(context_.config()), .hello = hello_of(context_)});
-  const rpc::Message text{{{"task", context_.task().short_name()}, {"port", port_}}, {}};
+  const Task& task = context_.task();
+  const std::string own =
+      fmt::format("{} {} (host {}, pid {})", port_, task.short_name(), host_name(), ::getpid());
+  std::shared_ptr<comm::Rendezvous> book;
   std::condition_variable_any stopped;
   Reminder reminder(context_.log());
   auto last_not_refused = Clock::now();
   while (!stop.stop_requested()) {
     try {
-      const milliseconds timeout = chief->is_connected() ? kForAnAnswer : kToConnect;
-      chief->call("announce", text, {.timeout = timeout, .what = "report of the port"});
+      if (!book)
+        book = book_of_chief(context_.cluster(), task, net::credentials_of(context_.config()), kToConnect);
+      if (const std::string there = book->hold(task.short_name(), own); there != own)
+        fail(ErrorKind::InvalidArgument, "{} is already registered: {}", task.short_name(),
+             there.substr(there.find(' ') + 1));
       last_not_refused = Clock::now();
       static_cast<void>(reminder.nobody_is_missing());
     } catch (const Error& error) {
+      if (error.kind() == ErrorKind::PeerLost) book = nullptr;
       if (error.kind() != ErrorKind::InvalidArgument) last_not_refused = Clock::now();
       if (Clock::now() >= last_not_refused + milliseconds_of(context_.config().network.start_timeout)) {
         const std::lock_guard lock(mutex_);
@@ -133,21 +139,17 @@ void Announcement::tell(const std::stop_token& stop) {
   }
 }
 
-std::string find_address(rpc::Channel& chief, const ClusterSpec& cluster, const Task& task,
+std::string find_address(const ClusterSpec& cluster, const Task& task, const net::Credentials& credentials,
                          milliseconds patience) {
   const auto deadline = deadline_after(patience);
-  const auto left = [&] { return std::max(until(deadline), milliseconds(1)); };
-  chief.connect(left());
-  const rpc::Message question{{{"task", task.short_name()}}, {}};
+  const auto book = book_of_chief(cluster, task, credentials, patience);
   do {
-    const rpc::Message answer =
-        chief.call("find", question, {.timeout = std::max(left(), kForAnAnswer), .what = "an address"});
-    if (const int64_t port = number_in(answer.head, "port"); port != 0) {
-      Address address = parse_address(cluster.address(task.job, task.index));
-      address.port = static_cast<int>(port);
+    if (const auto word = book->peek(task.short_name())) {
+      Address address = address_in(cluster, task);
+      address.port = static_cast<int>(parse_int(word->substr(0, word->find(' '))).value_or(0));
       return to_string(address);
     }
-    std::this_thread::sleep_for(std::min(left(), kBetweenQuestions));
+    std::this_thread::sleep_for(std::min(until(deadline), kBetweenQuestions));
   } while (Clock::now() < deadline);
   fail(ErrorKind::Timeout, "{} has not reported its port to {}, the chief", name_with_address(cluster, task),
        name_with_address(cluster, workers_of(cluster).front()));

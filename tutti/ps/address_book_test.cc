@@ -1,8 +1,9 @@
 #include "tutti/ps/address_book.h"
 
+#include <thread>
+
 #include <fmt/format.h>
 #include <gmock/gmock.h>
-#include <nlohmann/json.hpp>
 
 #include "tutti/base/ports.h"
 #include "tutti/base/test_errors.h"
@@ -15,49 +16,6 @@ namespace {
 using std::chrono::milliseconds;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-
-rpc::Caller server(uint64_t id) {
-  return {id, {{"task", "ps/0"}, {"host", "here"}, {"pid", 100 + id}}, "nowhere"};
-}
-
-rpc::Message announcement(int port) { return {{{"task", "ps/0"}, {"port", port}}, {}}; }
-
-int64_t port_in(AddressBook& book, const std::string& task) {
-  return book.serve(server(9), "find", {{{"task", task}}, {}}).head.at("port").get<int64_t>();
-}
-
-TEST(AddressBook, knows_those_who_are_there) {
-  AddressBook book(ClusterSpec::parse("ps|a:0;a:0,worker|a:1"));
-  EXPECT_EQ(port_in(book, "ps/0"), 0);
-  book.serve(server(1), "announce", announcement(4711));
-  book.serve(server(1), "announce", announcement(4711));
-  EXPECT_EQ(port_in(book, "ps/0"), 4711);
-  EXPECT_EQ(port_in(book, "ps/1"), 0);
-  book.gone(server(2));
-  EXPECT_EQ(port_in(book, "ps/0"), 4711);
-  book.gone(server(1));
-  EXPECT_EQ(port_in(book, "ps/0"), 0);
-  book.serve(server(3), "announce", announcement(4712));
-  EXPECT_EQ(port_in(book, "ps/0"), 4712);
-}
-
-TEST(AddressBook, refuses_a_second_task_of_one_name_and_what_is_not_for_it) {
-  AddressBook book(ClusterSpec::parse("ps|a:0;a:0,worker|a:1"));
-  book.serve(server(1), "announce", announcement(4711));
-  expect_error(ErrorKind::InvalidArgument, "ps/0 is already registered: ps/0 (host here, pid 101)",
-               [&] { book.serve(server(2), "announce", announcement(4712)); });
-  EXPECT_EQ(port_in(book, "ps/0"), 4711);
-  for (const char* stranger : {"ps/2", "worker/0", ""}) {
-    expect_error(ErrorKind::InvalidArgument, HasSubstr("the chief's cluster has no"),
-                 [&] { port_in(book, stranger); });
-  }
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("'pull'"),
-               [&] { book.serve(server(2), "pull", announcement(0)); });
-  for (const int port : {0, -1, 65536}) {
-    expect_error(ErrorKind::InvalidArgument, HasSubstr("port"),
-                 [&] { book.serve(server(3), "announce", announcement(port)); });
-  }
-}
 
 TEST(AddressBook, is_needed_where_a_port_is_0_and_has_a_known_place) {
   const auto cluster = ClusterSpec::parse("ps|a:0;a:1,worker|a:2;a:0");
@@ -77,8 +35,16 @@ class OpenBook : public ::testing::Test {
     config.network.start_timeout = 1;
     return {config, identity_in(cluster_, {.job = job, .index = 0}, "the test")};
   }
-  std::string find(milliseconds patience) const {
-    return find_address(*channel_to_chief(cluster_, {}), cluster_, {.job = "ps", .index = 0}, patience);
+  std::string find(milliseconds patience, const Task& wanted = {.job = "ps", .index = 0}) const {
+    return find_address(cluster_, wanted, {}, patience);
+  }
+  // Waits until the announcement has been refused.
+  static void await_refusal(const Announcement& announcement) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (std::chrono::steady_clock::now() < deadline) {
+      announcement.check();
+      std::this_thread::yield();
+    }
   }
 
   const ClusterSpec cluster_ =
@@ -90,34 +56,46 @@ class OpenBook : public ::testing::Test {
 TEST_F(OpenBook, is_asked_before_the_chief_is_there_and_again_by_one_that_came_back) {
   const Announcement announcement(server_, 4711);
   for (int life = 0; life < 2; ++life) {
-    const OpenAddressBook book(chief_);
+    const auto book = open_address_book(chief_);
     EXPECT_EQ(find(milliseconds(60000)), "127.0.0.1:4711");
   }
 }
 
 TEST_F(OpenBook, lets_the_second_of_one_name_fail) {
-  const OpenAddressBook book(chief_);
+  const auto book = open_address_book(chief_);
   const Announcement first(server_, 4711);
   EXPECT_EQ(find(milliseconds(60000)), "127.0.0.1:4711");
   const Announcement second(server_, 4712);
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("ps/0 is already registered"), [&] {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-    while (std::chrono::steady_clock::now() < deadline) {
-      second.check();
-      std::this_thread::yield();
-    }
-  });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("ps/0 is already registered: ps/0 (host "),
+               [&] { await_refusal(second); });
   first.check();
   EXPECT_EQ(find(milliseconds(60000)), "127.0.0.1:4711");
 }
 
 TEST_F(OpenBook, says_who_has_not_told_its_port) {
   expect_error(ErrorKind::Timeout, HasSubstr("worker/0 (127.0.0.1:"), [&] { find(milliseconds(100)); });
-  const OpenAddressBook book(chief_);
+  const auto book = open_address_book(chief_);
   expect_error(ErrorKind::Timeout,
                AllOf(HasSubstr("ps/0 (127.0.0.1:0) has not reported its port to worker/0 (127.0.0.1:"),
                      HasSubstr(", the chief")),
                [&] { find(milliseconds(100)); });
+}
+
+TEST_F(OpenBook, forgets_those_who_have_gone) {
+  const auto book = open_address_book(chief_);
+  {
+    const Announcement announcement(server_, 4711);
+    EXPECT_EQ(find(milliseconds(60000)), "127.0.0.1:4711");
+  }
+  while (book.table->peek("ps/0")) std::this_thread::yield();
+  const Announcement next(server_, 4712);
+  EXPECT_EQ(find(milliseconds(60000)), "127.0.0.1:4712");
+}
+
+TEST_F(OpenBook, refuses_those_that_are_not_in_the_cluster_of_the_chief) {
+  const auto book = open_address_book(chief_);
+  expect_error(ErrorKind::InvalidArgument, "the chief's cluster has no worker/0 with port 0",
+               [&] { find(milliseconds(60000), {.job = "worker", .index = 0}); });
 }
 
 }  // namespace

@@ -75,14 +75,13 @@ Peers::Peers(const Context& context, const std::vector<Task>& tasks, std::string
     Peer& peer = peers_.emplace_back(Peer{.task = task,
                                           .name = fmt::format("{} ({})", task.short_name(), address),
                                           .chooses_its_port = chooses_its_port(context.cluster(), task),
-                                          .chief = {},
                                           .address = {},
                                           .channel = {},
                                           .thread = std::make_unique<comm::Executor>()});
     if (!peer.chooses_its_port)
       lead(peer, address);
-    else if (context.is_chief() && !book_)
-      book_.emplace(context);
+    else if (context.is_chief() && !book_.table)
+      book_ = open_address_book(context);
   }
 }
 
@@ -141,11 +140,8 @@ std::string Peers::attempt(size_t index, milliseconds patience) {
   Peer& peer = peers_[index];
   const auto deadline = deadline_after(patience);
   try {
-    if (peer.chooses_its_port) {
-      if (!peer.chief) peer.chief = channel_to_chief(context_.cluster(), options_);
-      lead(peer, find_address(*peer.chief, context_.cluster(), peer.task, patience));
-      peer.chief.reset();
-    }
+    if (peer.chooses_its_port)
+      lead(peer, find_address(context_.cluster(), peer.task, options_.credentials, patience));
     peer.channel->connect(std::max(until(deadline), milliseconds(1)));
     return "";
   } catch (const Error& error) {

@@ -108,7 +108,6 @@ class Peers {
     Task task;
     std::string name;
     bool chooses_its_port;
-    std::unique_ptr<rpc::Channel> chief;    // while the chief is asked for the port
     std::string address;                    // the address of the channel; "": none yet
     std::unique_ptr<rpc::Channel> channel;  // null: none yet
     std::unique_ptr<comm::Executor> thread;
@@ -120,7 +119,7 @@ class Peers {
   const Context& context_;
   const std::string what_;
   const rpc::ChannelOptions options_;
-  std::optional<OpenAddressBook> book_;
+  comm::ServedRendezvous book_;
   GiveUp give_up_;
   std::atomic<bool> one_is_lost_ = false;  // during for_all()
   std::vector<Peer> peers_;                // last, so that their threads end first

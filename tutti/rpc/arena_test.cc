@@ -12,8 +12,6 @@
 #include "tutti/base/file.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/base/text.h"
-#include "tutti/rpc/arena_head.h"
-#include "tutti/rpc/mapping.h"
 
 namespace tutti::rpc::arena_test {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
-#include "tutti/rpc/arena_head.h"
+#include "tutti/rpc/arena.h"
 
 namespace tutti::rpc {
 namespace {

@@ -15,7 +15,6 @@
 #include "tutti/net/stream.h"
 #include "tutti/rpc/buffers.h"
 #include "tutti/rpc/handshake.h"
-#include "tutti/rpc/pieces.h"
 #include "tutti/rpc/wire.h"
 
 namespace tutti::rpc {

@@ -12,7 +12,6 @@
 #include "tutti/base/ran_out.h"
 #include "tutti/base/start_thread.h"
 #include "tutti/rpc/handshake.h"
-#include "tutti/rpc/pieces.h"
 
 namespace tutti::rpc {
 namespace {
@@ -34,7 +33,7 @@ std::thread Connection::start() {
   try {
     return start_thread("serving a caller", [this] { run(); });
   } catch (const Error& error) {
-    if (shared_.tls == nullptr) turn_away(*stream_, error);
+    if (shared_.tls == nullptr) turn_away(*stream_, error, shared_.options.purpose);
     throw;
   }
 }
@@ -44,9 +43,19 @@ bool Connection::is_stranger() {
   return !greeted_ && !ended_;
 }
 
+bool Connection::is_known() {
+  const std::lock_guard lock(mutex_);
+  return greeted_ && !ended_;
+}
+
 void Connection::hang_up() {
   const std::lock_guard lock(mutex_);
   if (!ended_) stream_->hang_up();
+}
+
+void Connection::take_leave() {
+  const std::lock_guard lock(mutex_);
+  if (!ended_) stream_->stop_receiving();
 }
 
 void Connection::run() {
@@ -54,7 +63,10 @@ void Connection::run() {
     talk();
   } catch (const StreamEnd& end) {
     // A caller that disconnects is the normal end of a connection, but TLS may have failed.
-    if (end.kind() != ErrorKind::PeerLost) refuse(end);
+    if (end.kind() != ErrorKind::PeerLost)
+      refuse(end);
+    else if (shared_.closing)
+      say_farewell();
   } catch (const Error& error) {
     refuse(error);
   } catch (const std::bad_alloc&) {
@@ -67,8 +79,18 @@ void Connection::run() {
     ended_ = true;
   }
   beating_.reset();
+  if (taken_) shared_.service.take(caller_, std::move(stream_));
   stream_.reset();
   done_ = true;
+}
+
+// A caller that has just sent a request may not hear it.
+void Connection::say_farewell() {
+  try {
+    wire_.send(refusal(Error(ErrorKind::PeerLost, kFarewell)), {}, {.deadline = Clock::now()});
+  } catch (const Error&) {
+    // The caller has gone.
+  }
 }
 
 void Connection::refuse(const Error& error) {
@@ -78,23 +100,27 @@ void Connection::refuse(const Error& error) {
 }
 
 void Connection::talk() {
-  greet();
+  if (!greet()) return;
   while (true) receive_and_serve(receive_frame());
 }
 
-void Connection::greet() {
+// Returns false if the service takes the connection.
+bool Connection::greet() {
   const TimeLimits time{.deadline = Clock::now() + kGreeting};
   const bool is_as_asked = shared_.tls == nullptr || stream_->accept_tls(*shared_.tls, time);
-  exchange_versions(*stream_, time);
+  const std::string& purpose = shared_.options.purpose;
+  exchange_versions(*stream_, time, purpose);
   if (!is_as_asked)
     fail(ErrorKind::InvalidArgument, "this server uses TLS, but the caller does not: give it --tls-ca");
-  const Greeting greeting = greet_caller(wire_, shared_.options.credentials.secret, time);
+  const Greeting greeting = greet_caller(wire_, shared_.options.credentials.secret, time, purpose);
   caller_.hello = greeting.hello;
   arena_ = greeting.arena;
   caller_.shares_memory = arena_ != nullptr;
-  beating_.emplace(*stream_);
+  taken_ = shared_.service.takes_connection(caller_);
+  if (!taken_) beating_.emplace(*stream_);
   const std::lock_guard lock(mutex_);
   greeted_ = true;
+  return !taken_;
 }
 
 void Connection::watch() {

@@ -15,9 +15,9 @@
 #include "tutti/net/heart.h"
 #include "tutti/net/stream.h"
 #include "tutti/net/tls.h"
+#include "tutti/rpc/arena.h"
 #include "tutti/rpc/buffers.h"
 #include "tutti/rpc/host.h"
-#include "tutti/rpc/mapping.h"
 #include "tutti/rpc/wire.h"
 
 namespace tutti::rpc {
@@ -29,6 +29,7 @@ struct HostState {
   const std::shared_ptr<const net::Tls> tls;  // null: without TLS
   // Held, so that no caller finds that its thread cannot be started.
   const std::shared_ptr<net::Heart> heart;
+  std::atomic<bool> closing = false;  // the host serves nobody any more
   Buffers buffers;
   // For pieces that a service takes as they arrive: they need not wait for room behind whole requests.
   Buffers arriving;
@@ -56,8 +57,9 @@ class Connection {
   Connection& operator=(const Connection&) = delete;
 
   bool done() const { return done_; }
-  // Returns true before the handshake has completed. From any thread.
+  // Return true before the handshake has completed, and after that until the end. From any thread.
   bool is_stranger();
+  bool is_known();
   // Checks whether the caller is still connected while its request is served. From any thread.
   void watch();
   // Tells the service that the caller is gone; no more requests are served. From any thread.
@@ -66,6 +68,8 @@ class Connection {
   bool is_busy();
   // Ends the connection. From any thread.
   void hang_up();
+  // Ends it when no request is being served, and tells the caller that the host has closed. From any thread.
+  void take_leave();
 
  private:
   // The pieces of the current request, for a service that takes them as they arrive.
@@ -91,8 +95,9 @@ class Connection {
   std::thread start();
   void run();
   void refuse(const Error& error);
+  void say_farewell();
   void talk();
-  void greet();
+  bool greet();
   Frame receive_frame();
   Message receive(const Frame& frame);
   Piece receive_piece(const PieceHeader& header);
@@ -117,6 +122,7 @@ class Connection {
   std::unique_ptr<Stream> stream_;
   Wire wire_;
   std::atomic<bool> done_ = false;
+  bool taken_ = false;  // by the service; used by the thread only
 
   std::mutex mutex_;
   bool greeted_ = false;  // all below: guarded by mutex_

@@ -12,7 +12,10 @@
 namespace tutti::rpc {
 
 // Incremented by every change that makes two versions incompatible.
-inline constexpr uint16_t kProtocol = 2;
+inline constexpr uint16_t kProtocol = 3;
+
+// What connections are for, unless they say otherwise.
+inline constexpr const char* kCalls = "calls";
 
 enum class FrameKind : uint8_t {
   Challenge = 1,  // from the host: its nonce

@@ -3,6 +3,7 @@
 #include <span>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -11,6 +12,7 @@
 #include "tutti/base/file.h"
 #include "tutti/base/random_key.h"
 #include "tutti/base/secret.h"
+#include "tutti/base/text.h"
 #include "tutti/base/version.h"
 
 namespace tutti::rpc {
@@ -19,19 +21,19 @@ namespace {
 // Small limits, because the peer is not authenticated yet.
 constexpr FrameLimits kFirstWords{.head = uint32_t{64} << 10, .parts = 0};
 
-constexpr std::string_view kPurpose = "rpc";
 // The host's answer if it can map the arena of the caller; else it is empty.
 constexpr std::string_view kArenaIsSeen = "arena";
 constexpr const char* kSameSecret =
     "Start all tasks of a job with the same TUTTI_SECRET (--secret); without one, `tutti run` makes a secret "
     "that only the tasks of this start know";
 
-// "tutti-rpc PROTOCOL VERSION\n"
+// "tutti-rpc PROTOCOL VERSION PURPOSE\n"
 constexpr std::string_view kLine = "tutti-rpc ";
 constexpr size_t kLongestLine = 100;
+constexpr size_t kLongestQuote = 60;
 
-void send_line(Stream& stream, const TimeLimits& time) {
-  const std::string line = fmt::format("{}{} {}\n", kLine, kProtocol, version());
+void send_line(Stream& stream, const TimeLimits& time, std::string_view purpose) {
+  const std::string line = fmt::format("{}{} {} {}\n", kLine, kProtocol, version(), purpose);
   const ConstBytes bytes = as_bytes(line);
   stream.write({&bytes, 1}, time);
 }
@@ -48,9 +50,16 @@ std::string receive_line(Stream& stream, const TimeLimits& time) {
   if (std::byte(line.front()) == net::kFirstByteOfTls)
     fail(ErrorKind::InvalidArgument,
          "the other end uses TLS, but this task does not: give all tasks the same --tls-* flags");
-  if (!line.starts_with(kLine) || !line.ends_with('\n'))
+  if (!line.starts_with(kLine) || !line.ends_with('\n')) {
+    while (line.size() < kLongestLine && stream.has_unread()) {
+      line.push_back(0);
+      stream.read(std::as_writable_bytes(std::span(&line.back(), 1)), time);
+    }
     fail(ErrorKind::InvalidArgument,
-         "at the other end of the connection is another program, not one of Tutti. Check the address");
+         "at the other end of the connection is another program, not one of Tutti: it sent '{}'. Check the "
+         "address",
+         harmless(line, kLongestQuote));
+  }
   stream.end_message();
   return line.substr(kLine.size(), line.size() - kLine.size() - 1);
 }
@@ -80,22 +89,25 @@ std::string text_at(const Json& head, const char* key) {
 
 }  // namespace
 
-void exchange_versions(Stream& stream, const TimeLimits& time) {
-  send_line(stream, time);
-  const std::string other = receive_line(stream, time);
-  const size_t space = other.find(' ');
-  if (other.substr(0, space) == std::to_string(kProtocol)) return;
-  fail(ErrorKind::InvalidArgument,
-       "Tutti {} of the other end (protocol {}) and Tutti {} of this task (protocol {}) are not compatible: "
-       "run the same version everywhere",
-       space == std::string::npos ? "?" : other.substr(space + 1), other.substr(0, space), version(),
-       kProtocol);
+void exchange_versions(Stream& stream, const TimeLimits& time, std::string_view purpose) {
+  send_line(stream, time, purpose);
+  std::vector<std::string> words = split(receive_line(stream, time), ' ');
+  words.resize(3, "?");
+  if (words[0] != std::to_string(kProtocol))
+    fail(ErrorKind::InvalidArgument,
+         "Tutti {} of the other end (protocol {}) and Tutti {} of this task (protocol {}) are not "
+         "compatible: run the same version everywhere",
+         words[1], words[0], version(), kProtocol);
+  if (words[2] != purpose)
+    throw StreamEnd(
+        ErrorKind::PeerLost,
+        fmt::format("the other end of the connection is for {}, but this end for {}", words[2], purpose));
 }
 
-void turn_away(Stream& stream, const Error& why) {
+void turn_away(Stream& stream, const Error& why, std::string_view purpose) {
   const TimeLimits now{.deadline = Clock::now()};
   try {
-    send_line(stream, now);
+    send_line(stream, now, purpose);
     Wire(stream).send(refusal(why), {}, now);
   } catch (const Error&) {
     // The caller has gone.
@@ -103,30 +115,31 @@ void turn_away(Stream& stream, const Error& why) {
 }
 
 bool greet_host(Wire& wire, const std::string& secret, const Json& hello, const Arena* arena,
-                const TimeLimits& time) {
+                const TimeLimits& time, std::string_view purpose) {
   const Nonces nonces{receive(wire, FrameKind::Challenge, kNonceSize, time), random_key()};
   // A longer one could stand for more than a nonce in the text that is proved.
   if (nonces.of_listener.size() != kNonceSize)
     fail(ErrorKind::DataLoss, "received a challenge of {} bytes", nonces.of_listener.size());
   const std::string says = encode_json({{"hello", hello}, {"arena", arena == nullptr ? "" : arena->name()}});
-  send(wire, FrameKind::Proof, nonces.of_caller + prove(secret, Side::Caller, kPurpose, nonces, says) + says,
+  send(wire, FrameKind::Proof, nonces.of_caller + prove(secret, Side::Caller, purpose, nonces, says) + says,
        time);
   const std::string welcome = receive(wire, FrameKind::Welcome, kProofSize, time);
   const std::string_view answer = std::string_view(welcome).substr(kProofSize);
-  if (!equal_proofs(welcome.substr(0, kProofSize), prove(secret, Side::Listener, kPurpose, nonces, answer)))
+  if (!equal_proofs(welcome.substr(0, kProofSize), prove(secret, Side::Listener, purpose, nonces, answer)))
     fail(ErrorKind::InvalidArgument, "the server and this task have different secrets. {}", kSameSecret);
   return answer == kArenaIsSeen;
 }
 
-Greeting greet_caller(Wire& wire, const std::string& secret, const TimeLimits& time) {
+Greeting greet_caller(Wire& wire, const std::string& secret, const TimeLimits& time,
+                      std::string_view purpose) {
   Nonces nonces{random_key(), ""};
   send(wire, FrameKind::Challenge, nonces.of_listener, time);
   const std::string answer = receive(wire, FrameKind::Proof, kNonceSize + kProofSize, time);
   nonces.of_caller = answer.substr(0, kNonceSize);
   const std::string shown = answer.substr(kNonceSize, kProofSize);
   const std::string says = answer.substr(kNonceSize + kProofSize);
-  if (!equal_proofs(shown, prove(secret, Side::Caller, kPurpose, nonces, says))) {
-    const bool has_none = equal_proofs(shown, prove("", Side::Caller, kPurpose, nonces, says));
+  if (!equal_proofs(shown, prove(secret, Side::Caller, purpose, nonces, says))) {
+    const bool has_none = equal_proofs(shown, prove("", Side::Caller, purpose, nonces, says));
     fail(ErrorKind::InvalidArgument, "{}. {}",
          secret.empty() ? "the caller has a secret, but this server has none"
          : has_none     ? "this server has a secret, but the caller has none"
@@ -138,7 +151,7 @@ Greeting greet_caller(Wire& wire, const std::string& secret, const TimeLimits& t
     fail(ErrorKind::DataLoss, "the hello is not a JSON object");
   Greeting greeting{head["hello"], Mapping::of(text_at(head, "arena"))};
   const std::string_view seen = greeting.arena != nullptr ? kArenaIsSeen : "";
-  send(wire, FrameKind::Welcome, prove(secret, Side::Listener, kPurpose, nonces, seen).append(seen), time);
+  send(wire, FrameKind::Welcome, prove(secret, Side::Listener, purpose, nonces, seen).append(seen), time);
   return greeting;
 }
 

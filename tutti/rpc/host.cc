@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <list>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -28,12 +30,15 @@ constexpr size_t kMostCallers = 4096;
 // The limit for connections that have not completed the handshake. A new one then replaces the oldest:
 // legitimate callers complete it at once, so that strangers cannot keep others out.
 constexpr size_t kMostStrangers = 128;
-// The time for sending pending answers when the host closes.
-constexpr milliseconds kFarewell{2000};
+// The time for sending pending answers when the host closes, and for telling the callers.
+constexpr milliseconds kToAnswer{2000};
+constexpr milliseconds kToTakeLeave{500};
 // A caller on a busy machine may be silent for seconds.
 constexpr milliseconds kShortestSilence{9000};
 // How often to check whether callers whose requests are being served are still connected.
 constexpr milliseconds kWatch{100};
+// The pause before the next caller, when strangers make room for it.
+constexpr milliseconds kWhileFull{5};
 
 void check_options(const HostOptions& options) {
   const net::Credentials& credentials = options.credentials;
@@ -58,25 +63,35 @@ struct Host::Impl {
                service,
                net::Tls::of(options.credentials, net::Tls::Side::Listener),
                net::Heart::of_process(),
+               false,
                Buffers(options.memory),
                Buffers(options.memory)},
         listener(options.address),
+        port(listener->port()),
         acceptor(start_thread("accepting callers", [this] { accept_callers(); })) {}
   ~Impl();
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
   void accept_callers();
+  FileDescriptor accept();
   void let_in(std::unique_ptr<net::Stream> stream);
   void make_room_for_stranger();
-  bool anyone_busy();
+  void drop_oldest_stranger();
+  void stop_listening();
+  bool any(bool (Connection::*is_so)());
+  void wait_while_any(bool (Connection::*is_so)(), milliseconds patience);
+  void tell_all(void (Connection::*news)());
 
   HostState shared;
-  const net::Listener listener;
-  uint64_t callers = 0;               // so far; used by the acceptor thread only
-  std::atomic<bool> closing = false;  // no more callers are accepted
-  std::atomic<bool> closed = false;   // all connections have been closed
+  // Used by the acceptor thread, which ends it; all others stop it only.
+  std::optional<net::Listener> listener;
+  const int port;
+  uint64_t callers = 0;              // so far; used by the acceptor thread only
+  std::atomic<bool> listens = true;  // more callers are accepted
+  std::atomic<bool> closed = false;  // all connections have been closed
   std::mutex mutex;
+  std::condition_variable changed;
   std::list<Connection> connections;  // guarded by mutex
   std::thread acceptor;               // last: it uses all of the above
 };
@@ -84,14 +99,37 @@ struct Host::Impl {
 // Accepts callers and watches the connected ones until the host is closed.
 void Host::Impl::accept_callers() {
   while (!closed) {
-    FileDescriptor socket = listener.accept(kWatch);
-    const std::lock_guard lock(mutex);
-    if (socket.get() >= 0 && !closing)
+    FileDescriptor socket = accept();
+    std::unique_lock lock(mutex);
+    if (listens && socket.get() >= 0)
       let_in(std::make_unique<net::Stream>(std::move(socket),
                                            std::max(shared.options.silence, kShortestSilence)));
     for (Connection& connection : connections) connection.watch();
     connections.remove_if([](const Connection& connection) { return connection.done(); });
+    if (listens) continue;
+    listener.reset();
+    changed.notify_all();
+    changed.wait_for(lock, kWatch, [this] { return closed.load(); });
   }
+}
+
+// Strangers must not keep others out when the process has no file descriptors left.
+FileDescriptor Host::Impl::accept() {
+  if (!listens) return FileDescriptor();
+  if (listener->has_spare_descriptors()) return listener->accept(kWatch);
+  {
+    const std::lock_guard lock(mutex);
+    drop_oldest_stranger();
+  }
+  return listener->accept(kWhileFull);
+}
+
+void Host::Impl::stop_listening() {
+  std::unique_lock lock(mutex);
+  if (!listener) return;
+  listens = false;
+  listener->stop();
+  changed.wait(lock, [this] { return !listener; });
 }
 
 void Host::Impl::let_in(std::unique_ptr<net::Stream> stream) {
@@ -100,7 +138,8 @@ void Host::Impl::let_in(std::unique_ptr<net::Stream> stream) {
     if (shared.tls == nullptr)
       turn_away(*stream,
                 Error(ErrorKind::Overloaded,
-                      fmt::format("the server already has the maximum of {} connections", kMostCallers)));
+                      fmt::format("the server already has the maximum of {} connections", kMostCallers)),
+                shared.options.purpose);
     return;
   }
   make_room_for_stranger();
@@ -114,31 +153,46 @@ void Host::Impl::let_in(std::unique_ptr<net::Stream> stream) {
 void Host::Impl::make_room_for_stranger() {
   const auto is_stranger = [](Connection& connection) { return connection.is_stranger(); };
   const auto strangers = std::count_if(connections.begin(), connections.end(), is_stranger);
-  if (static_cast<size_t>(strangers) < kMostStrangers) return;
-  const auto oldest = std::find_if(connections.begin(), connections.end(), is_stranger);
+  if (static_cast<size_t>(strangers) >= kMostStrangers) drop_oldest_stranger();
+}
+
+void Host::Impl::drop_oldest_stranger() {
+  const auto oldest = std::find_if(connections.begin(), connections.end(),
+                                   [](Connection& connection) { return connection.is_stranger(); });
   if (oldest != connections.end()) oldest->hang_up();
 }
 
-bool Host::Impl::anyone_busy() {
+bool Host::Impl::any(bool (Connection::*is_so)()) {
   const std::lock_guard lock(mutex);
   return std::any_of(connections.begin(), connections.end(),
-                     [](Connection& connection) { return connection.is_busy(); });
+                     [is_so](Connection& connection) { return (connection.*is_so)(); });
+}
+
+void Host::Impl::wait_while_any(bool (Connection::*is_so)(), milliseconds patience) {
+  const auto deadline = Clock::now() + patience;
+  while (any(is_so) && Clock::now() < deadline) std::this_thread::sleep_for(milliseconds(1));
+}
+
+void Host::Impl::tell_all(void (Connection::*news)()) {
+  const std::lock_guard lock(mutex);
+  for (Connection& connection : connections) (connection.*news)();
 }
 
 // Answers that the service has finished by now are still sent.
 Host::Impl::~Impl() {
-  closing = true;
+  stop_listening();
+  wait_while_any(&Connection::is_known, shared.options.farewell);
+  shared.closing = true;
+  tell_all(&Connection::tell_gone);
+  wait_while_any(&Connection::is_busy, kToAnswer);
+  tell_all(&Connection::take_leave);
+  wait_while_any(&Connection::is_known, kToTakeLeave);
+  tell_all(&Connection::hang_up);
   {
     const std::lock_guard lock(mutex);
-    for (Connection& connection : connections) connection.tell_gone();
+    closed = true;
   }
-  const auto deadline = Clock::now() + kFarewell;
-  while (anyone_busy() && Clock::now() < deadline) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  {
-    const std::lock_guard lock(mutex);
-    for (Connection& connection : connections) connection.hang_up();
-  }
-  closed = true;
+  changed.notify_all();
   acceptor.join();
 }
 
@@ -146,6 +200,8 @@ Host::Host(const HostOptions& options, Service& service) : impl_(std::make_uniqu
 
 Host::~Host() = default;
 
-int Host::port() const { return impl_->listener.port(); }
+int Host::port() const { return impl_->port; }
+
+void Host::stop_listening() { impl_->stop_listening(); }
 
 }  // namespace tutti::rpc

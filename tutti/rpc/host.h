@@ -8,6 +8,7 @@
 
 #include "tutti/net/credentials.h"
 #include "tutti/net/stream.h"
+#include "tutti/rpc/frame.h"
 #include "tutti/rpc/message.h"
 
 namespace tutti::rpc {
@@ -38,6 +39,9 @@ class Service {
   // it has no answer. Called repeatedly until serve() has returned, and once more afterwards, because a
   // serve() that was just about to begin may have missed the first call.
   virtual void gone(const Caller& caller) = 0;
+  // Returns true if this caller's connection is to be handed to take(), in place of being served.
+  virtual bool takes_connection(const Caller& /*caller*/) const { return false; }
+  virtual void take(const Caller& /*caller*/, std::unique_ptr<net::Stream> /*stream*/) {}
 };
 
 struct HostOptions {
@@ -54,6 +58,11 @@ struct HostOptions {
   std::chrono::milliseconds silence = net::kSilence;
   // Called from any thread with a line for the log when a caller is refused.
   std::function<void(const std::string& text)> report = {};
+  // What the connections are for. Callers with another purpose do not take this host for the one that they
+  // are looking for, and proofs are of no use for another purpose.
+  std::string purpose = kCalls;
+  // How long the destructor waits for the callers to leave by themselves.
+  std::chrono::milliseconds farewell{0};
 };
 
 // Listens for connections and serves each in a thread of its own. The service must outlive the host.
@@ -63,12 +72,14 @@ class Host {
   // Throws Overloaded if the port is in use; the error names the process that uses it if that is known.
   Host(const HostOptions& options, Service& service);
   // Refuses new requests, tells the service that every caller is gone, and waits for pending requests.
-  // Callers still receive the answers that the service has finished.
+  // Callers still receive the answers that the service has finished, and hear that the host has closed.
   ~Host();
   Host(const Host&) = delete;
   Host& operator=(const Host&) = delete;
 
   int port() const;
+  // Admits no more callers. Returns once the port is free; those who are connected stay.
+  void stop_listening();
 
  private:
   struct Impl;

@@ -7,12 +7,14 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/rpc/arena.h"
 
 namespace tutti::rpc {
 namespace {
 
 // Longer frames take memory from the budget.
 constexpr size_t kShort = size_t{16} << 10;
+constexpr size_t kPieceAlignment = 64;
 constexpr uint32_t kLongestRefusal = uint32_t{64} << 10;
 // The time for sending the reason of a refusal.
 constexpr std::chrono::seconds kLastWords{5};
@@ -32,6 +34,7 @@ Frame refusal(const Error& why) {
 }
 
 void Wire::send(std::string_view frame, std::span<const ConstBytes> following, const TimeLimits& time) {
+  if (refused_) throw *refused_;
   std::vector<ConstBytes> parts = {as_bytes(frame)};
   parts.insert(parts.end(), following.begin(), following.end());
   if (stream_.write(parts, time)) return;
@@ -51,6 +54,7 @@ void Wire::refuse(const Error& why) {
 
 Frame Wire::receive(const FrameLimits& limits, const Allocate& allocate, const TimeLimits& begin,
                     const TimeLimits& time) {
+  if (refused_) throw *refused_;
   stream_.await_message(begin);
   std::array<std::byte, kPrefixSize> prefix_bytes{};
   receive(prefix_bytes, time);
@@ -69,7 +73,36 @@ Frame Wire::receive(const FrameLimits& limits, const Allocate& allocate, const T
 
 void Wire::finish() {
   stream_.end_message();
-  if (stream_.has_more()) fail(ErrorKind::DataLoss, "received bytes that belong to no message");
+  if (!stream_.has_more()) return;
+  const TimeLimits now{.deadline = Clock::now()};
+  try {
+    receive({.head = kLongestRefusal, .parts = 0}, {}, now, now);
+  } catch (const StreamEnd& end) {
+    refused_ = end;
+    if (end.told()) return;
+  } catch (const Error&) {
+    // It is not a frame, or not all of one.
+  }
+  fail(ErrorKind::DataLoss, "received bytes that belong to no message");
+}
+
+Room room_for(std::span<const PieceHeader> pieces, const Wire::Allocate& allocate) {
+  // Beyond this size, which no machine has, rounding could overflow.
+  constexpr uint64_t kBeyond = uint64_t{1} << 62;
+  if (following_bytes(pieces) > kBeyond)
+    fail(ErrorKind::Overloaded, "a message of {} bytes is larger than the memory of any machine",
+         following_bytes(pieces));
+  size_t size = 0;
+  for (const PieceHeader& piece : pieces) size += piece.follows() ? round_to(piece.size, kPieceAlignment) : 0;
+  Room room;
+  if (size > 0) room.memory = allocate(size);
+  std::byte* next = room.memory.get();
+  for (const PieceHeader& piece : pieces) {
+    const size_t bytes = piece.follows() ? piece.size : 0;
+    room.places.emplace_back(next, bytes);
+    next += round_to(bytes, kPieceAlignment);
+  }
+  return room;
 }
 
 }  // namespace tutti::rpc

@@ -2,8 +2,10 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "tutti/net/stream.h"
 #include "tutti/rpc/frame.h"
@@ -16,6 +18,9 @@ using ConstBytes = net::ConstBytes;
 using Stream = net::Stream;
 using StreamEnd = net::StreamEnd;
 using TimeLimits = net::TimeLimits;
+
+// The text with which a host ends the connections that are left when it closes in good order (PeerLost).
+inline constexpr const char* kFarewell = "it has closed";
 
 // Returns the frame that ends a connection with an error.
 Frame refusal(const Error& why);
@@ -45,11 +50,22 @@ class Wire {
                 const TimeLimits& time);
   // Receives the next of the bytes that follow the frame.
   void receive(Bytes bytes, const TimeLimits& time) { stream_.read(bytes, time); }
-  // Ends a message after its last piece. Checks that nothing has arrived behind it.
+  // Ends a message after its last piece. Checks that nothing has arrived behind it but a refusal, as that of a
+  // host that closes, which ends the next use.
   void finish();
 
  private:
   Stream& stream_;
+  std::optional<StreamEnd> refused_;
 };
+
+// Memory for received pieces: a place for each piece that follows the frame, an empty one for the others.
+struct Room {
+  std::vector<Bytes> places;
+  std::shared_ptr<std::byte> memory;
+};
+
+// Takes one block from `allocate` for all places, each aligned for a tensor.
+Room room_for(std::span<const PieceHeader> pieces, const Wire::Allocate& allocate);
 
 }  // namespace tutti::rpc

@@ -16,14 +16,20 @@
 #include <gtest/gtest.h>
 
 #include "tutti/base/deadline.h"
+#include "tutti/base/file.h"
 #include "tutti/base/net.h"
 #include "tutti/base/ports.h"
+#include "tutti/base/secret.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/base/this_host.h"
-#include "tutti/comm/table/client.h"
+#include "tutti/base/version.h"
 #include "tutti/comm/table/protocol.h"
 #include "tutti/comm/test_messages.h"
 #include "tutti/comm/test_network.h"
+#include "tutti/net/test_certificates.h"
+#include "tutti/rpc/frame.h"
+#include "tutti/rpc/handshake.h"
+#include "tutti/rpc/wire.h"
 
 namespace tutti::comm::table_test {
 namespace {
@@ -32,12 +38,16 @@ using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 using testing::Child;
 using testing::find_table;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::kLong;
+using ::testing::Not;
 using testing::serve_table;
 
-const std::string kOpening = table::opening("ranks");
-const size_t kChallengeSize = kOpening.size() + kNonceSize;
+// A line with the version, and the frame with the nonce.
+constexpr size_t kChallengeSize = 100 + rpc::kPrefixSize + kNonceSize;
+// A line, and the frame with the reason of a refusal.
+constexpr size_t kRefusalSize = 1000;
 
 class Stranger {
  public:
@@ -82,61 +92,78 @@ TEST(Table, a_byte_that_is_held_open_keeps_nobody_waiting) {
   served.table.reset();  // waits only for ranks, not for strangers
 }
 
+std::string line_of(const std::string& purpose) {
+  return fmt::format("tutti-rpc {} {} {}\n", rpc::kProtocol, version(), purpose);
+}
+
+// A request to set a value.
+std::string request() {
+  rpc::Frame frame;
+  frame.method = table::kSet;
+  frame.pieces = {{3}, {200}};
+  return rpc::encode(frame) + "job" + std::string(200, 'x');
+}
+
 TEST(Table, a_stranger_reads_and_writes_nothing) {
-  const auto served = serve_tcp_rendezvous({.key = "secret"});
+  const auto served = serve_tcp_rendezvous({.credentials = {.secret = "secret"}});
   served.table->set("job", "mine");
   for (const std::string& said :
-       {table::encode({table::Verb::Set, "job", std::string(200, 'x')}), std::string(96, '0'),
-        table::encode({table::Verb::Peek, "job", std::string(200, 'x')}),
+       {line_of(kForRanks) + request(), request(), std::string(96, '0'),
         std::string("GET / HTTP/1.1\r\n\r\n"), std::string(1000, '\xff')}) {
     const Stranger stranger(served.port);
     stranger.say(said);
     shutdown(stranger.socket().get(), SHUT_WR);
-    const std::string heard = stranger.hear();
-    EXPECT_TRUE(heard.starts_with(kOpening)) << heard;
-    EXPECT_LE(heard.size(), kChallengeSize + table::kVerdictSize);
+    const std::string heard = stranger.hear(size_t{1} << 20);
+    EXPECT_TRUE(heard.starts_with(line_of(kForRanks))) << heard;
+    EXPECT_LE(heard.size(), kChallengeSize + kRefusalSize);
+    EXPECT_THAT(heard, Not(HasSubstr("mine")));
   }
   EXPECT_EQ(served.table->peek("job"), "mine");
 }
 
 TEST(Table, nothing_that_a_stranger_gets_tells_of_the_key) {
-  const auto served = serve_tcp_rendezvous({.key = "secret"});
+  const auto served = serve_tcp_rendezvous({.credentials = {.secret = "secret"}});
+  rpc::Frame proof;
+  proof.kind = rpc::FrameKind::Proof;
+  proof.head = std::string(kNonceSize + kProofSize, '0');
+  const size_t challenge = line_of(kForRanks).size() + rpc::kPrefixSize + kNonceSize;
   const auto of_stranger = [&] {
     const Stranger stranger(served.port);
-    const std::string challenge = stranger.hear(kChallengeSize);
-    stranger.say(std::string(table::kAnswerSize, '0'));
-    return std::pair(challenge, stranger.hear());
+    stranger.say(line_of(kForRanks));
+    const std::string nonce = stranger.hear(challenge);
+    stranger.say(rpc::encode(proof));
+    return std::pair(nonce, stranger.hear());
   };
   const auto [one, verdict] = of_stranger();
   const auto [other, same] = of_stranger();
   EXPECT_NE(one, other);  // the nonce
-  EXPECT_EQ(verdict, table::kRefusal + std::string(kProofSize, '-'));
+  EXPECT_THAT(verdict, HasSubstr("different secrets"));
   EXPECT_EQ(verdict, same);
 }
 
 TEST(Table, those_with_another_key_are_told_so) {
   std::promise<std::string> report;
   const auto served = serve_tcp_rendezvous(
-      {.key = "one", .report = [&](const std::string& text) { report.set_value(text); }});
+      {.credentials = {.secret = "one"}, .report = [&](const std::string& text) { report.set_value(text); }});
   expect_error(ErrorKind::InvalidArgument, HasSubstr("another job uses"),
-               [&] { find_tcp_rendezvous({.hosts = {"127.0.0.1"}, .port = served.port, .key = "other"}); });
-  const auto found = find_tcp_rendezvous({.hosts = {"127.0.0.1"}, .port = served.port, .key = "one"});
+               [&] { find_tcp_rendezvous({.hosts = {"127.0.0.1"}, .port = served.port, .credentials = {.secret = "other"}}); });
+  const auto found = find_tcp_rendezvous({.hosts = {"127.0.0.1"}, .port = served.port, .credentials = {.secret = "one"}});
   found.table->set("a", "1");
   EXPECT_EQ(served.table->peek("a"), "1");
   EXPECT_THAT(report.get_future().get(),
-              HasSubstr("refused a connection from 127.0.0.1: it belongs to another job"));
+              AllOf(HasSubstr("127.0.0.1:"), HasSubstr("was refused"), HasSubstr("different secrets")));
 }
 
 TEST(Table, is_not_found_by_those_for_whom_it_is_not) {
-  const auto served = serve_tcp_rendezvous({.key = "secret", .purpose = "launchers"});
+  const auto served = serve_tcp_rendezvous({.credentials = {.secret = "secret"}, .purpose = "launchers"});
   const FindOptions options{
-      .hosts = {"127.0.0.1"}, .port = served.port, .key = "secret", .timeout = milliseconds(1)};
+      .hosts = {"127.0.0.1"}, .port = served.port, .credentials = {.secret = "secret"}, .timeout = milliseconds(1)};
   expect_error(ErrorKind::Timeout, HasSubstr("did not answer as the table"),
                [&] { find_tcp_rendezvous(options); });
   FindOptions right = options;
   right.purpose = "launchers";
   right.timeout = kLong;
-  EXPECT_TRUE(try_tcp_rendezvous(right).found);
+  EXPECT_TRUE(try_tcp_rendezvous(right).table);
 }
 
 TEST(Table, quotes_what_a_stranger_sends_in_a_form_that_does_no_harm) {
@@ -155,47 +182,109 @@ TEST(Table, a_server_without_the_key_is_refused) {
     pollfd ready{listening.socket.get(), POLLIN, 0};
     poll(&ready, 1, -1);
     const FileDescriptor caller(accept(listening.socket.get(), nullptr, nullptr));
-    const std::string said =
-        kOpening + std::string(kNonceSize, '0') + table::kWelcome + std::string(kProofSize, '0');
-    ::send(caller.get(), said.data(), said.size(), MSG_NOSIGNAL);
+    rpc::Frame challenge;
+    challenge.kind = rpc::FrameKind::Challenge;
+    challenge.head = std::string(kNonceSize, '0');
+    rpc::Frame welcome;
+    welcome.kind = rpc::FrameKind::Welcome;
+    welcome.head = std::string(kProofSize, '0');
+    const std::string line = line_of(kForRanks);
+    const auto say = [&](const std::string& said) {
+      ::send(caller.get(), said.data(), said.size(), MSG_NOSIGNAL);
+    };
+    say(line + rpc::encode(challenge));
     std::array<char, 200> buffer;
+    for (size_t heard = 0; heard <= line.size();)
+      heard += static_cast<size_t>(recv(caller.get(), buffer.data(), buffer.size(), 0));
+    say(rpc::encode(welcome));
     while (recv(caller.get(), buffer.data(), buffer.size(), 0) > 0) {
     }
   });
   expect_error(ErrorKind::InvalidArgument, HasSubstr("another job uses"), [&] {
     find_tcp_rendezvous(
-        {.hosts = {"127.0.0.1"}, .port = static_cast<uint16_t>(listening.port), .key = "secret"});
+        {.hosts = {"127.0.0.1"}, .port = static_cast<uint16_t>(listening.port), .credentials = {.secret = "secret"}});
   });
   liar.join();
 }
 
-TEST(Table, a_client_that_sends_nonsense_is_disconnected_before_it_costs_memory) {
-  const auto served = serve_tcp_rendezvous({.key = "secret"});
-  for (const std::string& said : {std::string("s\xff\xff\xff\xff\xff\xff\xff\xff", 9), std::string("?"),
-                                  std::string("p\0\0\0\0\1\0\0\1", 9)}) {
-    const Stranger stranger(served.port);
-    ASSERT_EQ(table::greet(stranger.socket(), "ranks", "secret", Clock::now() + kLong),
-              table::Greeting::Done);
-    stranger.say(said);
-    EXPECT_EQ(stranger.hear(), "");
+TEST(Table, a_client_that_sends_nonsense_is_refused_and_changes_nothing) {
+  const auto served = serve_tcp_rendezvous({});
+  const net::TimeLimits time{.deadline = Clock::now() + kLong};
+  const auto open = [&] {
+    return net::open_stream(fmt::format("127.0.0.1:{}", served.port), nullptr, time.deadline);
+  };
+  expect_error(ErrorKind::PeerLost, HasSubstr("is for ranks, but this end for calls"),
+               [&] { rpc::exchange_versions(*open(), time); });
+  const auto stream = open();
+  rpc::exchange_versions(*stream, time, kForRanks);
+  rpc::Wire wire(*stream);
+  rpc::greet_host(wire, "", Json::object(), nullptr, time, kForRanks);
+  for (const char* method : {"set", "drop"}) {
+    rpc::Frame frame;
+    frame.method = method;
+    frame.pieces = {{3}, {3}};
+    if (method == std::string("set")) frame.pieces.pop_back();
+    const std::string bytes(3 * frame.pieces.size(), 'x');
+    wire.send(frame, std::array{net::ConstBytes(as_bytes(bytes))}, time);
+    EXPECT_EQ(wire.receive({}, {}, time, time).kind, rpc::FrameKind::Failure);
+    wire.finish();
   }
+  rpc::Frame frame;
+  frame.method = "set";
+  frame.pieces = {{size_t{1} << 40}, {size_t{1} << 40}};
+  EXPECT_THROW(
+      {
+        wire.send(frame, {}, time);
+        wire.receive({}, {}, time, time);
+      },
+      Error);
+  EXPECT_EQ(served.table->peek("xxx"), std::nullopt);
 }
 
 TEST(Table, silent_strangers_keep_no_rank_out) {
-  const auto served = serve_tcp_rendezvous({.key = "secret"});
+  const auto served = serve_tcp_rendezvous({.credentials = {.secret = "secret"}});
   std::vector<std::unique_ptr<Stranger>> strangers;
   for (int i = 0; i < 200; ++i) strangers.push_back(std::make_unique<Stranger>(served.port));
-  const auto found = find_tcp_rendezvous({.hosts = {"127.0.0.1"}, .port = served.port, .key = "secret"});
+  const auto found = find_tcp_rendezvous({.hosts = {"127.0.0.1"}, .port = served.port, .credentials = {.secret = "secret"}});
   found.table->set("a", "1");
   EXPECT_EQ(served.table->peek("a"), "1");
   // The oldest strangers were disconnected.
-  EXPECT_LE(strangers.front()->hear().size(), kChallengeSize);
+  EXPECT_LE(strangers.front()->hear().size(), kChallengeSize + kRefusalSize);
+}
+
+TEST(Table, is_encrypted_for_those_with_certificates_and_refuses_others) {
+  const net::Certificates certificates;
+  const auto credentials = [&](const std::string& name) {
+    return net::Credentials{.certificate = certificates.text(name + ".pem"),
+                            .key = certificates.text(name + ".key"),
+                            .authority = certificates.text("ca.pem")};
+  };
+  const auto served = serve_tcp_rendezvous({.credentials = credentials("server")});
+  const auto find = [&](const net::Credentials& of_client) {
+    return find_tcp_rendezvous({.hosts = {"127.0.0.1"}, .port = served.port, .credentials = of_client}).table;
+  };
+  const auto client = find(credentials("worker"));
+  client->set("a", "1");
+  EXPECT_EQ(served.table->peek("a"), "1");
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("this server uses TLS, but the caller does not"),
+               [&] { find({}); });
+  EXPECT_EQ(try_tcp_rendezvous({.hosts = {"127.0.0.1"},
+                                .port = served.port,
+                                .credentials = credentials("stranger"),
+                                .timeout = kLong})
+                .table,
+            nullptr);
+  const auto plain = serve_table();
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("it does not use TLS"), [&] {
+    find_tcp_rendezvous(
+        {.hosts = {"127.0.0.1"}, .port = plain.port, .credentials = credentials("worker")});
+  });
 }
 
 TEST(Table, does_with_few_descriptors) {
   const auto port = static_cast<uint16_t>(free_ports(1)[0]);
   const Child server([&] {
-    const rlimit few{40, 40};
+    const rlimit few{64, 64};
     ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
     const auto served = serve_table(port);
     while (true) ::pause();
@@ -219,7 +308,7 @@ TEST(Table, listens_at_the_address_that_it_was_given_and_at_no_other) {
   EXPECT_EQ(connect_to("127.0.0.2", served.port), ECONNREFUSED);
   for (const std::string& host : own_addresses())
     EXPECT_EQ(connect_to(host, served.port), ECONNREFUSED) << host;
-  const auto everywhere = serve_tcp_rendezvous({.hosts = {}});
+  const auto everywhere = serve_tcp_rendezvous({.host = ""});
   EXPECT_EQ(connect_to("127.0.0.2", everywhere.port), 0);
   for (const std::string& host : own_addresses()) EXPECT_EQ(connect_to(host, everywhere.port), 0) << host;
 }

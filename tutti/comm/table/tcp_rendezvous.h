@@ -4,29 +4,36 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "tutti/comm/rendezvous.h"
+#include "tutti/net/credentials.h"
+#include "tutti/net/stream.h"
 
+// Tables that tasks reach over the network. A table is a service like any other (tutti/rpc): callers prove
+// that they know the secret, and with certificates the connections are encrypted.
 namespace tutti::comm {
 
+inline constexpr const char* kForRanks = "ranks";
+
 struct ServeOptions {
-  // The names or numeric addresses at which others can connect. Those that do not belong to this machine are
-  // skipped. Empty: all addresses of this machine.
-  std::vector<std::string> hosts = {"127.0.0.1"};
-  uint16_t port = 0;              // 0: any free port
-  std::string key = "";           // only clients that know it are admitted
-  std::string purpose = "ranks";  // of those who use it; others do not find it
+  std::string host = "127.0.0.1";         // "": all addresses of this machine
+  uint16_t port = 0;                      // 0: any free port
+  net::Credentials credentials = {};      // the secret is what only those know who are admitted
+  std::string purpose = kForRanks;        // of those who use it; others do not find it
   // Called from another thread with a line for the log when a client is refused.
   std::function<void(const std::string& text)> report = {};
-  // How long the table's destructor waits for its clients to leave.
+  // How long the table's destructor waits for its clients to leave. It tells those that are left that the
+  // table has ended in good order.
   std::chrono::milliseconds farewell{2000};
+  // What a client holds is removed if nothing was heard of it for this long; a client that is stopped may
+  // go on later.
+  std::chrono::milliseconds silence = net::kAnySilence;
 };
 
 // A table as used by the process that serves it.
-class ServedTable : public Rendezvous {
+class ServedTable : public LocalRendezvous {
  public:
   // Admits no further clients. Those who are connected stay. The port is free afterwards.
   virtual void stop_listening() = 0;
@@ -37,41 +44,43 @@ struct ServedRendezvous {
   uint16_t port = 0;
 };
 
-// Serves a table that ranks on any machine can reach, until the returned table is destroyed. Throws
-// Overloaded if the port is taken, and InvalidArgument if none of the hosts is this machine. Thread-safe.
+// Serves a table that tasks on any machine can reach, until the returned table is destroyed. Throws
+// Overloaded if the port is taken, and InvalidArgument if the host is not this machine. Thread-safe.
 ServedRendezvous serve_tcp_rendezvous(const ServeOptions& options);
 
 struct FindOptions {
   std::vector<std::string> hosts;  // names or numeric addresses
   uint16_t port = 0;
-  std::string key = "";
-  std::string purpose = "ranks";
+  net::Credentials credentials = {};
+  std::string purpose = kForRanks;
+  net::CertificateName name = net::CertificateName::Any;
+  std::string holder = "rank 0";  // who serves it, for messages
   // One of the addresses may lead to another machine, as those of containers do, so that a table there is not
   // an error as long as another one may answer.
   bool several_machines = false;
   std::chrono::milliseconds timeout{60000};
 };
 
+// The result of one attempt.
+struct FindAttempt {
+  std::shared_ptr<Rendezvous> table;  // null: none was found
+  std::string host;                   // that of the table, or of the obstacle
+  std::string obstacle;
+  bool listens = false;  // a process listens there, but does not answer like such a table
+  bool refused = false;  // a table of this purpose is there, but not for this task
+};
+
+// Tries all hosts once, each for `timeout`, but at most three seconds. Thread-safe.
+FindAttempt try_tcp_rendezvous(const FindOptions& options);
+
 struct FoundRendezvous {
   std::shared_ptr<Rendezvous> table;
   std::string host;
 };
 
-// The results of one attempt, for an error message if there is no table.
-struct FindAttempt {
-  std::optional<FoundRendezvous> found;
-  std::string nobody = "";    // why there was no connection
-  std::string somebody = "";  // the host where a process listens that does not answer like such a table
-  std::string refused = "";   // the host with a table that has another key
-};
-
-// Tries all hosts once, each of their addresses for `timeout`, but at most three seconds. Throws an error if
-// the system has no sockets left. Thread-safe.
-FindAttempt try_tcp_rendezvous(const FindOptions& options);
-
 // Waits until one of these hosts answers, and returns the table that it serves. Throws a Timeout that says
-// whether no process listens there, or one that is not a table, and InvalidArgument if only tables with
-// another key answer. Calls of a table that has ended throw PeerLost. Thread-safe.
+// whether no process listens there, or one that is not such a table, and InvalidArgument if this task is
+// refused. Calls of a table that has ended throw PeerLost. Thread-safe.
 FoundRendezvous find_tcp_rendezvous(const FindOptions& options);
 
 }  // namespace tutti::comm

@@ -7,8 +7,8 @@
 
 #include "tutti/comm/failure_board.h"
 #include "tutti/comm/rendezvous.h"
+#include "tutti/net/credentials.h"
 #include "tutti/net/socket.h"
-#include "tutti/net/tls.h"
 
 namespace tutti::comm::tcp {
 
@@ -20,9 +20,9 @@ struct Connections {
 
 // Connects this rank with all others, which must call this with the same table, that nothing else uses. A
 // process that cannot read the table cannot connect. Waits until all ranks are connected. `board` are the
-// ranks and their names; `peer_host` and `tls` are explained in TcpOptions.
+// ranks and their names; `peer_host` and `credentials` are explained in TcpOptions.
 Connections connect_ranks(const std::shared_ptr<Rendezvous>& table, const BoardOptions& board,
-                          const std::string& peer_host, uint16_t port, const net::TlsSides& tls,
+                          const std::string& peer_host, uint16_t port, const net::Credentials& credentials,
                           std::chrono::milliseconds timeout);
 
 }  // namespace tutti::comm::tcp

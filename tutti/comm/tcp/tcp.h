@@ -7,7 +7,7 @@
 
 #include "tutti/comm/rendezvous.h"
 #include "tutti/comm/transport.h"
-#include "tutti/net/tls.h"
+#include "tutti/net/credentials.h"
 
 namespace tutti::comm {
 
@@ -21,9 +21,10 @@ struct TcpOptions {
   std::string peer_host = "";
   // At which a rank other than 0 listens while they connect, if nobody else does; 0: any.
   uint16_t port = 0;
-  // Encrypts what the ranks send to each other. All ranks have it, or none; each requires from the others a
-  // certificate of its authority, for any name, since ranks are found by their numeric addresses.
-  net::TlsSides tls = {};
+  // Certificates, if the ranks encrypt what they send to each other. All ranks have them, or none; each
+  // requires from the others a certificate of its authority, for any name, since ranks are found by their
+  // numeric addresses. The secret is not used: the table has a key.
+  net::Credentials credentials = {};
   std::chrono::milliseconds timeout{60000};  // for connecting
 };
 

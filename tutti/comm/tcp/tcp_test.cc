@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "tutti/base/address.h"
 #include "tutti/base/file.h"
 #include "tutti/base/net.h"
 #include "tutti/base/ports.h"
@@ -17,7 +18,6 @@
 #include "tutti/comm/test_network.h"
 #include "tutti/net/credentials.h"
 #include "tutti/net/test_certificates.h"
-#include "tutti/net/tls.h"
 
 namespace tutti::comm::tcp_test {
 namespace {
@@ -51,8 +51,7 @@ std::unique_ptr<Transport> encrypted(const net::Certificates& certificates,
   return tcp_transport(table, {.rank = rank,
                                .world = world,
                                .who = names(world),
-                               .tls = {net::Tls::of(credentials, net::Tls::Side::Caller),
-                                       net::Tls::of(credentials, net::Tls::Side::Listener)},
+                               .credentials = credentials,
                                .timeout = kLong});
 }
 
@@ -191,8 +190,8 @@ TEST(Tcp, strangers_take_nobodys_place) {
   std::latch strangers_came(1);
   std::vector<FileDescriptor> strangers;
   std::thread coming([&] {
-    const std::vector<std::string> word = split(table->get("port/here/1", kLong), ' ');
-    const SocketAddress address = resolve(word.at(0), std::stoi(word.at(1))).addresses.at(0);
+    const Address place = parse_address(split(table->get("port/here/1", kLong), ' ').at(0));
+    const SocketAddress address = resolve(place.host, place.port).addresses.at(0);
     for (const size_t bytes : {0, 1, 71, 72, 100000}) {
       strangers.push_back(connect_within(address, kLong).socket);
       const std::string noise(bytes, '\0');  // which claims to be rank 0
@@ -224,8 +223,8 @@ TEST(Tcp, listens_at_the_port_that_it_is_given_unless_that_is_taken) {
           table, {.rank = rank, .world = 2, .who = names(2), .port = static_cast<uint16_t>(port)});
       meet(*transport, operation("barrier"));
     }));
-    const std::string listened = split(*table->peek("port/here/1"), ' ').at(1);
-    EXPECT_EQ(listened == std::to_string(port), !taken);
+    const Address listened = parse_address(split(*table->peek("port/here/1"), ' ').at(0));
+    EXPECT_EQ(listened.port == port, !taken);
   }
 }
 

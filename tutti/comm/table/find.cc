@@ -1,0 +1,228 @@
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tutti/base/address.h"
+#include "tutti/base/deadline.h"
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/net.h"
+#include "tutti/comm/table/protocol.h"
+#include "tutti/comm/table/tcp_rendezvous.h"
+#include "tutti/net/heart.h"
+#include "tutti/rpc/handshake.h"
+#include "tutti/rpc/wire.h"
+
+namespace tutti::comm {
+namespace {
+
+using net::Clock;
+using std::chrono::milliseconds;
+
+constexpr milliseconds kFirstRetry{1};
+constexpr milliseconds kLongestRetry{50};
+// Time limit for each address: a host that is down or stopped does not answer at all.
+constexpr milliseconds kConnectTime{3000};
+// How long a table may take to answer: it has threads of its own, but its machine may be busy.
+constexpr milliseconds kPatience{5000};
+// How long a call waits at least, if the table has already taken longer than kPatience.
+constexpr milliseconds kGlance{20};
+// The longest pause within a message.
+constexpr milliseconds kWithinMessage{60000};
+
+// A table at the other end of a connection. Only one call is in progress at a time. If the server does not
+// answer, for example because it is stopped, a call fails after a few seconds; the next call tries again.
+class Client final : public Rendezvous {
+ public:
+  Client(std::unique_ptr<net::Stream> stream, std::string address)
+      : address_(std::move(address)), stream_(std::move(stream)), wire_(*stream_), beating_(*stream_) {}
+
+  void set(const std::string& key, const std::string& value) override { ask(table::kSet, key, value); }
+  std::string get(const std::string& key, milliseconds timeout) override;
+  std::optional<std::string> peek(const std::string& key) override { return ask(table::kPeek, key, ""); }
+  std::string set_once(const std::string& key, const std::string& value) override {
+    return ask(table::kSetOnce, key, value).value_or("");
+  }
+  std::string hold(const std::string& key, const std::string& value) override {
+    return ask(table::kHold, key, value).value_or("");
+  }
+  bool ended() const override { return ended_; }
+
+ private:
+  std::optional<std::string> ask(const char* method, const std::string& key, const std::string& value);
+  std::optional<std::string> exchange(const char* method, const std::string& key, const std::string& value);
+  std::optional<std::string> await_answer();
+
+  const std::string address_;
+  std::atomic<bool> ended_ = false;
+
+  std::mutex mutex_;
+  const std::unique_ptr<net::Stream> stream_;  // all below: guarded by mutex_
+  rpc::Wire wire_;
+  net::Beating beating_;
+  bool owed_ = false;  // the server owes an answer to the request sent at asked_at_
+  Clock::time_point asked_at_;
+  bool gone_ = false;
+};
+
+std::string Client::get(const std::string& key, milliseconds timeout) {
+  const auto deadline = deadline_after(timeout);
+  for (milliseconds pause = kFirstRetry;; pause = std::min(2 * pause, kLongestRetry)) {
+    if (auto value = peek(key)) return *std::move(value);
+    if (Clock::now() >= deadline)
+      fail(ErrorKind::Timeout,
+           "no rank set '{}' in the table at {} within {:g} s: look at the output of the other ranks, or "
+           "raise --timeout",
+           key, address_, seconds(timeout));
+    std::this_thread::sleep_for(std::min(pause, until(deadline)));
+  }
+}
+
+std::optional<std::string> Client::ask(const char* method, const std::string& key, const std::string& value) {
+  if (key.size() > table::kLongestKey || value.size() > table::kLongestValue)
+    fail(ErrorKind::InvalidArgument,
+         "a table accepts keys of up to {} and values of up to {} bytes, not {} and {}", table::kLongestKey,
+         table::kLongestValue, key.size(), value.size());
+  const std::lock_guard lock(mutex_);
+  try {
+    if (!gone_) return exchange(method, key, value);
+  } catch (const net::StreamEnd& end) {
+    gone_ = true;
+    ended_ = end.told() && end.kind() == ErrorKind::PeerLost;
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::Timeout && owed_)
+      fail(ErrorKind::Timeout,
+           "the table of the ranks at {} has not answered for {} s: check what the process that holds it "
+           "(rank 0 of the job) is doing",
+           address_, std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - asked_at_).count());
+    if (!owed_) fail(error.kind(), "the table of the ranks at {}: {}", address_, error.what());
+    gone_ = true;
+  }
+  fail(ErrorKind::PeerLost,
+       "the table of the ranks at {} is gone: the process that holds it (rank 0 of the job) has ended, or "
+       "can no longer be reached. Its own output says why",
+       address_);
+}
+
+std::optional<std::string> Client::exchange(const char* method, const std::string& key,
+                                            const std::string& value) {
+  if (owed_) {
+    try {
+      await_answer();
+    } catch (const Error&) {
+      if (owed_) throw;  // else it is an answer to an earlier call, which has timed out
+    }
+  }
+  rpc::Frame frame;
+  frame.method = method;
+  frame.pieces = {{key.size()}, {value.size()}};
+  owed_ = true;
+  asked_at_ = Clock::now();
+  wire_.send(frame, std::array{net::ConstBytes(as_bytes(key)), net::ConstBytes(as_bytes(value))},
+             {.each = kWithinMessage});
+  return await_answer();
+}
+
+// Throws an Error of the table, after which no answer is owed any more.
+std::optional<std::string> Client::await_answer() {
+  const auto deadline = std::max(asked_at_ + kPatience, Clock::now() + kGlance);
+  const rpc::Frame frame = wire_.receive({}, {}, {.deadline = deadline}, {.each = kWithinMessage});
+  const bool failed = frame.kind == rpc::FrameKind::Failure;
+  const size_t size = frame.pieces.empty() ? 0 : frame.pieces.front().size;
+  if ((frame.kind != rpc::FrameKind::Answer && !failed) || frame.pieces.size() > 1 ||
+      size > table::kLongestValue)
+    throw net::StreamEnd(ErrorKind::DataLoss, "the received bytes do not follow the protocol of a table");
+  std::string value(size, '\0');
+  wire_.receive(std::as_writable_bytes(std::span(value)), {.each = kWithinMessage});
+  wire_.finish();
+  owed_ = false;
+  if (failed) throw Error(frame.error, rpc::decode_json(frame.head).get<std::string>());
+  return frame.pieces.empty() ? std::nullopt : std::optional(std::move(value));
+}
+
+void try_host(const FindOptions& options, const net::Tls* tls, const std::string& host, FindAttempt& attempt) {
+  const std::string address = to_string(Address{host, options.port});
+  const net::TimeLimits time{.deadline = deadline_after(std::min(options.timeout, kConnectTime))};
+  bool is_table = false;
+  std::unique_ptr<net::Stream> stream;
+  try {
+    stream = net::open_stream(address, tls, time.deadline, options.name, net::kAnySilence);
+    rpc::exchange_versions(*stream, time, options.purpose);
+    is_table = true;
+    rpc::Wire wire(*stream);
+    rpc::greet_host(wire, options.credentials.secret, Json::object(), nullptr, time, options.purpose);
+    attempt.table = std::make_shared<Client>(std::move(stream), address);
+    attempt.host = host;
+  } catch (const Error& error) {
+    attempt.host = host;
+    attempt.obstacle = error.what();
+    attempt.listens = stream != nullptr;
+    attempt.refused = error.kind() == ErrorKind::InvalidArgument && (stream == nullptr || is_table);
+  }
+}
+
+FindAttempt try_all(const FindOptions& options, const net::Tls* tls) {
+  FindAttempt most;
+  for (const std::string& host : options.hosts) {
+    FindAttempt attempt;
+    try_host(options, tls, host, attempt);
+    if (attempt.table) return attempt;
+    // The obstacle that tells most is kept.
+    if (attempt.refused >= most.refused && attempt.listens >= most.listens) most = std::move(attempt);
+  }
+  return most;
+}
+
+[[noreturn]] void fail_refused(const FindOptions& options, const FindAttempt& last) {
+  fail(ErrorKind::InvalidArgument,
+       "another job uses {}:{}, or {} there does not admit this task: {}. If that is another job, wait until "
+       "it has ended, or choose other addresses",
+       last.host, options.port, options.holder, last.obstacle);
+}
+
+[[noreturn]] void fail_late(const FindOptions& options, const FindAttempt& last) {
+  if (last.listens)
+    fail(ErrorKind::Timeout,
+         "a program listens at {}:{}, but did not answer as the table of {} within {:g} s. Check that {} is "
+         "not stopped, and that no other program uses this port ({})",
+         last.host, options.port, options.holder, seconds(options.timeout), options.holder, last.obstacle);
+  fail(ErrorKind::Timeout,
+       "nothing answered at {}:{} within {:g} s ({}). Check that {} is running, that this is its host, "
+       "and that no firewall blocks the connection; or raise --timeout",
+       fmt::join(options.hosts, ", "), options.port, seconds(options.timeout), last.obstacle, options.holder);
+}
+
+}  // namespace
+
+FindAttempt try_tcp_rendezvous(const FindOptions& options) {
+  return try_all(options, net::Tls::of(options.credentials, net::Tls::Side::Caller).get());
+}
+
+FoundRendezvous find_tcp_rendezvous(const FindOptions& options) {
+  const auto tls = net::Tls::of(options.credentials, net::Tls::Side::Caller);
+  const auto deadline = deadline_after(options.timeout);
+  FindAttempt refusal;
+  for (milliseconds pause = kFirstRetry;; pause = std::min(2 * pause, kLongestRetry)) {
+    FindOptions left = options;
+    left.timeout = until(deadline);
+    const FindAttempt attempt = try_all(left, tls.get());
+    if (attempt.table) return {attempt.table, attempt.host};
+    if (attempt.refused) refusal = attempt;
+    const bool late = Clock::now() >= deadline;
+    if (refusal.refused && (late || !options.several_machines)) fail_refused(options, refusal);
+    if (late) fail_late(options, attempt);
+    std::this_thread::sleep_for(std::min(pause, until(deadline)));
+  }
+}
+
+}  // namespace tutti::comm
