@@ -52,7 +52,7 @@ struct Roster {
   std::string master_host;
   std::vector<std::string> who = {};      // "worker/2 on node7"
   std::optional<RankLayout> layout = {};  // nullopt if the ranks of some host are not contiguous
-  std::string no_nccl = {};               // why they cannot use NCCL; "" if they can
+  std::string no_nccl = {};               // why they do not use NCCL; "" if they can
 
   bool one_host() const { return layout && layout->hosts() == 1; }
   bool two_levels() const { return layout && layout->has_two_levels(); }
@@ -67,8 +67,8 @@ net::Credentials credentials_of_ranks(const Context& context, const std::string&
   net::Credentials credentials = net::credentials_of(context.config());
   if (credentials.certificate.empty() || credentials.authority.empty()) credentials = {};
   const Identity& identity = context.identity();
-  credentials.secret = fmt::format("{}\n{}\n{}\n{}", told, identity.job, identity.launch,
-                                   context.config().security.secret);
+  credentials.secret =
+      fmt::format("{}\n{}\n{}\n{}", told, identity.job, identity.launch, context.config().security.secret);
   return credentials;
 }
 
@@ -271,11 +271,15 @@ void require_same_flags(const Context& context, Rendezvous& table, const std::ve
   if (!verdict.empty()) fail(ErrorKind::InvalidArgument, "{}", verdict);
 }
 
+void require_nccl_if_asked_for(const Context& context, const Roster& roster) {
+  if (context.config().network.backend == "nccl" && !roster.no_nccl.empty())
+    fail(ErrorKind::InvalidArgument, "--comm nccl is not possible: {}. Use --comm auto", roster.no_nccl);
+}
+
 // Returns true if tensors on GPUs are sent directly from GPU to GPU. Throws if --comm nccl is impossible.
 bool takes_nccl(const Context& context, const Roster& roster) {
+  require_nccl_if_asked_for(context, roster);
   const std::string& asked = context.config().network.backend;
-  if (asked == "nccl" && !roster.no_nccl.empty())
-    fail(ErrorKind::InvalidArgument, "--comm nccl is not possible: {}. Use --comm auto", roster.no_nccl);
   return (asked == "nccl" || asked == "auto") && roster.no_nccl.empty();
 }
 
@@ -352,15 +356,24 @@ std::unique_ptr<Transport> make_transport(const Context& context, const Roster& 
                              timeout_of(context));
 }
 
-std::unique_ptr<OnDevice> make_on_device(const Context& context, const Roster& roster) {
+// Returns nullptr if tensors on GPUs are to go through host memory. The roster then says why.
+std::unique_ptr<OnDevice> make_on_device(const Context& context, Roster& roster) {
   if (!takes_nccl(context, roster)) return nullptr;
-  return nccl_on_device(with_prefix(roster.table, "nccl/"), context.device(),
-                        {.rank = context.rank(),
-                         .world = context.world(),
-                         .who = roster.who,
-                         .holder = roster.who.front(),
-                         .silence = timeout_of(context)},
-                        timeout_of(context));
+  const milliseconds timeout = timeout_of(context);
+  const BoardOptions options{.rank = context.rank(),
+                             .world = context.world(),
+                             .who = roster.who,
+                             .holder = roster.who.front(),
+                             .silence = timeout};
+  const auto make = [&] {
+    return nccl_on_device(with_prefix(roster.table, "nccl/"), context.device(), options, timeout);
+  };
+  TriedDevice tried =
+      try_device(make, context.device(), *with_prefix(roster.table, "nccl-tried/"), options, timeout);
+  if (tried.carrier) return std::move(tried.carrier);
+  roster.no_nccl = fmt::format("NCCL failed its test at the start ({})", tried.why_not);
+  require_nccl_if_asked_for(context, roster);
+  return nullptr;
 }
 
 std::string where(const Roster& roster) {
