@@ -343,7 +343,7 @@ TEST_F(RunHosts, one_of_another_cluster_is_sent_away) {
   RunningProgram& first = start(2, 0);
   RunningProgram& other = start(nlohmann::json{{"worker", {address(0), address(2)}}}, "worker", 1, {});
   EXPECT_EQ(other.wait(), 2);
-  EXPECT_THAT(other.err(), HasSubstr("its TF_CONFIG lists different hosts than that of worker/0"));
+  EXPECT_THAT(other.err(), HasSubstr("its TF_CONFIG lists different hosts than the one of worker/0"));
   RunningProgram& second = start(2, 1);
   EXPECT_EQ(first.wait(), 0) << first.err();
   EXPECT_EQ(second.wait(), 0) << second.err();
@@ -443,8 +443,8 @@ TEST_F(RunHosts, a_host_that_lies_is_not_believed) {
     EXPECT_THAT(second.err(), HasSubstr("worker/0 (" + address(0) + ")"));
     EXPECT_EQ(second.out(), "");
   };
-  for (const std::string& challenge :
-       std::vector<std::string>{"HTTP/1.1 400\r\n", "tutti-rpc 3 1 ranks\n", "tutti-rpc 2 1\n", std::string(2'000'000, 'x'), ""})
+  for (const std::string& challenge : std::vector<std::string>{
+           "HTTP/1.1 400\r\n", "tutti-rpc 3 1 ranks\n", "tutti-rpc 2 1\n", std::string(2'000'000, 'x'), ""})
     lie([&](Stranger& guest) { guest.say(challenge); });
   const auto served = comm::serve_tcp_rendezvous({.port = static_cast<uint16_t>(ports_[0]),
                                                   .purpose = "launchers",
@@ -560,6 +560,9 @@ TEST_F(RunHosts, nodes_that_do_not_belong_together_are_told_so) {
   EXPECT_EQ(other.wait(), 2);
   EXPECT_THAT(other.err(), HasSubstr("its flags are not those of node 0"));
   first.wait_for_error("refused the launcher at");
+  RunningProgram& restarted = start_node(2, 1, {.flags = {"--restarts", "1"}});
+  EXPECT_EQ(restarted.wait(), 2);
+  EXPECT_THAT(restarted.err(), HasSubstr("the same --nnodes, --ps, --evaluator, --restarts and PROGRAM"));
   RunningProgram& late = start_node(3, 0, {.flags = {"--start-timeout", "0.1"}});
   EXPECT_EQ(late.wait(), 13);
   RunningProgram& second = start_node(2, 1, {});

@@ -126,7 +126,7 @@ int run_job_of(const HostJob& job, const Environment& environment, LauncherOrder
 int launch(const std::vector<std::string>& command, const Environment& environment,
            const LaunchOptions& options) {
   const Log log = launcher_log(environment);
-  const Planner planner(environment, options, log);
+  const Planner planner(command.front(), environment, options, log);
   const Environment of_tasks = with_secret(environment, !planner.has_other_hosts());
   Watching watching;
   const bool one_by_one = planner.restarts_one_by_one();

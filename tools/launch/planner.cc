@@ -1,6 +1,7 @@
 #include "tools/launch/planner.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <iterator>
 #include <map>
 
@@ -41,38 +42,44 @@ std::string counted(size_t number, std::string_view what) {
 }
 
 // Returns how the launchers of a TF_CONFIG meet; nullopt if there is none.
-std::optional<Meeting> meeting_of(const JobHosts& hosts) {
+std::optional<Meeting> meeting_of(const JobHosts& hosts, int restarts) {
   if (!hosts.own()) return std::nullopt;
-  Meeting meeting{.own = *hosts.own(), .address = hosts.first_address(), .terms = hosts.fingerprint()};
+  Meeting meeting{.own = *hosts.own(),
+                  .address = hosts.first_address(),
+                  .terms = fmt::format("{}, {} restarts", hosts.fingerprint(), restarts)};
   for (size_t host = 0; host < hosts.row().size(); ++host) meeting.hosts.push_back(hosts.name_of(host));
-  meeting.if_terms_differ =
-      fmt::format("its TF_CONFIG lists different hosts than that of {}; give all hosts the same \"cluster\"",
-                  meeting.hosts.front());
+  meeting.if_terms_differ = fmt::format(
+      "its TF_CONFIG lists different hosts than the one of {}, or its --restarts differ; give all "
+      "hosts the same \"cluster\" and the same --restarts",
+      meeting.hosts.front());
   meeting.if_index_is_taken = "give each host its own \"index\" in TF_CONFIG";
   return meeting;
 }
 
-std::optional<Meeting> meeting_of(const LaunchOptions& options) {
+// Launchers compare the file name of the program: it may be in another folder on each host.
+std::optional<Meeting> meeting_of(const LaunchOptions& options, const std::string& program) {
   const NodeOptions& nodes = *options.nodes;
   Meeting meeting{.own = static_cast<size_t>(nodes.rank),
                   .address = nodes.rendezvous,
-                  .terms = fmt::format("{} nodes, {} servers, {} more", nodes.count, options.servers,
-                                       more_tasks(options) - options.servers),
+                  .terms = fmt::format("{} nodes, {} servers, {} more, {} restarts of {}", nodes.count,
+                                       options.servers, more_tasks(options) - options.servers,
+                                       options.restarts, std::filesystem::path(program).filename().string()),
                   .if_terms_differ =
                       "its flags are not those of node 0; give all launchers the same "
-                      "--nnodes, --ps, --evaluator and PROGRAM",
+                      "--nnodes, --ps, --evaluator, --restarts and PROGRAM",
                   .if_index_is_taken = "give each launcher its own --node-rank"};
   for (int node = 0; node < nodes.count; ++node) meeting.hosts.push_back(fmt::format("node {}", node));
   return meeting;
 }
 
-std::optional<Meeting> meeting_of(const LaunchOptions& options, const std::optional<JobHosts>& hosts) {
+std::optional<Meeting> meeting_of(const LaunchOptions& options, const std::string& program,
+                                  const std::optional<JobHosts>& hosts) {
   if (options.nodes && hosts)
     fail(ErrorKind::InvalidArgument,
          "tutti run: --nnodes cannot be combined with TF_CONFIG, which also names hosts; omit --nnodes, or "
          "unset TF_CONFIG");
-  if (options.nodes) return meeting_of(options);
-  return hosts ? meeting_of(*hosts) : std::nullopt;
+  if (options.nodes) return meeting_of(options, program);
+  return hosts ? meeting_of(*hosts, options.restarts) : std::nullopt;
 }
 
 }  // namespace
@@ -112,12 +119,13 @@ Spread spread_tasks(const std::vector<HostOffer>& hosts, const LaunchOptions& op
   return all;
 }
 
-Planner::Planner(const Environment& environment, const LaunchOptions& options, const Log& log)
+Planner::Planner(const std::string& program, const Environment& environment, const LaunchOptions& options,
+                 const Log& log)
     : options_(options),
       secret_(environment.get("TUTTI_SECRET").value_or("")),
       log_(log),
       hosts_(JobHosts::from(environment)),
-      meeting_(meeting_of(options, hosts_)),
+      meeting_(meeting_of(options, program, hosts_)),
       gpus_(visible_gpus(environment)),
       ports_(hosts_ ? 0 : workers_here() + (!meeting_ || meeting_->own == 0 ? more_tasks(options) : 0),
              options.ports) {

@@ -41,9 +41,10 @@ struct Plan {
 // the tasks, since it reserves their ports.
 class Planner {
  public:
-  // Logs a line if the numbers of workers and GPUs differ. Throws InvalidArgument if it would have to listen
-  // to other hosts without a secret.
-  Planner(const Environment& environment, const LaunchOptions& options, const Log& log);
+  // `program` is the program of the tasks. Logs a line if the numbers of workers and GPUs differ. Throws
+  // InvalidArgument if it would have to listen to other hosts without a secret.
+  Planner(const std::string& program, const Environment& environment, const LaunchOptions& options,
+          const Log& log);
 
   // Must be called for every start of the job. Meets the launchers of the other hosts, if there are any; they
   // come to the meeting when their former tasks have ended.

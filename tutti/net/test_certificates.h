@@ -20,16 +20,18 @@ class Certificates {
     sign("server", "ca", "IP:127.0.0.1,DNS:localhost");
     sign("worker", "ca", "DNS:worker");
     sign("stranger", "other-ca", "IP:127.0.0.1");
+    sign("expired", "ca", "IP:127.0.0.1", "-1");
   }
   std::string path(const std::string& name) const { return folder_ / name; }
   std::string text(const std::string& name) const { return read_file(path(name)); }
 
  private:
-  void sign(const std::string& name, const std::string& authority, const std::string& names) {
+  void sign(const std::string& name, const std::string& authority, const std::string& names,
+            const std::string& days = "2") {
     openssl("req {0} -keyout {1}.key -out {1}.csr -subj /CN={1}", name);
     folder_.write(name + ".ext", "subjectAltName=" + names + "\n");
     openssl("x509 -req -in {1}.csr -CA " + authority + ".pem -CAkey " + authority +
-                ".key -CAcreateserial -days 2 -extfile {1}.ext -out {1}.pem",
+                ".key -CAcreateserial -days " + days + " -extfile {1}.ext -out {1}.pem",
             name);
   }
   void openssl(const std::string& words, const std::string& name) {

@@ -53,6 +53,11 @@ bool use_key(SSL_CTX* context, const std::string& text) {
          SSL_CTX_check_private_key(context) == 1;
 }
 
+// Looks at the certificate in use.
+bool has_expired(const SSL_CTX* context) {
+  return X509_cmp_current_time(X509_get0_notAfter(SSL_CTX_get0_certificate(context))) < 0;
+}
+
 bool trust_authorities(SSL_CTX* context, const std::string& text) {
   const BioPointer source = open_text(text);
   bool any = false;
@@ -168,8 +173,13 @@ std::shared_ptr<const Tls> Tls::of(const Credentials& credentials, Side side) {
                                    use_key(context.get(), credentials.key));
   ERR_clear_error();
   if (!usable)
+    fail(
+        ErrorKind::InvalidArgument,
+        "TLS cannot use the files of --tls-cert and --tls-key: one of them is damaged, or they do not belong "
+        "together");
+  if (has_own && has_expired(context.get()))
     fail(ErrorKind::InvalidArgument,
-         "TLS cannot use this certificate and key: check that --tls-key is the key of --tls-cert");
+         "the certificate of --tls-cert has expired, so that no other task would accept it: renew it");
   if (!credentials.authority.empty()) {
     const bool trusted = trust_authorities(context.get(), credentials.authority);
     ERR_clear_error();

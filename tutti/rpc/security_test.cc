@@ -67,6 +67,11 @@ class Security : public testing::Test {
 
 std::unique_ptr<net::Certificates> Security::made;
 
+TEST_F(Security, a_task_whose_certificate_has_expired_says_so_at_once) {
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("the certificate of --tls-cert has expired"),
+               [&] { const Host host({.credentials = of("expired", "ca")}, service_); });
+}
+
 TEST_F(Security, tls_and_mutual_tls_carry_bytes) {
   expect_understood(of("server", ""), of("", "ca"));
   expect_understood(of("server", ""), of("worker", "ca"));
