@@ -67,8 +67,8 @@ net::Credentials credentials_of_ranks(const Context& context, const std::string&
   net::Credentials credentials = net::credentials_of(context.config());
   if (credentials.certificate.empty() || credentials.authority.empty()) credentials = {};
   const Identity& identity = context.identity();
-  credentials.secret = fmt::format("{}\n{}\n{}\n{}", told, identity.job, identity.launch,
-                                   context.config().security.secret);
+  credentials.secret =
+      fmt::format("{}\n{}\n{}\n{}", told, identity.job, identity.launch, context.config().security.secret);
   return credentials;
 }
 
