@@ -59,10 +59,9 @@ void stop_task(const ClusterSpec& cluster, const Task& task, rpc::ChannelOptions
                std::chrono::milliseconds timeout) {
   // A running server is found at once; if there is none, there is nothing to stop.
   const auto patience = std::min<std::chrono::milliseconds>(timeout, kPatience);
-  const std::string address =
-      ps::chooses_its_port(cluster, task)
-          ? ps::find_address(cluster, task, options.credentials, patience)
-          : cluster.address(task.job, task.index);
+  const std::string address = ps::chooses_its_port(cluster, task)
+                                  ? ps::find_address(cluster, task, options.credentials, patience)
+                                  : cluster.address(task.job, task.index);
   options.who = fmt::format("{} ({})", task.short_name(), address);
   rpc::Channel channel(address, options);
   channel.connect(patience);

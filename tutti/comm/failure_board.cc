@@ -182,16 +182,6 @@ void FailureBoard::fail_together(ErrorKind kind, const std::string& text) {
     failure_ = error;
   }
   abandon_();
-  for (const auto& hear : listeners_) hear(error);
-}
-
-void FailureBoard::on_failure(std::function<void(const Error&)> hear) {
-  const std::lock_guard reporting(reporting_);
-  {
-    const std::lock_guard lock(mutex_);
-    if (failure_) hear(*failure_);
-  }
-  listeners_.push_back(std::move(hear));
 }
 
 void FailureBoard::keep_watch() {

@@ -44,7 +44,7 @@ std::vector<std::string> roll_call(Rendezvous& table, const BoardOptions& option
 std::string name_of(const std::vector<std::string>& who, int rank);
 std::vector<std::string> names_of(const std::vector<std::string>& who, const std::vector<int>& ranks);
 
-// Lets ranks that share no memory fail together, with one text that names the rank at fault. Every operation
+// Lets ranks fail together, with one text that names the rank at fault. Every operation
 // is registered with it. Its own thread reports on the table what this rank does, enforces the deadlines, and
 // checks whether another rank has failed. The first failure written to the table becomes that of all ranks.
 //
@@ -53,7 +53,7 @@ std::vector<std::string> names_of(const std::vector<std::string>& who, const std
 class FailureBoard {
  public:
   // `abandon` must make all operations in progress give up. It is called once, from any thread, when the
-  // failure is known; the callbacks passed to on_failure() are called after it.
+  // failure is known.
   FailureBoard(std::shared_ptr<Rendezvous> table, BoardOptions options, std::function<void()> abandon);
   ~FailureBoard();
   FailureBoard(const FailureBoard&) = delete;
@@ -103,10 +103,6 @@ class FailureBoard {
   void give_up(const std::string& text) { fail_together(ErrorKind::PeerLost, text); }
   void throw_if_failed();
 
-  // Calls `hear` once with the failure, from any thread; at once if there already is a failure. `hear` must
-  // not call the board.
-  void on_failure(std::function<void(const Error&)> hear);
-
  private:
   using Clock = std::chrono::steady_clock;
   struct Word {
@@ -136,7 +132,6 @@ class FailureBoard {
   std::optional<Clock::time_point> silent_since_;  // used only by the thread
 
   std::mutex reporting_;  // held while a failure is made known; taken before mutex_
-  std::vector<std::function<void(const Error&)>> listeners_;  // guarded by reporting_
 
   std::mutex mutex_;
   std::condition_variable changed_;

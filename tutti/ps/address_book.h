@@ -12,8 +12,8 @@
 #include "tutti/comm/table/tcp_rendezvous.h"
 #include "tutti/net/credentials.h"
 
-// A task whose port in the cluster is 0 listens on a port that the system chooses. It announces that port in a
-// table at the chief's own address, where other tasks look before they connect.
+// A task whose port in the cluster is 0 listens on a port that the system chooses. It announces that port in
+// a table at the chief's own address, where other tasks look before they connect.
 namespace tutti::ps {
 
 // Throws InvalidArgument if the chief's own port is 0, because then no task could be asked.

@@ -29,10 +29,10 @@ struct HostState {
   const std::shared_ptr<const net::Tls> tls;  // null: without TLS
   // Held, so that no caller finds that its thread cannot be started.
   const std::shared_ptr<net::Heart> heart;
-  std::atomic<bool> closing = false;  // the host serves nobody any more
   Buffers buffers;
   // For pieces that a service takes as they arrive: they need not wait for room behind whole requests.
   Buffers arriving;
+  std::atomic<bool> closing = false;  // the host serves nobody any more
 };
 
 // An encoded answer: the frame and the pieces that follow it.

@@ -27,9 +27,6 @@ using std::chrono::milliseconds;
 
 // Limits the number of threads, of which each connection has one. No cluster has so many tasks.
 constexpr size_t kMostCallers = 4096;
-// The limit for connections that have not completed the handshake. A new one then replaces the oldest:
-// legitimate callers complete it at once, so that strangers cannot keep others out.
-constexpr size_t kMostStrangers = 128;
 // The time for sending pending answers when the host closes, and for telling the callers.
 constexpr milliseconds kToAnswer{2000};
 constexpr milliseconds kToTakeLeave{500};
@@ -63,7 +60,6 @@ struct Host::Impl {
                service,
                net::Tls::of(options.credentials, net::Tls::Side::Listener),
                net::Heart::of_process(),
-               false,
                Buffers(options.memory),
                Buffers(options.memory)},
         listener(options.address),
@@ -77,7 +73,7 @@ struct Host::Impl {
   FileDescriptor accept();
   void let_in(std::unique_ptr<net::Stream> stream);
   void make_room_for_stranger();
-  void drop_oldest_stranger();
+  bool drop_oldest_stranger();
   void stop_listening();
   bool any(bool (Connection::*is_so)());
   void wait_while_any(bool (Connection::*is_so)(), milliseconds patience);
@@ -117,11 +113,10 @@ void Host::Impl::accept_callers() {
 FileDescriptor Host::Impl::accept() {
   if (!listens) return FileDescriptor();
   if (listener->has_spare_descriptors()) return listener->accept(kWatch);
-  {
-    const std::lock_guard lock(mutex);
-    drop_oldest_stranger();
-  }
-  return listener->accept(kWhileFull);
+  std::unique_lock lock(mutex);
+  const bool makes_room = drop_oldest_stranger();
+  lock.unlock();
+  return listener->accept(makes_room ? kWhileFull : kWatch);
 }
 
 void Host::Impl::stop_listening() {
@@ -153,13 +148,16 @@ void Host::Impl::let_in(std::unique_ptr<net::Stream> stream) {
 void Host::Impl::make_room_for_stranger() {
   const auto is_stranger = [](Connection& connection) { return connection.is_stranger(); };
   const auto strangers = std::count_if(connections.begin(), connections.end(), is_stranger);
-  if (static_cast<size_t>(strangers) >= kMostStrangers) drop_oldest_stranger();
+  if (static_cast<size_t>(strangers) >= shared.options.most_strangers) drop_oldest_stranger();
 }
 
-void Host::Impl::drop_oldest_stranger() {
+// Returns false if there is none.
+bool Host::Impl::drop_oldest_stranger() {
   const auto oldest = std::find_if(connections.begin(), connections.end(),
                                    [](Connection& connection) { return connection.is_stranger(); });
-  if (oldest != connections.end()) oldest->hang_up();
+  if (oldest == connections.end()) return false;
+  oldest->hang_up();
+  return true;
 }
 
 bool Host::Impl::any(bool (Connection::*is_so)()) {

@@ -61,6 +61,9 @@ struct HostOptions {
   // What the connections are for. Callers with another purpose do not take this host for the one that they
   // are looking for, and proofs are of no use for another purpose.
   std::string purpose = kCalls;
+  // The maximum number of connections that have not completed the handshake. A new one then replaces the
+  // oldest: legitimate callers complete it at once, so that strangers cannot keep others out.
+  size_t most_strangers = 128;
   // How long the destructor waits for the callers to leave by themselves.
   std::chrono::milliseconds farewell{0};
 };

@@ -50,8 +50,8 @@ class Wire {
                 const TimeLimits& time);
   // Receives the next of the bytes that follow the frame.
   void receive(Bytes bytes, const TimeLimits& time) { stream_.read(bytes, time); }
-  // Ends a message after its last piece. Checks that nothing has arrived behind it but a refusal, as that of a
-  // host that closes, which ends the next use.
+  // Ends a message after its last piece. Checks that nothing has arrived behind it but a refusal, as that of
+  // a host that closes, which ends the next use.
   void finish();
 
  private:

@@ -7,11 +7,12 @@
 #include <fmt/format.h>
 
 #include "tutti/base/check.h"
+#include "tutti/comm/failure_board.h"
 #include "tutti/comm/flat.h"
-#include "tutti/comm/hierarchy/host_group.h"
 #include "tutti/comm/hierarchy/host_sums.h"
 #include "tutti/comm/hierarchy/shares.h"
 #include "tutti/comm/room.h"
+#include "tutti/comm/shared/shared_transport.h"
 #include "tutti/comm/widen.h"
 
 namespace tutti::comm {
@@ -54,7 +55,7 @@ class HierarchyTransport final : public Transport, public TwoLevels {
   HierarchyTransport(std::unique_ptr<Transport> network, std::unique_ptr<Transport> memory, RankLayout layout,
                      std::chrono::milliseconds timeout);
 
-  std::string name() const override { return fmt::format("{}+{}", group_.name(), network_->name()); }
+  std::string name() const override { return fmt::format("{}+{}", group_->name(), network_->name()); }
   int rank() const override { return rank_; }
   int world() const override { return world_; }
   TwoLevels* two_levels() override { return this; }
@@ -84,12 +85,11 @@ class HierarchyTransport final : public Transport, public TwoLevels {
 
   bool is_here(int rank) const { return layout_.host_of(rank) == host_; }
   std::vector<int> all_here() const;
+  void join_board(Transport& memory) const;
   std::byte* mine(const Halves& halves) const { return halves[static_cast<size_t>(local_)]; }
   Halves next_halves();
   template <class Body>
   void attempt(const Operation& operation, const Body& body);
-  void over_network(const std::vector<ConstBytes>& sends, const std::vector<Bytes>& recvs,
-                    const Operation& operation);
 
   void combine_one(const SlicedSum& sum, const Operation& operation);
   Inputs copy_in(const SlicedSum& sum, const HostSums& sums, const Reduction& wide,
@@ -111,8 +111,8 @@ class HierarchyTransport final : public Transport, public TwoLevels {
   const int local_;
   const std::unique_ptr<Transport> network_;
   FailureBoard& board_;
-  const SharedBlock block_;  // two halves per rank
-  HostGroup group_;
+  const SharedBlock block_;                 // two halves per rank
+  const std::unique_ptr<Transport> group_;  // the ranks of this host
   size_t uses_ = 0;
   int splits_ = 0;
   Room sends_;
@@ -147,14 +147,22 @@ HierarchyTransport::HierarchyTransport(std::unique_ptr<Transport> network, std::
       network_(std::move(network)),
       board_(board_of(*network_)),
       block_(make_block(*memory, board_, timeout_)),
-      group_(std::move(memory), ranks_of(layout_, host_), board_) {
-  TUTTI_CHECK(group_.rank() == local_ && group_.world() == layout_.size(host_), "rank {} is rank {} of {}",
-              rank_, group_.rank(), group_.world());
+      group_(std::move(memory)) {
+  join_board(*group_);
+  TUTTI_CHECK(group_->rank() == local_ && group_->world() == layout_.size(host_), "rank {} is rank {} of {}",
+              rank_, group_->rank(), group_->world());
+}
+
+// Lets the ranks of this host, which share this memory, fail together with those of all hosts.
+void HierarchyTransport::join_board(Transport& memory) const {
+  auto* const shared = dynamic_cast<SharedTransport*>(&memory);
+  TUTTI_CHECK(shared != nullptr, "{} is not shared memory", memory.name());
+  shared->join(board_, ranks_of(layout_, host_));
 }
 
 std::vector<int> HierarchyTransport::all_here() const {
   std::vector<int> ranks;
-  for (int i = 0; i < group_.world(); ++i) ranks.push_back(i);
+  for (int i = 0; i < group_->world(); ++i) ranks.push_back(i);
   return ranks;
 }
 
@@ -177,11 +185,6 @@ void HierarchyTransport::attempt(const Operation& operation, const Body& body) {
   body();
 }
 
-void HierarchyTransport::over_network(const std::vector<ConstBytes>& sends, const std::vector<Bytes>& recvs,
-                                      const Operation& operation) {
-  network_->exchange(sends, recvs, operation);
-}
-
 void HierarchyTransport::exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
                                   const Operation& operation) {
   std::vector<ConstBytes> sends_here;
@@ -194,17 +197,17 @@ void HierarchyTransport::exchange(std::span<const ConstBytes> sends, std::span<c
     recvs_here.push_back(std::exchange(recvs_there[r], {}));
   }
   attempt(operation, [&] {
-    if (group_.world() > 1) group_.exchange(sends_here, recvs_here, operation);
-    over_network(sends_there, recvs_there, operation);
+    if (group_->world() > 1) group_->exchange(sends_here, recvs_here, operation);
+    network_->exchange(sends_there, recvs_there, operation);
   });
 }
 
 void HierarchyTransport::send(ConstBytes bytes, int to, const Operation& operation) {
-  is_here(to) ? group_.send(bytes, layout_.local_rank(to), operation) : network_->send(bytes, to, operation);
+  is_here(to) ? group_->send(bytes, layout_.local_rank(to), operation) : network_->send(bytes, to, operation);
 }
 
 void HierarchyTransport::recv(Bytes bytes, int from, const Operation& operation) {
-  is_here(from) ? group_.recv(bytes, layout_.local_rank(from), operation)
+  is_here(from) ? group_->recv(bytes, layout_.local_rank(from), operation)
                 : network_->recv(bytes, from, operation);
 }
 
@@ -215,17 +218,18 @@ std::unique_ptr<Transport> HierarchyTransport::split(const std::vector<int>& ran
     hosts.push_back(std::to_string(layout_.host_of(rank)));
     if (is_here(rank)) here.push_back(layout_.local_rank(rank));
   }
-  if (here.size() == ranks.size()) return group_.split(here, name);
+  if (here.size() == ranks.size()) return group_->split(here, name);
   const auto layout = RankLayout::of(hosts);
   auto network = network_->split(ranks, name);
   if (!layout || !layout->has_two_levels()) return network;
-  auto memory = group_.split(here, fmt::format("{}/{}", name, layout_.host_of(rank_)));
+  auto memory = group_->split(here, fmt::format("{}/{}", name, layout_.host_of(rank_)));
   return hierarchy_transport(std::move(network), std::move(memory), *layout, timeout_);
 }
 
 std::unique_ptr<Transport> HierarchyTransport::inside() {
-  auto memory = group_.split(all_here(), fmt::format("inside/{}", splits_++));
-  return std::make_unique<HostGroup>(std::move(memory), ranks_of(layout_, host_), board_);
+  auto memory = group_->split(all_here(), fmt::format("inside/{}", splits_++));
+  join_board(*memory);
+  return memory;
 }
 
 void HierarchyTransport::combine(std::span<const SlicedSum> sums, const Operation& asked) {
@@ -263,7 +267,7 @@ void HierarchyTransport::combine_one(const SlicedSum& sum, const Operation& oper
                                  : copy_in(sum, sums, wide, begins, shares, operation);
     if (small) {
       const std::byte* const result = add_small(sums, inputs, wide, operation);
-      if (shared) group_.sync(operation);  // other ranks may still read what is overwritten now
+      if (shared) group_->sync(operation);  // other ranks may still read what is overwritten now
       convert(result, wide.type, output, sum.reduction.type, sum.reduction.count);
       return;
     }
@@ -290,7 +294,7 @@ void HierarchyTransport::combine_one(const SlicedSum& sum, const Operation& oper
                    static_cast<size_t>(share.size()) * element);
     }
   }
-  if (shared) group_.sync(operation);
+  if (shared) group_->sync(operation);
 }
 
 // Each rank copies its inputs into its half, the parts of all ranks one after the other; all meet.
@@ -322,7 +326,7 @@ HierarchyTransport::Inputs HierarchyTransport::copy_in(const SlicedSum& sum, con
       }
     }
   }
-  group_.sync(operation);
+  group_->sync(operation);
   return inputs;
 }
 
@@ -366,7 +370,7 @@ void HierarchyTransport::add(const HostSums& sums, const Inputs& inputs, const S
       out += size_between(rank_, rank);
     }
   }
-  over_network(sends, recvs, operation);
+  network_->exchange(sends, recvs, operation);
   const SpanScope span(operation.timeline, Activity::Reduce, "add", operation.step);
   sums.add_own(shares, of_branches, reduction, to);
 }
@@ -395,7 +399,7 @@ const std::byte* HierarchyTransport::add_small(const HostSums& sums, const Input
       if (giver(host_, to) == rank_) sends[static_cast<size_t>(to)] = {out, sums.branches(rank_) * size};
     }
   }
-  over_network(sends, recvs, operation);
+  network_->exchange(sends, recvs, operation);
   std::byte* const sum = sum_.of(size);
   sums.add_all(of_branches, reduction, sum);
   return sum;
@@ -416,7 +420,7 @@ void HierarchyTransport::between_hosts(const Shares& shares, size_t unit, const 
     recvs[r] = {places[r] + bytes(theirs.begin - shares.own(rank).begin), bytes(theirs.size())};
     sends[r] = {own + bytes(ours.begin - shares.own(rank_).begin), bytes(ours.size())};
   }
-  over_network(sends, recvs, operation);
+  network_->exchange(sends, recvs, operation);
 }
 
 // Sends every rank's own stretch to all ranks, through the halves: that of rank r to places[r].
@@ -428,7 +432,7 @@ void HierarchyTransport::hand_out(const Shares& shares, size_t unit, const std::
   for (int r = 0; r < world_; ++r) in_half.push_back(mine(halves) + bytes(shares.own(r).begin));
   between_hosts(shares, unit, own, in_half, operation);
   copy_bytes(in_half[static_cast<size_t>(rank_)], own, bytes(shares.own(rank_).size()));
-  group_.sync(operation);
+  group_->sync(operation);
   const SpanScope span(operation.timeline, Activity::Copy, "copy out", operation.step);
   for (int owner = 0; owner < world_; ++owner) {
     for (const int rank : ranks_of(layout_, host_)) {
@@ -474,7 +478,7 @@ void HierarchyTransport::broadcast(const torch::Tensor& values, int root, const 
       if (host_ == source) {
         const Halves halves = next_halves();
         if (rank_ == root) copy_bytes(mine(halves), shown, size);
-        group_.sync(operation);
+        group_->sync(operation);
         shown = halves[static_cast<size_t>(layout_.local_rank(root))];
       }
       std::vector<int64_t> lengths;
@@ -504,9 +508,9 @@ void HierarchyTransport::sync(const Operation& operation) {
     recvs[r] = {&there[r], 1};
   }
   attempt(operation, [&] {
-    group_.sync(operation);
-    over_network(sends, recvs, operation);
-    group_.sync(operation);
+    group_->sync(operation);
+    network_->exchange(sends, recvs, operation);
+    group_->sync(operation);
   });
 }
 

@@ -22,6 +22,8 @@ constexpr size_t kStagingHalf = size_t{1} << 20;
 constexpr size_t kSmall = size_t{16} << 10;
 constexpr size_t kPipeBytes = size_t{64} << 10;
 constexpr size_t kCauseBytes = 2000;
+// The deadlines of a board come so much earlier than those here, which hold in case it cannot enforce them.
+constexpr std::chrono::seconds kBoardIsEarlier{60};
 constexpr uint32_t kNone = 0;
 constexpr uint32_t kBeingWritten = 1;
 constexpr uint32_t kWritten = 2;
@@ -108,6 +110,27 @@ SharedTransport::SharedTransport(std::unique_ptr<SharedMemory> memory, std::chro
 
 SharedTransport::~SharedTransport() { slot(rank_).left.store(1, std::memory_order_release); }
 
+void SharedTransport::join(FailureBoard& board, std::vector<int> ranks) {
+  joined_.emplace(Membership{board, std::move(ranks)});
+}
+
+// Registers an operation with the board, if there is one, as long as the result exists. `peer` is the other
+// rank of a message; -1: all take part.
+std::unique_ptr<FailureBoard::Watch> SharedTransport::watch(const Operation& operation, int peer) {
+  if (!joined_) return nullptr;
+  std::vector<int> peers;
+  for (int r = 0; r < world_; ++r) {
+    if (peer < 0 ? r != rank_ : r == peer) peers.push_back(joined_->ranks[static_cast<size_t>(r)]);
+  }
+  const auto party = peer < 0 ? FailureBoard::Party::All : FailureBoard::Party::Two;
+  return std::unique_ptr<FailureBoard::Watch>(
+      new FailureBoard::Watch(joined_->board.watch(operation, party, std::move(peers))));
+}
+
+std::chrono::steady_clock::time_point SharedTransport::deadline_of(const Operation& operation) const {
+  return joined_ ? operation.deadline + kBoardIsEarlier : operation.deadline;
+}
+
 ControlSlot& SharedTransport::slot(int rank) const {
   return *reinterpret_cast<ControlSlot*>(control_.parts[static_cast<size_t>(rank)]);
 }
@@ -170,6 +193,7 @@ void SharedTransport::require_same_operation() {
 }
 
 void SharedTransport::throw_if_failed() {
+  if (joined_) return joined_->board.throw_if_failed();
   const ControlSlot& first = slot(0);
   if (first.failed.load(std::memory_order_acquire) == kWritten)
     throw Error(static_cast<ErrorKind>(first.kind), first.cause);
@@ -185,9 +209,12 @@ void SharedTransport::leave_word(ErrorKind kind, const std::string& text) {
   first.failed.store(kWritten, std::memory_order_release);
 }
 
-void SharedTransport::abandon(const std::string& text) { leave_word(ErrorKind::PeerLost, text); }
+void SharedTransport::abandon(const std::string& text) {
+  joined_ ? joined_->board.give_up(text) : leave_word(ErrorKind::PeerLost, text);
+}
 
 void SharedTransport::fail_together(ErrorKind kind, const std::string& text) {
+  if (joined_) joined_->board.report(kind, text);
   leave_word(kind, text);
   // A rank that is writing its failure finishes at once, unless it was killed. Then this rank's text is used.
   for (int i = 0; i < 1000; ++i) throw_if_failed();
@@ -242,7 +269,7 @@ void SharedTransport::look_up(const Late& late, const Operation& operation) {
                               memory_->who(r), last_seen(r), has_left ? why_not_there(operation) : ""));
   }
   look_for_stopped(missed, operation);
-  if (missed.empty() || std::chrono::steady_clock::now() <= operation.deadline) return;
+  if (missed.empty() || std::chrono::steady_clock::now() <= deadline_of(operation)) return;
   std::string missing;
   for (const int r : missed) {
     missing += fmt::format("{}nothing from {} for {:g} s, {}{}", missing.empty() ? "" : "; ", memory_->who(r),
@@ -280,11 +307,15 @@ void SharedTransport::look_for_stopped(const std::vector<int>& late, const Opera
   }
 }
 
-void SharedTransport::sync(const Operation& operation) { meet(make_post(operation), operation); }
+void SharedTransport::sync(const Operation& operation) {
+  const auto watched = watch(operation);
+  meet(make_post(operation), operation);
+}
 
 // Each rank's staging half has one cell per receiver.
 void SharedTransport::exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
                                const Operation& operation) {
+  const auto watched = watch(operation);
   const size_t ranks = static_cast<size_t>(world_);
   const size_t stride = kStagingHalf / ranks / 64 * 64;
   const size_t cell = stride - kCellHead;
@@ -321,6 +352,7 @@ void SharedTransport::fail_other_size(const Operation& operation, size_t expecte
 }
 
 void SharedTransport::send(ConstBytes bytes, int to, const Operation& operation) {
+  const auto watched = watch(operation, to);
   RankPipe& pipe = pipe_between(rank_, to);
   const auto filled = [&] { return pipe.filled.count.load(std::memory_order_relaxed); };
   const OperationWords words(operation);
@@ -337,6 +369,7 @@ void SharedTransport::send(ConstBytes bytes, int to, const Operation& operation)
 }
 
 void SharedTransport::recv(Bytes bytes, int from, const Operation& operation) {
+  const auto watched = watch(operation, from);
   RankPipe& pipe = pipe_between(from, rank_);
   const auto next = [&] { return pipe.emptied.count.load(std::memory_order_relaxed) + 1; };
   const OperationWords words(operation);
@@ -357,7 +390,10 @@ std::unique_ptr<Transport> SharedTransport::split(const std::vector<int>& ranks,
   return std::make_unique<SharedTransport>(memory_->split(ranks, name), timeout_);
 }
 
-SharedBlock SharedTransport::allocate(size_t size, const Operation& operation) {
+SharedBlock SharedTransport::allocate(size_t size, const Operation& asked) {
+  const auto watched = watch(asked);
+  Operation operation = asked;
+  operation.deadline = deadline_of(asked);
   std::erase_if(given_, [](const auto& entry) { return entry.second.memory.expired(); });
   SharedBlock block;
   try {
@@ -390,6 +426,7 @@ SharedBlock SharedTransport::everyones(const std::byte* mine, size_t size) const
 }
 
 void SharedTransport::combine(std::span<const SlicedSum> sums, const Operation& operation) {
+  const auto watched = watch(operation);
   if (!sums.empty() && sums.front().shared) {
     for (const SlicedSum& sum : sums) {
       std::vector<const std::byte*> inputs;

@@ -5,9 +5,11 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/comm/failure_board.h"
 #include "tutti/comm/reduce.h"
 #include "tutti/comm/shared/shared_memory.h"
 #include "tutti/comm/shared/signal.h"
@@ -30,11 +32,17 @@ struct Post;
 // goes through staging buffers, one per rank. Each has two halves, so that one half can be filled while
 // others still read the other.
 //
-// The first rank that detects a failure writes its cause into the control block; all others read it there.
+// The first rank that detects a failure writes its cause into the control block; all others read it there. If
+// the ranks are only some of those that fail together, a board takes the place of this (join).
 class SharedTransport final : public Transport, public SharedBlocks {
  public:
   SharedTransport(std::unique_ptr<SharedMemory> memory, std::chrono::milliseconds timeout);
   ~SharedTransport() override;
+
+  // The ranks of this transport are these ranks of the board, and fail together with all of its ranks from
+  // now on. The board, which must outlive this object, enforces the deadlines: a rank must not blame a rank
+  // of its host that is itself waiting for another host.
+  void join(FailureBoard& board, std::vector<int> ranks);
 
   std::string name() const override { return memory_->name(); }
   int rank() const override { return rank_; }
@@ -65,6 +73,13 @@ class SharedTransport final : public Transport, public SharedBlocks {
   };
   using Late = std::function<std::vector<int>()>;  // returns the ranks that have not arrived yet
 
+  struct Membership {
+    FailureBoard& board;
+    std::vector<int> ranks;
+  };
+
+  std::unique_ptr<FailureBoard::Watch> watch(const Operation& operation, int peer = -1);
+  std::chrono::steady_clock::time_point deadline_of(const Operation& operation) const;
   ControlSlot& slot(int rank) const;
   RankPipe& pipe_between(int from, int to) const;
   std::vector<std::byte*> next_staging();
@@ -95,7 +110,8 @@ class SharedTransport final : public Transport, public SharedBlocks {
   const std::chrono::milliseconds timeout_;
   const WaitOptions wait_options_;
   SharedBlock control_;
-  std::map<int32_t, Given> given_;  // by the allocation's number, which is the same at all ranks
+  std::optional<Membership> joined_;  // nullopt: the ranks fail together through the control block
+  std::map<int32_t, Given> given_;    // by the allocation's number, which is the same at all ranks
   int32_t allocations_ = 0;
   uint32_t meetings_ = 0;
   uint32_t staging_uses_ = 0;

@@ -150,7 +150,8 @@ std::optional<std::string> Client::await_answer() {
   return frame.pieces.empty() ? std::nullopt : std::optional(std::move(value));
 }
 
-void try_host(const FindOptions& options, const net::Tls* tls, const std::string& host, FindAttempt& attempt) {
+void try_host(const FindOptions& options, const net::Tls* tls, const std::string& host,
+              FindAttempt& attempt) {
   const std::string address = to_string(Address{host, options.port});
   const net::TimeLimits time{.deadline = deadline_after(std::min(options.timeout, kConnectTime))};
   bool is_table = false;
@@ -167,7 +168,9 @@ void try_host(const FindOptions& options, const net::Tls* tls, const std::string
     attempt.host = host;
     attempt.obstacle = error.what();
     attempt.listens = stream != nullptr;
-    attempt.refused = error.kind() == ErrorKind::InvalidArgument && (stream == nullptr || is_table);
+    // Another program may make room for the table; certificates do not change.
+    const bool by_tls = dynamic_cast<const net::StreamEnd*>(&error) != nullptr;
+    attempt.refused = error.kind() == ErrorKind::InvalidArgument && (by_tls || is_table);
   }
 }
 

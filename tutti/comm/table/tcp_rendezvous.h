@@ -18,10 +18,10 @@ namespace tutti::comm {
 inline constexpr const char* kForRanks = "ranks";
 
 struct ServeOptions {
-  std::string host = "127.0.0.1";         // "": all addresses of this machine
-  uint16_t port = 0;                      // 0: any free port
-  net::Credentials credentials = {};      // the secret is what only those know who are admitted
-  std::string purpose = kForRanks;        // of those who use it; others do not find it
+  std::string host = "127.0.0.1";     // "": all addresses of this machine
+  uint16_t port = 0;                  // 0: any free port
+  net::Credentials credentials = {};  // the secret is what only those know who are admitted
+  std::string purpose = kForRanks;    // of those who use it; others do not find it
   // Called from another thread with a line for the log when a client is refused.
   std::function<void(const std::string& text)> report = {};
   // How long the table's destructor waits for its clients to leave. It tells those that are left that the

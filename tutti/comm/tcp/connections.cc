@@ -53,8 +53,7 @@ std::string reachable_address(const std::string& mine, const std::vector<std::st
 // delay them there; Reno does not, and every kernel has it.
 net::Socket tuned(net::Socket socket, bool loopback) {
   constexpr std::string_view kReno = "reno";
-  if (loopback)
-    setsockopt(socket.descriptor(), IPPROTO_TCP, TCP_CONGESTION, kReno.data(), kReno.size());
+  if (loopback) setsockopt(socket.descriptor(), IPPROTO_TCP, TCP_CONGESTION, kReno.data(), kReno.size());
   return socket;
 }
 
@@ -113,8 +112,8 @@ class Acceptor final : public rpc::Service {
 
 }  // namespace
 
-// Each rank connects to the ranks above it: all are listening by then. Rank 0 need not listen, since the table
-// often has its port in the cluster.
+// Each rank connects to the ranks above it: all are listening by then. Rank 0 need not listen, since the
+// table often has its port in the cluster.
 Connections connect_ranks(const std::shared_ptr<Rendezvous>& table, const BoardOptions& board,
                           const std::string& peer_host, uint16_t port, const net::Credentials& credentials,
                           milliseconds timeout) {
@@ -136,7 +135,8 @@ Connections connect_ranks(const std::shared_ptr<Rendezvous>& table, const BoardO
     host.emplace(rpc::HostOptions{.address = to_string(Address{address, at}),
                                   .credentials = own,
                                   .insecure = true,
-                                  .purpose = kSums},
+                                  .purpose = kSums,
+                                  .most_strangers = 128 + 2 * ranks},
                  acceptor);
   };
   if (board.rank > 0) {

@@ -58,8 +58,8 @@ class TcpTransport final : public Transport {
                              .who = options_.who,
                              .holder = options_.holder,
                              .silence = options_.timeout};
-    connections_ =
-        tcp::connect_ranks(table_, board, options_.peer_host, options_.port, options_.credentials, options_.timeout);
+    connections_ = tcp::connect_ranks(table_, board, options_.peer_host, options_.port, options_.credentials,
+                                      options_.timeout);
     sent_.resize(ranks);
     received_.resize(ranks);
     board_ = std::make_unique<FailureBoard>(with_prefix(table_, "board/"), board, [this] { hang_up(); });
