@@ -120,7 +120,7 @@ Environment with_insecure(const Environment& environment, RunOptions& options) {
 }
 
 // Fills in launch.nodes. A single node has no other launchers to meet.
-void take_nodes(RunOptions& options) {
+void fill_in_nodes(RunOptions& options) {
   const NodeOptions& nodes = options.nodes;
   if (nodes.rank >= nodes.count)
     fail(ErrorKind::InvalidArgument,
@@ -150,7 +150,7 @@ int run_on_hosts(const RunOptions& options, const std::vector<std::string>& comm
          "of them");
   const std::string rsh = options.rsh.empty() ? environment.get(kRshVariable).value_or("") : options.rsh;
   return launch_on_hosts(fill_slots(parse_hosts(options.hosts), options.launch.workers.value_or(0)), command,
-                         variables, RemoteShell::of(rsh, options.remote_tutti), options.launch);
+                         variables, RemoteShell::parse(rsh, options.remote_tutti), options.launch);
 }
 
 }  // namespace
@@ -177,7 +177,7 @@ int run_command(const std::vector<std::string>& arguments, const Environment& en
   }
   const ForwardedVariables variables =
       forward_variables(options.variables, with_insecure(environment, options));
-  take_nodes(options);
+  fill_in_nodes(options);
   if (app.count("--ports") > 0) options.launch.ports = parse_port_range(options.ports);
   options.launch.master = wants_master(command, variables.environment);
   if (app.count("--hosts") > 0) return run_on_hosts(options, command, variables, environment);

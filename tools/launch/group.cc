@@ -78,7 +78,7 @@ TaskGroup::~TaskGroup() {
 GroupResult TaskGroup::run() {
   start_all();
   wait_for_all();
-  end_strays();
+  end_leftover_processes();
   for (Member& member : members_) member.finish_output();
   flush();
   return result_;
@@ -150,7 +150,7 @@ void TaskGroup::wait_for_all() {
   const auto is_due_later = [](const auto& time) { return time.has_value(); };
   while (anyone_running() || std::any_of(start_at_.begin(), start_at_.end(), is_due_later)) {
     wait_for_events();
-    take_signals();
+    handle_signals();
     send_heartbeats();
     pass_on_output();
     reap();
@@ -189,7 +189,7 @@ void TaskGroup::wait_for_events() {
   poll(events.data(), events.size(), static_cast<int>(timeout.count()));
 }
 
-void TaskGroup::take_signals() {
+void TaskGroup::handle_signals() {
   while (const std::optional<int> signal = signals_.next()) {
     if (*signal != SIGCHLD) interrupt(*signal);
   }
@@ -209,7 +209,7 @@ void TaskGroup::obey(const Order& order) {
 }
 
 void TaskGroup::send_heartbeats() {
-  if (!of_hosts() || Clock::now() < heartbeat_ + kHeartbeatInterval) return;
+  if (!has_hosts() || Clock::now() < heartbeat_ + kHeartbeatInterval) return;
   heartbeat_ = Clock::now();
   for (const Member& member : members_) member.send(kHeartbeat);
 }
@@ -227,7 +227,7 @@ void TaskGroup::interrupt(int signal) {
     say("received {} again: killing the remaining tasks", signal_name(signal));
     said_that_it_kills_ = true;
     kill_at_ = Clock::now();
-    if (of_hosts()) stop(SIGKILL, milliseconds(0));
+    if (has_hosts()) stop(SIGKILL, milliseconds(0));
   } else {
     result_.interrupted = true;
     say("passed {} on to the tasks, which have {} s to end; a second signal kills them", signal_name(signal),
@@ -283,12 +283,12 @@ void TaskGroup::take_children() {
       say("{} (pid {}) was stopped by {}; continue it with kill -CONT {}", member->task(), pid,
           signal_name(WSTOPSIG(status)), pid);
     } else {
-      take_ended(*member, status);
+      handle_ended(*member, status);
     }
   }
 }
 
-void TaskGroup::take_ended(Member& member, int status) {
+void TaskGroup::handle_ended(Member& member, int status) {
   member.ended(Outcome(status));
   member.finish_output();
   if (member.is_host() && member.reported_end()) member.ended(Outcome::exited(*member.reported_end()));
@@ -456,7 +456,7 @@ void TaskGroup::report_end(const Member& member) {
   say("{}", text);
 }
 
-bool TaskGroup::of_hosts() const { return !tasks_.empty() && tasks_.front().role == TaskRole::Host; }
+bool TaskGroup::has_hosts() const { return !tasks_.empty() && tasks_.front().role == TaskRole::Host; }
 
 void TaskGroup::report(const Member& member) {
   if (!member.is_host()) report_end(member);
@@ -474,14 +474,14 @@ void TaskGroup::report(const Member& member) {
   const auto left =
       std::count_if(members_.begin(), members_.end(), [](const Member& m) { return m.running(); });
   if (left > 0 && !kill_at_ && restarts_ >= options_.restarts)
-    say("ending {}{} other {}{}", of_hosts() ? "the tasks on " : "", left, of_hosts() ? "host" : "task",
+    say("ending {}{} other {}{}", has_hosts() ? "the tasks on " : "", left, has_hosts() ? "host" : "task",
         left == 1 ? "" : "s");
 }
 
 void TaskGroup::stop(int signal, milliseconds grace) {
   kill_at_ = Clock::now() + grace;
   start_at_.assign(tasks_.size(), std::nullopt);
-  if (!of_hosts()) return signal_all(signal);
+  if (!has_hosts()) return signal_all(signal);
   *kill_at_ += kHostTime;
   for (const Member& member : members_) member.send(to_line(Order{signal, grace}));
 }
@@ -539,11 +539,11 @@ void TaskGroup::leave_behind(const std::string& who, pid_t pid, std::string_view
 }
 
 // Ends the processes that tasks have started and not ended, and kills them if they do not end.
-void TaskGroup::end_strays() {
+void TaskGroup::end_leftover_processes() {
   const auto limit = kill_at_.value_or(Clock::now() + options_.failure_grace);
   ask_strays_to_end();
   for (auto left = watch_.living(left_behind_); !left.empty(); left = watch_.living(left_behind_)) {
-    take_signals();
+    handle_signals();
     const auto kill_at = kill_at_.value_or(limit);
     if (Clock::now() >= kill_at) watch_.kill_all(left_behind_);
     if (Clock::now() >= kill_at + options_.kill_grace) {
@@ -570,7 +570,7 @@ bool TaskGroup::anyone_running() const {
 
 void TaskGroup::signal_all(int signal) const {
   // Host launchers pass on signals (stop()); for SIGKILL the connection is closed.
-  if (of_hosts() && signal != SIGKILL) return;
+  if (has_hosts() && signal != SIGKILL) return;
   for (const Member& member : members_) member.signal(signal);
 }
 

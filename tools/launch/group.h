@@ -95,19 +95,19 @@ class TaskGroup {
   void flush();
   template <class... Args>
   void say(fmt::format_string<Args...> text, Args&&... args);
-  void take_signals();
+  void handle_signals();
   void interrupt(int signal);
   void obey(const Order& order);
   void send_heartbeats();
   void lose_output();
   void reap();
   void take_children();
-  void take_ended(Member& member, int status);
+  void handle_ended(Member& member, int status);
   void lose_evaluator(Member& member);
   void lose_host(Member& member, int status);
   void replace_guardian();
   bool may_be_a_consequence() const;
-  bool of_hosts() const;
+  bool has_hosts() const;
   void report(const Member& member);
   void report_end(const Member& member);
   TaskRole role_of(const Member& member) const;
@@ -122,7 +122,7 @@ class TaskGroup {
   void end_stopped(TaskRole role, std::optional<Clock::time_point>& since);
   void stop(int signal, std::chrono::milliseconds grace);
   void kill_overdue();
-  void end_strays();
+  void end_leftover_processes();
   void ask_strays_to_end();
   void leave_behind(const std::string& who, pid_t pid, std::string_view why);
   bool anyone_running() const;

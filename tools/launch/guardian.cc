@@ -111,7 +111,7 @@ void Guardian::replace() {
   start();
 }
 
-void Guardian::let_go() {
+void Guardian::end_job() {
   pid_ = -1;
   leash_ = FileDescriptor();
 }

@@ -39,7 +39,7 @@ class Guardian {
   // Starts a new guardian after the guardian was killed and has been reaped.
   void replace();
   // Makes the guardian end the job, as if this process had died.
-  void let_go();
+  void end_job();
 
  private:
   void start();

@@ -27,7 +27,7 @@ class JobHosts {
   // The hosts: workers in the order of their ranks, then servers. A server is always one process.
   const std::vector<Task>& row() const { return row_; }
   // The index of this host; nullopt for an evaluator, which is not part of the cluster.
-  std::optional<size_t> own() const { return own_; }
+  std::optional<size_t> own_index() const { return own_; }
   bool is_server(size_t host) const;
   // Returns a name for messages, such as "worker/1 (node7:2222)".
   std::string name_of(size_t host) const;

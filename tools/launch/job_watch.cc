@@ -48,7 +48,7 @@ JobWatch::JobWatch(int keep, std::vector<std::string> guardian)
       guardian_({mark_, group_ ? group_->path() : ""}, keep, std::move(guardian)) {}
 
 JobWatch::~JobWatch() {
-  if (group_ && !group_->remove()) guardian_.let_go();
+  if (group_ && !group_->remove()) guardian_.end_job();
 }
 
 void JobWatch::enrol(ChildOptions& child) const {

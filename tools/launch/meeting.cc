@@ -177,7 +177,7 @@ MeetingResult Participant::visit() {
     } catch (const Error& error) {
       const bool may_come_again = error.kind() == ErrorKind::PeerLost || error.kind() == ErrorKind::Timeout;
       if (failed_ || !may_come_again) throw;
-      trouble_ = "it has come, and gone again";
+      trouble_ = "it answered, but then disconnected";
     }
     if (const auto signal = pause()) return {.signal = signal};
   }

@@ -43,8 +43,8 @@ std::string counted(size_t number, std::string_view what) {
 
 // Returns how the launchers of a TF_CONFIG meet; nullopt if there is none.
 std::optional<Meeting> meeting_of(const JobHosts& hosts, int restarts) {
-  if (!hosts.own()) return std::nullopt;
-  Meeting meeting{.own = *hosts.own(),
+  if (!hosts.own_index()) return std::nullopt;
+  Meeting meeting{.own = *hosts.own_index(),
                   .address = hosts.first_address(),
                   .terms = fmt::format("{}, {} restarts", hosts.fingerprint(), restarts)};
   for (size_t host = 0; host < hosts.row().size(); ++host) meeting.hosts.push_back(hosts.name_of(host));
@@ -132,7 +132,7 @@ Planner::Planner(const std::string& program, const Environment& environment, con
   if (stands_outside() && options_.workers.value_or(1) != 1) {
     fail(ErrorKind::InvalidArgument,
          "tutti run: -n {} is not possible: TF_CONFIG makes this host {}, which is a single process; omit -n",
-         *options_.workers, hosts_->own() ? hosts_->name_of(*hosts_->own()) : "an evaluator");
+         *options_.workers, hosts_->own_index() ? hosts_->name_of(*hosts_->own_index()) : "an evaluator");
   }
   if (hosts_ && options_.servers > 0) {
     fail(ErrorKind::InvalidArgument,
@@ -158,7 +158,7 @@ Planner::Planner(const std::string& program, const Environment& environment, con
 }
 
 Plan Planner::plan(SignalPipe& signals) const {
-  if (hosts_ && !hosts_->own()) return {{{"evaluator", {}}}, std::nullopt};
+  if (hosts_ && !hosts_->own_index()) return {{{"evaluator", {}}}, std::nullopt};
   if (!meeting_) {
     const Spread here = spread_tasks({{"127.0.0.1", ports_.numbers(), workers_here()}}, options_);
     return {plan_tasks(here.cluster, here.tasks[0], random_key(), gpus_), std::nullopt};
@@ -174,7 +174,7 @@ Plan Planner::plan(SignalPipe& signals) const {
 }
 
 bool Planner::stands_outside() const {
-  return hosts_ && (!hosts_->own() || hosts_->is_server(*hosts_->own()));
+  return hosts_ && (!hosts_->own_index() || hosts_->is_server(*hosts_->own_index()));
 }
 
 int Planner::workers_here() const {
@@ -189,7 +189,7 @@ std::vector<TaskPlan> Planner::from_tf_config(const MeetingResult& met) const {
     workers.push_back(hosts_->is_server(host) ? 1 : met.hosts[host].workers);
   const Spread all = hosts_->spread(workers);
   std::vector<TaskPlan> plans;
-  for (const Task& task : all.tasks.at(*hosts_->own())) {
+  for (const Task& task : all.tasks.at(*hosts_->own_index())) {
     plans.push_back(plan_of(all.cluster, task, met.launch));
     plans.back().variables["TF_CONFIG"] = hosts_->config_for(all.cluster, task);
     if (!stands_outside()) give_gpu(plans.size() - 1, gpus_, plans.back());

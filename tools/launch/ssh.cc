@@ -305,7 +305,7 @@ class HostsStarter {
 
 }  // namespace
 
-RemoteShell RemoteShell::of(const std::string& command, std::string tutti) {
+RemoteShell RemoteShell::parse(const std::string& command, std::string tutti) {
   RemoteShell shell{split(command.empty() ? "ssh" : command, ' '), std::move(tutti)};
   std::erase(shell.words, "");
   if (shell.words.empty())

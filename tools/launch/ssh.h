@@ -19,7 +19,7 @@ struct RemoteShell {
   std::string tutti;               // the path of `tutti` on the other hosts
 
   // Splits `command` at spaces; "" means ssh, and "" for `tutti` the path of this program.
-  static RemoteShell of(const std::string& command, std::string tutti);
+  static RemoteShell parse(const std::string& command, std::string tutti);
   bool is_ssh() const;
   // Returns the command line that starts a host launcher with these arguments on `host`. It contains neither
   // the secret nor any other data of the job.

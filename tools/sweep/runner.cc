@@ -89,7 +89,7 @@ Sweep::Sweep(std::vector<std::string> command, const Environment& environment, S
   const size_t digits = std::to_string(options_.runs.size()).size();
   for (const RunValues& values : options_.runs)
     results_.runs.push_back({fmt::format("run-{:0{}}", results_.runs.size() + 1, digits), values});
-  go_on();
+  continue_sweep();
 }
 
 Sweep::~Sweep() {
@@ -100,7 +100,7 @@ Sweep::~Sweep() {
 }
 
 // Continues with the results of the sweep in this folder. Failed runs are restarted.
-void Sweep::go_on() {
+void Sweep::continue_sweep() {
   const std::string path = options_.folder + "/sweep.json";
   if (!path_exists(path)) return;
   SweepResults former = results_in(path);
@@ -211,7 +211,7 @@ std::optional<Outcome> Sweep::await(pid_t pid) {
   ended_check_.reset();
   while (!running_.empty()) {
     wait_for_events();
-    take_signals();
+    handle_signals();
     reap();
   }
   return ended_check_ ? std::optional(ended_check_->second) : std::nullopt;
@@ -246,7 +246,7 @@ void Sweep::train_all(const std::vector<size_t>& runs, const Stage& stage) {
       waiting.pop_front();
     }
     wait_for_events();
-    take_signals();
+    handle_signals();
     reap();
   }
 }
@@ -322,7 +322,7 @@ void Sweep::wait_for_events() {
 
 // Passes the first signal on, and gives the runs time to write checkpoints. A second signal kills them, but
 // not SIGHUP, which is sent twice when a terminal is closed.
-void Sweep::take_signals() {
+void Sweep::handle_signals() {
   while (const std::optional<int> signal = signals_.next()) {
     if (*signal == SIGCHLD) continue;
     if (kill_at_) {
@@ -372,11 +372,11 @@ void Sweep::reap() {
     if (ended.run == results_.runs.size())
       ended_check_ = {pid, Outcome(status)};
     else
-      take_ended(ended, Outcome(status));
+      handle_ended(ended, Outcome(status));
   }
 }
 
-void Sweep::take_ended(const Running& ended, const Outcome& outcome) {
+void Sweep::handle_ended(const Running& ended, const Outcome& outcome) {
   SweepRun& run = results_.runs[ended.run];
   run.seconds += std::chrono::duration<double>(Clock::now() - ended.started).count();
   run.process = RunProcess::Ended;
@@ -384,17 +384,17 @@ void Sweep::take_ended(const Running& ended, const Outcome& outcome) {
   const bool is_stop = outcome.success() && report && report->reaches(ended.stage);
   if (!is_stop && report && !report->complete) run.partial = report;
   if (is_stop)
-    take_stop(ended.run, *report);
+    handle_stop(ended.run, *report);
   else if (signal_)
     run.process = RunProcess::Interrupted;
   else if (!outcome.success())
-    take_failure(ended, outcome);
+    handle_failure(ended, outcome);
   else
     give_up(ended.run, 1, "ended with exit code 0, but " + problem);
   write_results();
 }
 
-void Sweep::take_stop(size_t number, const Stop& stop) {
+void Sweep::handle_stop(size_t number, const Stop& stop) {
   SweepRun& run = results_.runs[number];
   run.stops.push_back(stop);
   run.partial.reset();
@@ -430,7 +430,7 @@ void Sweep::require_value_in_reports() {
 }
 
 // Restarts a run that was killed or has lost a task: it continues from its newest checkpoint.
-void Sweep::take_failure(const Running& ended, const Outcome& outcome) {
+void Sweep::handle_failure(const Running& ended, const Outcome& outcome) {
   SweepRun& run = results_.runs[ended.run];
   const int code = outcome.exit_code();
   // A shell and `tutti run` report with exit code 128 + n that a process was killed.

@@ -71,7 +71,7 @@ class Sweep {
     Clock::time_point at;
   };
 
-  void go_on();
+  void continue_sweep();
   void check_flags();
   Json configuration(size_t run);
   std::vector<size_t> best_at(const Stage& former, size_t count) const;
@@ -83,12 +83,12 @@ class Sweep {
   std::vector<std::string> arguments_of(size_t run) const;
   std::optional<Outcome> await(pid_t pid);
   void wait_for_events();
-  void take_signals();
+  void handle_signals();
   void reap();
-  void take_ended(const Running& ended, const Outcome& outcome);
-  void take_stop(size_t run, const Stop& stop);
+  void handle_ended(const Running& ended, const Outcome& outcome);
+  void handle_stop(size_t run, const Stop& stop);
   void require_value_in_reports();
-  void take_failure(const Running& ended, const Outcome& outcome);
+  void handle_failure(const Running& ended, const Outcome& outcome);
   void give_up(size_t run, int code, const std::string& why);
   void stop_all();
   void write_results();

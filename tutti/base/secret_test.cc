@@ -61,7 +61,7 @@ TEST(Secret, is_required_wherever_others_can_connect) {
     EXPECT_NO_THROW(require_secret(host, false, false)) << host;
 }
 
-TEST(Secret, what_a_stranger_says_cannot_move_the_cursor) {
+TEST(Secret, bytes_of_unknown_peers_cannot_move_the_cursor) {
   EXPECT_EQ(harmless("no \x1b[2J\x07gone\xff\n", 60), "no ?[2J?gone??");
   EXPECT_EQ(harmless(std::string(100, 'x'), 60), std::string(60, 'x'));
 }

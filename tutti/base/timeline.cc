@@ -83,7 +83,7 @@ std::string_view Timeline::keep(Recording& recording, std::string_view text) {
   return *recording.texts.emplace(text).first;
 }
 
-Timeline::Span& Timeline::room(Recording& recording) {
+Timeline::Span& Timeline::next_span(Recording& recording) {
   const size_t at = recording.end % kChunk;
   if (at == 0) {
     if (chunks_left_.fetch_sub(1, std::memory_order_relaxed) > 0 || recording.chunks.empty()) {
@@ -104,7 +104,7 @@ void Timeline::record(Activity activity, std::string_view name, std::string_view
     const std::lock_guard lock(recording.mutex);
     const std::string_view kept_name = keep(recording, name);
     const std::string_view kept_what = keep(recording, what);
-    room(recording) = {begin, end, step, kept_name, kept_what, activity};
+    next_span(recording) = {begin, end, step, kept_name, kept_what, activity};
     ++recording.end;
   } catch (const std::exception&) {
     // Out of memory: this span is not recorded, and the thread continues.

@@ -108,7 +108,7 @@ class Timeline {
   }
   Recording& mine();
   Recording& new_recording(std::string_view name);
-  Span& room(Recording& recording);
+  Span& next_span(Recording& recording);
   static std::string_view keep(Recording& recording, std::string_view text);
 
   const std::function<std::chrono::nanoseconds()> clock_;

@@ -17,14 +17,14 @@ class Reader {
  public:
   explicit Reader(std::span<const double> numbers) : left_(numbers) {}
 
-  std::span<const double> take(size_t count) {
+  std::span<const double> read(size_t count) {
     TUTTI_CHECK(count <= left_.size(), "{} counters are left, but {} are needed", left_.size(), count);
     const auto taken = left_.first(count);
     left_ = left_.subspan(count);
     return taken;
   }
-  size_t take_size() {
-    const double size = take(1)[0];
+  size_t read_size() {
+    const double size = read(1)[0];
     TUTTI_CHECK(size >= 0 && size <= static_cast<double>(left_.size()), "a size of {}", size);
     return static_cast<size_t>(size);
   }
@@ -57,9 +57,9 @@ std::vector<double> counters_of(const List& list) {
 void merge(const List& list, std::span<const double> counters) {
   Reader reader(counters);
   for (const MetricPtr& metric : list) {
-    const size_t size = reader.take_size();
-    const std::span<const double> codes = reader.take(reader.take_size());
-    const std::span<const double> finite = reader.take(size);
+    const size_t size = reader.read_size();
+    const std::span<const double> codes = reader.read(reader.read_size());
+    const std::span<const double> finite = reader.read(size);
     if (codes.empty()) {
       metric->merge(finite);
       continue;

@@ -101,7 +101,7 @@ void RunningMean::add(double number, double count) {
 
 // Adds the waiting numbers to the sums.
 void RunningMean::fold() const {
-  const auto take = [](std::vector<torch::Tensor>& tensors, ExactSum& sum) {
+  const auto add_all = [](std::vector<torch::Tensor>& tensors, ExactSum& sum) {
     if (tensors.empty()) return;
     // Copies once per device instead of once per batch.
     for (torch::Tensor& tensor : tensors) tensor = tensor.to(tensors.front().device());
@@ -109,8 +109,8 @@ void RunningMean::fold() const {
     const auto* values = static_cast<const double*>(all.data_ptr());
     for (int64_t i = 0; i < all.numel(); ++i) sum.add(values[i]);
   };
-  take(numbers_, sum_);
-  take(counts_, count_);
+  add_all(numbers_, sum_);
+  add_all(counts_, count_);
   waiting_ = 0;
 }
 

@@ -60,7 +60,7 @@ void radix_sort(std::vector<Key>& keys) {
 
 // Passes over the keys of this score, from `at` on, and returns how many there are.
 template <class Key>
-uint64_t take(const std::vector<Key>& keys, size_t& at, double score) {
+uint64_t count_equal(const std::vector<Key>& keys, size_t& at, double score) {
   const size_t first = at;
   while (at < keys.size() && number_of(keys[at]) == score) ++at;
   return at - first;
@@ -149,7 +149,7 @@ void ScoreCounts::each_bin(const Visit& visit) const {
     if (!score) return;
     std::array<uint64_t, 2> counts{};
     for (size_t c = 0; c < 2; ++c)
-      counts[c] = take(narrow_[c], narrow[c], *score) + take(wide_[c], wide[c], *score);
+      counts[c] = count_equal(narrow_[c], narrow[c], *score) + count_equal(wide_[c], wide[c], *score);
     for (; bin < bins_.size() && bins_[bin].score == *score; ++bin) {
       counts[0] += static_cast<uint64_t>(bins_[bin].negatives);
       counts[1] += static_cast<uint64_t>(bins_[bin].positives);

@@ -121,7 +121,7 @@ class ThresholdAuc final : public Metric, public ReadsColumns {
   }
 
   void merge(std::span<const double> counters) override {
-    const auto take = [&](size_t count) {
+    const auto read = [&](size_t count) {
       TUTTI_CHECK(count <= counters.size(), "{} counters are left, but {} are needed", counters.size(),
                   count);
       const auto taken = counters.first(count);
@@ -129,9 +129,9 @@ class ThresholdAuc final : public Metric, public ReadsColumns {
       return taken;
     };
     for (Buckets& buckets : classes_) {
-      buckets.examples += static_cast<uint64_t>(take(1)[0]);
+      buckets.examples += static_cast<uint64_t>(read(1)[0]);
       for (ExactSum& weight : buckets.weights)
-        weight.add(ExactSum::from(take(static_cast<size_t>(take(1)[0]))));
+        weight.add(ExactSum::from(read(static_cast<size_t>(read(1)[0]))));
     }
     TUTTI_CHECK(counters.empty(), "{} counters too many for {} thresholds", counters.size(),
                 thresholds_.size());

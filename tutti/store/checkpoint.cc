@@ -48,7 +48,7 @@ std::optional<Folder> parse_folder(const fs::directory_entry& entry) {
   return Folder{.step = *step, .path = entry.path().string(), .replaced = replaced};
 }
 
-void take_manifest(Folder& folder) {
+void read_manifest_of(Folder& folder) {
   try {
     const Manifest manifest = read_folder_manifest(folder.path);
     folder.sequence = manifest.sequence;
@@ -73,7 +73,7 @@ std::vector<Folder> list_folders(const std::string& logdir) {
 // Returns the folders, the one saved last first; those with a damaged manifest come last.
 std::vector<Folder> newest_first(const std::string& logdir) {
   std::vector<Folder> folders = list_folders(logdir);
-  for (Folder& folder : folders) take_manifest(folder);
+  for (Folder& folder : folders) read_manifest_of(folder);
   std::sort(folders.begin(), folders.end(), [](const Folder& a, const Folder& b) {
     return std::tuple(a.sequence, a.step, b.replaced) > std::tuple(b.sequence, b.step, a.replaced);
   });
@@ -157,7 +157,7 @@ void CheckpointDir::save(const Checkpoint& checkpoint, const SharedFiles& shared
     remove_replaced(logdir_);
     int64_t sequence = 0;
     for (Folder& folder : list_folders(logdir_)) {
-      take_manifest(folder);
+      read_manifest_of(folder);
       sequence = std::max(sequence, folder.sequence + 1);
     }
     // If a folder was opened but its checkpoint was given up, it may contain files of tasks that were too

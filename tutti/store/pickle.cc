@@ -62,7 +62,7 @@ Pickle::Pickle(std::string bytes, std::string what, Handlers handlers)
 
 PickleValue Pickle::run() {
   for (;;) {
-    const auto operation = static_cast<unsigned char>(take(1).front());
+    const auto operation = static_cast<unsigned char>(take_bytes(1).front());
     if (operation == kStop) return pop();
     step(operation);
   }
@@ -71,16 +71,16 @@ PickleValue Pickle::run() {
 void Pickle::step(unsigned char operation) {
   switch (operation) {
     case kProtocol:
-      return void(take(1));
+      return void(take_bytes(1));
     case kFrame:
-      return void(take(8));
+      return void(take_bytes(8));
 
     case kNone:
     case kTrue:
     case kFalse:
       return push({});
     case kFloat:
-      return take(8), push({});
+      return take_bytes(8), push({});
     case kInt1:
       return push(static_cast<int64_t>(number(1)));
     case kInt2:
@@ -89,19 +89,19 @@ void Pickle::step(unsigned char operation) {
       return push(int64_t{static_cast<int32_t>(number(4))});
     case kLong1: {
       const auto bytes = static_cast<int>(number(1));
-      if (bytes > 8) return take(static_cast<uint64_t>(bytes)), push({});  // larger than any size
+      if (bytes > 8) return take_bytes(static_cast<uint64_t>(bytes)), push({});  // larger than any size
       const uint64_t bits = number(bytes);
       const int unused = 64 - 8 * bytes;  // the highest byte has the sign
       return push(bytes == 0 ? int64_t{0} : static_cast<int64_t>(bits << unused) >> unused);
     }
     case kText1:
     case kBytes1:
-      return push(take(number(1)));
+      return push(take_bytes(number(1)));
     case kText4:
     case kBytes4:
-      return push(take(number(4)));
+      return push(take_bytes(number(4)));
     case kText8:
-      return push(take(number(8)));
+      return push(take_bytes(number(8)));
 
     case kMark:
       return marks_.push_back(stack_.size());
@@ -201,7 +201,7 @@ void Pickle::fail_object(const std::string& of) const {
        what_, of);
 }
 
-std::string_view Pickle::take(uint64_t count) {
+std::string_view Pickle::take_bytes(uint64_t count) {
   if (count > bytes_.size() - at_) fail_damaged("ends too early");
   const std::string_view bytes = std::string_view(bytes_).substr(at_, count);
   at_ += count;
@@ -211,15 +211,15 @@ std::string_view Pickle::take(uint64_t count) {
 std::string_view Pickle::line() {
   const size_t end = bytes_.find('\n', at_);
   if (end == std::string::npos) fail_damaged("ends too early");
-  const std::string_view text = take(end - at_);
-  take(1);
+  const std::string_view text = take_bytes(end - at_);
+  take_bytes(1);
   return text;
 }
 
 uint64_t Pickle::number(int bytes) {
   uint64_t value = 0;
   int shift = 0;
-  for (const char byte : take(static_cast<uint64_t>(bytes))) {
+  for (const char byte : take_bytes(static_cast<uint64_t>(bytes))) {
     value |= static_cast<uint64_t>(static_cast<unsigned char>(byte)) << shift;
     shift += 8;
   }

@@ -58,7 +58,7 @@ class Pickle {
   [[noreturn]] void fail_damaged(const char* why) const;
   [[noreturn]] void fail_object(const std::string& of) const;
 
-  std::string_view take(uint64_t count);
+  std::string_view take_bytes(uint64_t count);
   std::string_view line();
   uint64_t number(int bytes);  // little-endian
 

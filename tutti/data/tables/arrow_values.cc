@@ -257,8 +257,8 @@ void append_values(const arrow::Array& array, const CellType& cells, const TextF
 
 template <class Value>
 template <class Array>
-void ListColumn<Value>::take(const Array& array, const TableKind& kind, const TextFormat& format,
-                             const ReportProblem& wrong) {
+void ListColumn<Value>::append_lists(const Array& array, const TableKind& kind, const TextFormat& format,
+                                     const ReportProblem& wrong) {
   for (int64_t i = 0; i < array.length(); ++i)
     lists_.emplace_back(array.value_offset(i), array.IsNull(i) ? 0 : array.value_length(i));
   std::vector<int64_t> row_of;  // of each value; -1 between lists
@@ -294,7 +294,7 @@ template <class Value>
 ListColumn<Value>::ListColumn(const arrow::Array& array, const TableKind& kind, const TextFormat& format,
                               const ReportProblem& wrong) {
   if (is_list(*array.type())) {
-    with_lists(array, [&](const auto& lists) { take(lists, kind, format, wrong); });
+    with_lists(array, [&](const auto& lists) { append_lists(lists, kind, format, wrong); });
     return;
   }
   append_values(array, kind.cells, format, values_, wrong);

@@ -51,7 +51,8 @@ class ListColumn {
 
  private:
   template <class Array>
-  void take(const Array& array, const TableKind& kind, const TextFormat& format, const ReportProblem& wrong);
+  void append_lists(const Array& array, const TableKind& kind, const TextFormat& format,
+                    const ReportProblem& wrong);
   void drop_missing(const arrow::Array& values);
 
   std::vector<Value> values_;

@@ -127,11 +127,11 @@ class ParquetTable final : public Table {
   void spool_batch(Group& group, int64_t first, const arrow::RecordBatch& batch,
                    const ReportProblem& wrong) const;
   template <class Value>
-  void take_dense(size_t view, const arrow::RecordBatch& batch, std::string& fixed,
-                  const ReportProblem& wrong) const;
+  void append_dense(size_t view, const arrow::RecordBatch& batch, std::string& fixed,
+                    const ReportProblem& wrong) const;
   template <class Value>
-  void take_lists(size_t view, const arrow::RecordBatch& batch, std::string& fixed,
-                  std::vector<std::string>& values, const ReportProblem& wrong) const;
+  void append_lists(size_t view, const arrow::RecordBatch& batch, std::string& fixed,
+                    std::vector<std::string>& values, const ReportProblem& wrong) const;
   ReportProblem in_column(size_t column, const ReportProblem& wrong) const;
   void copy_fixed(const std::byte* row, std::span<CellBuffer> to) const;
   void read_lists(uint64_t at, std::span<CellBuffer> to, std::string& scratch) const;
@@ -378,9 +378,9 @@ void ParquetTable::spool_batch(Group& group, int64_t first, const arrow::RecordB
     with_type_of(views_[view].kind.cells, [&](auto zero) {
       using Value = decltype(zero);
       if (views_[view].kind.is_dense())
-        take_dense<Value>(view, batch, fixed, wrong);
+        append_dense<Value>(view, batch, fixed, wrong);
       else
-        take_lists<Value>(view, batch, fixed, values, wrong);
+        append_lists<Value>(view, batch, fixed, values, wrong);
     });
   }
   if (!has_lists_) {
@@ -405,8 +405,8 @@ ReportProblem ParquetTable::in_column(size_t column, const ReportProblem& wrong)
 }
 
 template <class Value>
-void ParquetTable::take_dense(size_t view, const arrow::RecordBatch& batch, std::string& fixed,
-                              const ReportProblem& wrong) const {
+void ParquetTable::append_dense(size_t view, const arrow::RecordBatch& batch, std::string& fixed,
+                                const ReportProblem& wrong) const {
   std::vector<Value> values;
   char* to = fixed.data() + views_at_[view];
   for (const size_t column : view_columns_[view]) {
@@ -420,8 +420,8 @@ void ParquetTable::take_dense(size_t view, const arrow::RecordBatch& batch, std:
 }
 
 template <class Value>
-void ParquetTable::take_lists(size_t view, const arrow::RecordBatch& batch, std::string& fixed,
-                              std::vector<std::string>& values, const ReportProblem& wrong) const {
+void ParquetTable::append_lists(size_t view, const arrow::RecordBatch& batch, std::string& fixed,
+                                std::vector<std::string>& values, const ReportProblem& wrong) const {
   const TableKind& kind = views_[view].kind;
   char* to = fixed.data() + views_at_[view];
   for (const size_t column : view_columns_[view]) {

@@ -127,7 +127,7 @@ bool RowReader::read_cells(Cursor& cursor, const Run& run, CellBuffer& to) const
     if (cursor.done) return false;
     const char* const behind = cursor.end_of_cell();
     try {
-      take(trimmed({cursor.at, static_cast<size_t>(behind - cursor.at)}), run.first.place + i, to);
+      append_cell(trimmed({cursor.at, static_cast<size_t>(behind - cursor.at)}), run.first.place + i, to);
     } catch (const Error&) {
       return false;
     }
@@ -136,7 +136,7 @@ bool RowReader::read_cells(Cursor& cursor, const Run& run, CellBuffer& to) const
   return true;
 }
 
-void RowReader::take(std::string_view cell, size_t place, CellBuffer& to) const {
+void RowReader::append_cell(std::string_view cell, size_t place, CellBuffer& to) const {
   with_type_of(to.kind().cells, [&](auto zero) {
     using Value = decltype(zero);
     if (to.kind().is_dense()) {
@@ -152,7 +152,7 @@ void RowReader::take(std::string_view cell, size_t place, CellBuffer& to) const 
 
 void RowReader::read_carefully(std::string_view row, std::span<CellBuffer> to) const {
   each_cell(row, [&](size_t column, std::string_view cell) {
-    for (const Target& target : targets_[column]) take(cell, target.place, to[target.view]);
+    for (const Target& target : targets_[column]) append_cell(cell, target.place, to[target.view]);
   });
 }
 

@@ -49,7 +49,7 @@ class RowReader {
   bool read_numbers(Cursor& cursor, const Run& run, CellBuffer& to) const;
   bool read_cells(Cursor& cursor, const Run& run, CellBuffer& to) const;
   void read_carefully(std::string_view row, std::span<CellBuffer> to) const;
-  void take(std::string_view cell, size_t place, CellBuffer& to) const;
+  void append_cell(std::string_view cell, size_t place, CellBuffer& to) const;
   void require_exact_numbers(std::string_view row, std::span<CellBuffer> to) const;
   void each_cell(std::string_view row, const TakeCell& take) const;
 

@@ -43,13 +43,13 @@ class Scanner {
   std::string_view next(int64_t line) {
     for (;;) {
       const std::string_view rest = std::string_view(buffer_).substr(at_);
-      if (const auto end = end_of_row(rest, quotes_)) return take(*end);
+      if (const auto end = end_of_row(rest, quotes_)) return take_bytes(*end);
       if (rest.size() > kLongestRow) {
         fail(ErrorKind::DataLoss,
              "{}:{}: a row is longer than {} MiB{}. Is this a text table, and is its format correct?",
              file_.path(), line, kLongestRow >> 20, quotes_ ? ", or a quote is never closed" : "");
       }
-      if (read_to_ == file_.size()) return take(rest.size());
+      if (read_to_ == file_.size()) return take_bytes(rest.size());
       buffer_.erase(0, at_);
       at_ = 0;
       read_more();
@@ -58,7 +58,7 @@ class Scanner {
   uint64_t offset() const { return read_to_ - (buffer_.size() - at_); }
 
  private:
-  std::string_view take(size_t size) {
+  std::string_view take_bytes(size_t size) {
     const std::string_view row = std::string_view(buffer_).substr(at_, size);
     at_ += size;
     return row;
@@ -97,7 +97,7 @@ Rows::Rows(const std::string& path, bool quotes, const std::function<void(const 
     if (start.offset == 0 && text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
     if (std::memchr(text.data(), 0, text.size()) != nullptr)
       fail(ErrorKind::DataLoss, "{}:{}: there is a NUL byte: this is not a text table", path, start.line);
-    keep(start);
+    add_start(start);
     const Row row{size_++, start.line, text};
     if (text.empty()) {
       if (!empty) empty = row;
@@ -113,7 +113,7 @@ Rows::Rows(const std::string& path, bool quotes, const std::function<void(const 
   starts_.shrink_to_fit();
 }
 
-void Rows::keep(const LineStart& start) {
+void Rows::add_start(const LineStart& start) {
   if (size_ % stride_ != 0) return;
   if (starts_.size() == kMostStarts) {
     for (size_t i = 0; i < starts_.size() / 2; ++i) starts_[i] = starts_[2 * i];

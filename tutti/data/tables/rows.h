@@ -45,7 +45,7 @@ class Rows {
     uint64_t offset;
     int64_t line;
   };
-  void keep(const LineStart& start);
+  void add_start(const LineStart& start);
   [[noreturn]] void fail_changed(int64_t row) const;
 
   const FileReader file_;

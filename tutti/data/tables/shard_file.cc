@@ -21,7 +21,7 @@ void KeptRows::copy(int64_t row, std::span<CellBuffer> to) const {
   }
 }
 
-void KeptRows::keep(int64_t row, std::span<const CellBuffer> from, int64_t at) {
+void KeptRows::cache_row(int64_t row, std::span<const CellBuffer> from, int64_t at) {
   uint8_t expected = kNone;
   std::atomic<uint8_t>& state = states_[static_cast<size_t>(row)];
   if (!state.compare_exchange_strong(expected, kBeingWritten)) return;
@@ -57,7 +57,7 @@ void ShardFile::read(int64_t begin, int64_t end, std::span<CellBuffer> to, std::
     while (missing < end && !kept->has(missing)) ++missing;
     const int64_t first = to.front().rows();
     if (missing > row) table->read(row, missing, to, scratch);
-    for (int64_t read = row; read < missing; ++read) kept->keep(read, to, first + read - row);
+    for (int64_t read = row; read < missing; ++read) kept->cache_row(read, to, first + read - row);
     for (row = missing; row < end && kept->has(row); ++row) kept->copy(row, to);
   }
 }

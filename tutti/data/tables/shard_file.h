@@ -30,7 +30,7 @@ class KeptRows {
   // Appends a cached row to the buffers.
   void copy(int64_t row, std::span<CellBuffer> to) const;
   // Caches the row that was appended as number `at`.
-  void keep(int64_t row, std::span<const CellBuffer> from, int64_t at);
+  void cache_row(int64_t row, std::span<const CellBuffer> from, int64_t at);
 
  private:
   enum : uint8_t { kNone, kBeingWritten, kThere };

@@ -83,7 +83,7 @@ Json kept_facts(const std::string& path, const Json& fingerprint) {
   return {{"of", fingerprint}};
 }
 
-void keep(const std::string& path, const Json& facts) {
+void save_facts(const std::string& path, const Json& facts) {
   try {
     replace_file(kept_at(path), facts.dump() + "\n");
   } catch (const std::exception&) {
@@ -209,7 +209,7 @@ TableOutline outline_of(const std::string& path, const TextFormat& format) {
   if (auto outline = outline_in(facts)) return *std::move(outline);
   const std::unique_ptr<Table> table = open_table(path, format, {});
   note(facts, *table);
-  keep(path, facts);
+  save_facts(path, facts);
   return {table->size(), table->id_column(), table->columns()};
 }
 
@@ -229,7 +229,7 @@ TableStatistics statistics_of(const std::string& path, const TextFormat& format,
     known[table->views().front().columns[i]] = statistics.columns[i];
   if (!facts.contains("statistics") || !facts["statistics"].is_object()) facts["statistics"] = Json::object();
   facts["statistics"][type] = to_json(known);
-  keep(path, facts);
+  save_facts(path, facts);
   return statistics;
 }
 

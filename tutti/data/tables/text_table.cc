@@ -14,7 +14,7 @@ TextTable::TextTable(const std::string& path, const TextFormat& format, const st
     : Table(path, views), format_(format), bad_(bad) {
   if (std::string_view("0123456789+-.eE\"\r\n").find(format.separator) != std::string_view::npos)
     fail(ErrorKind::InvalidArgument, "{}: '{}' cannot be the separator of a table", path, format.separator);
-  rows_.emplace(path, format.quotes, [this](const Rows::Row& row) { take_row(row); });
+  rows_.emplace(path, format.quotes, [this](const Rows::Row& row) { handle_row(row); });
   if (!reader_)
     fail(ErrorKind::DataLoss, "{}: the file is empty; expected {}", path,
          format.header ? "a row with the columns' names" : "rows");
@@ -30,7 +30,7 @@ void TextTable::fail_twice(const IdIndex::Twice& rows) const {
        shown(id_in(row)), first_line);
 }
 
-void TextTable::take_row(const Rows::Row& row) {
+void TextTable::handle_row(const Rows::Row& row) {
   if (!reader_) {
     read_header(row);
     if (format_.header) return;

@@ -32,7 +32,7 @@ class TextTable final : public Table {
 
  private:
   void read_header(const Rows::Row& row);
-  void take_row(const Rows::Row& row);
+  void handle_row(const Rows::Row& row);
   bool is_good(const Rows::Row& row);
   std::string id_in(const Rows::Row& row) const;
   std::string require_id(const Rows::Row& row) const;
