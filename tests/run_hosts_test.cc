@@ -565,6 +565,7 @@ TEST_F(RunHosts, nodes_that_do_not_belong_together_are_told_so) {
   EXPECT_THAT(restarted.err(), HasSubstr("the same --nnodes, --ps, --evaluator, --restarts and PROGRAM"));
   RunningProgram& late = start_node(3, 0, {.flags = {"--start-timeout", "0.1"}});
   EXPECT_EQ(late.wait(), 13);
+  EXPECT_THAT(late.err(), HasSubstr("give each launcher its own --node-rank"));
   RunningProgram& second = start_node(2, 1, {});
   EXPECT_EQ(first.wait(), 0) << first.err();
   EXPECT_EQ(second.wait(), 0) << second.err();

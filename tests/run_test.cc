@@ -61,8 +61,8 @@ TEST_F(Run, gives_tasks_ports_of_the_range) {
 
 TEST_F(Run, says_that_a_range_of_ports_is_too_small_or_none) {
   const auto small = run({"-n", "2", "--ports", std::to_string(HeldPorts(1).numbers().at(0))}, "echo never");
-  EXPECT_EQ(small.exit_code, 13);
-  EXPECT_THAT(small.err, HasSubstr("give a larger range"));
+  EXPECT_EQ(small.exit_code, 2);
+  EXPECT_THAT(small.err, HasSubstr("is too small for 2 tasks"));
   EXPECT_EQ(small.out, "");
   const auto none = run({"-n", "2", "--ports", "2300-2222"}, "echo never");
   EXPECT_EQ(none.exit_code, 2);

@@ -28,6 +28,7 @@ using Clock = std::chrono::steady_clock;
 
 // The pause between two reads of the board, or attempts to connect to it.
 constexpr milliseconds kPause{50};
+constexpr milliseconds kBetweenReports{10000};
 // The time for one attempt to connect. Signals wait for its end.
 constexpr milliseconds kAttempt{1000};
 // The time that the other launchers have to read the answer and to disconnect.
@@ -77,6 +78,7 @@ class Participant {
   const std::string& name(size_t host) const { return meeting_.hosts.at(host); }
   std::optional<int> pause() { return await_signal(signals_, std::min(deadline_, Clock::now() + kPause)); }
   bool is_late() const { return Clock::now() >= deadline_; }
+  void report_wait(const std::string& what);
   comm::ServedRendezvous serve();
   void take_notice(comm::Rendezvous& table);
   std::shared_ptr<comm::Rendezvous> try_to_find();
@@ -84,7 +86,7 @@ class Participant {
   void require_to_fit(comm::Rendezvous& table);
   MeetingResult result_in(const std::string& answer);
   std::string missing(comm::Rendezvous& table) const;
-  [[noreturn]] void fail_late(const std::string& missing, const std::string& more = "");
+  [[noreturn]] void fail_late(const std::string& missing);
 
   const Meeting& meeting_;
   const MeetingOptions& options_;
@@ -92,6 +94,7 @@ class Participant {
   const Log& log_;
   const std::string word_;  // this launcher's entry on the board, with a unique id
   const Clock::time_point deadline_ = Clock::now() + options_.timeout;
+  Clock::time_point next_report_ = Clock::now() + kBetweenReports;
 
   std::set<size_t> noticed_ = {};  // the hosts that have come
   std::string refused_;            // the value of kRefused that was reported
@@ -114,7 +117,19 @@ comm::ServedRendezvous Participant::serve() {
                                },
                            .farewell = kFarewell};
   serve.host = is_loopback(address.host) ? address.host : "";
-  return comm::serve_tcp_rendezvous(serve);
+  try {
+    return comm::serve_tcp_rendezvous(serve);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::Overloaded) throw;
+    fail(error.kind(), "{}. If another launcher of this job has the port, {}", error.what(),
+         meeting_.if_index_is_taken);
+  }
+}
+
+void Participant::report_wait(const std::string& what) {
+  if (Clock::now() < next_report_) return;
+  log_.info("waits for {}", what);
+  next_report_ = Clock::now() + kBetweenReports;
 }
 
 MeetingResult Participant::host() {
@@ -126,9 +141,9 @@ MeetingResult Participant::host() {
     if (is_late()) {
       const std::string who = missing(table);
       table.set(kAnswer, Json{{"missing", who}}.dump());
-      const std::lock_guard lock(mutex_);
-      fail_late(who, stranger_);
+      fail_late(who);
     }
+    report_wait(missing(table));
     if (const auto signal = pause()) {
       table.set(kAnswer, "");
       return {.signal = signal};
@@ -179,6 +194,7 @@ MeetingResult Participant::visit() {
       if (failed_ || !may_come_again) throw;
       trouble_ = "it answered, but then disconnected";
     }
+    report_wait(fmt::format("{} at {} ({})", name(0), meeting_.address, trouble_));
     if (const auto signal = pause()) return {.signal = signal};
   }
   fail(ErrorKind::Timeout,
@@ -214,6 +230,7 @@ std::optional<MeetingResult> Participant::take_part(comm::Rendezvous& table) {
     if (answer && answer->empty()) return std::nullopt;
     if (answer) return result_in(*answer);
     if (is_late()) fail_late(missing(table));
+    report_wait(missing(table));
     if (const auto signal = pause()) return MeetingResult{.signal = signal};
   }
 }
@@ -256,12 +273,15 @@ std::string Participant::missing(comm::Rendezvous& table) const {
   return fmt::format("{}{}", fmt::join(names, ", "), more > 0 ? fmt::format(" and {} more", more) : "");
 }
 
-void Participant::fail_late(const std::string& missing, const std::string& more) {
+void Participant::fail_late(const std::string& missing) {
   failed_ = true;
+  const std::lock_guard lock(mutex_);
+  const std::string refused =
+      refused_.empty() ? stranger_ : fmt::format("; refused was the launcher at {}", refused_);
   fail(ErrorKind::Timeout,
        "tutti run: after {:g} s not all launchers have connected to {}; missing: {}. Start tutti run there "
        "too, or raise --start-timeout{}",
-       seconds(options_.timeout), meeting_.address, missing, more);
+       seconds(options_.timeout), meeting_.address, missing, refused);
 }
 
 }  // namespace

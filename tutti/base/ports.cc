@@ -97,6 +97,9 @@ PortRange parse_port_range(std::string_view text) {
 }
 
 HeldPorts::HeldPorts(int count, const std::optional<PortRange>& range) {
+  if (range && range->last - range->first + 1 < count)
+    fail(ErrorKind::InvalidArgument, "the range of ports {}-{} is too small for {} tasks", range->first,
+         range->last, count);
   std::mt19937 random(std::random_device{}());
   for (int i = 0; i < count; ++i) {
     BoundPort bound = range ? bind_in(*range, random) : bind_quiet(random);

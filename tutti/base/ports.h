@@ -23,7 +23,7 @@ class HeldPorts {
  public:
   HeldPorts() = default;
   // Takes the ports from this range; nullopt: if possible from outside the system's range of ephemeral ports.
-  // Throws Overloaded if fewer than `count` ports are free.
+  // Throws Overloaded if fewer than `count` ports are free, and InvalidArgument if the range has fewer.
   explicit HeldPorts(int count, const std::optional<PortRange>& range = std::nullopt);
 
   const std::vector<int>& numbers() const { return numbers_; }
