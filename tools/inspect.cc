@@ -72,7 +72,7 @@ int inspect_file(const std::string& path) {
 }
 
 // Shows the newest checkpoint that is not damaged. Damaged checkpoints are named, and the exit code is then
-// that of DataLoss.
+// the code of DataLoss.
 int inspect_logdir(const std::string& logdir) {
   const store::CheckpointDir directory(logdir);
   const store::CheckpointDir::Loaded loaded = directory.load_latest();

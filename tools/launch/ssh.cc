@@ -129,7 +129,7 @@ class StartingHost {
     if (at_end && !text.empty()) text += '\n';
     while (const auto taken = take_line(text)) {
       const std::string& line = *taken;
-      // The shell of the other host may print something of its own before.
+      // The shell of the other host may print other lines before.
       if (auto ready = read_ready(line)) ready_ = std::move(ready);
       const std::string words = line.substr(0, line.find_last_not_of(" \r\t") + 1);
       if (!words.empty()) last_line_ = harmless(words, kLongestQuoteOfShell);
