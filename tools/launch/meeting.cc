@@ -98,7 +98,7 @@ class Participant {
   std::string trouble_;            // why the last attempt to connect to the board has failed
   bool failed_ = false;            // for good
   std::mutex mutex_;
-  std::string stranger_;  // the last client that was not a launcher; guarded by mutex_
+  std::string unknown_client_;  // the last client that was not a launcher; guarded by mutex_
 };
 
 comm::ServedRendezvous Participant::serve() {
@@ -110,7 +110,7 @@ comm::ServedRendezvous Participant::serve() {
                                [this](const std::string& text) {
                                  log_.warning("{}", text);
                                  const std::lock_guard lock(mutex_);
-                                 stranger_ = "; " + text;
+                                 unknown_client_ = "; " + text;
                                },
                            .farewell = kFarewell};
   serve.hosts = is_loopback(address.host) ? std::vector{address.host} : std::vector<std::string>();
@@ -127,7 +127,7 @@ MeetingResult Participant::host() {
       const std::string who = missing(table);
       table.set(kAnswer, Json{{"missing", who}}.dump());
       const std::lock_guard lock(mutex_);
-      fail_late(who, stranger_);
+      fail_late(who, unknown_client_);
     }
     if (const auto signal = pause()) {
       table.set(kAnswer, "");

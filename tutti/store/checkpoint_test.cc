@@ -119,7 +119,7 @@ TEST(Checkpoint, may_be_without_optimizer_and_state) {
   EXPECT_TRUE(directory.load(0).optimizer.empty());
 }
 
-TEST(Checkpoint, holds_what_the_design_promises) {
+TEST(Checkpoint, has_the_documented_files) {
   const TestFolder folder;
   CheckpointDir(folder.path()).save(checkpoint_of(7));
   EXPECT_EQ(names_in(folder.path()), (std::set<std::string>{"ckpt-7", "latest"}));
