@@ -1,4 +1,4 @@
-// Compares sharded embeddings with those of PyTorch, written by hand, and of TorchRec: lookups and steps of
+// Compares sharded embeddings with hand-written ones in PyTorch and with TorchRec: lookups and steps of
 // the tables alone, and training a click model. Alternates between all sides in one run. Prints Markdown.
 //   bench_embedding                    all sides
 //   bench_embedding clicks [FLAG...]   trains the click model, as every program of Tutti
@@ -67,7 +67,7 @@ torch::Tensor click_loss(ClickNet& net, const tutti::Batch& batch) {
                                                  batch["click"]);
 }
 
-// Prints the examples per second of all workers, without those of the first steps.
+// Prints the examples per second of all workers, without the first steps.
 class Speed final : public tutti::Hook {
  public:
   void after_step(tutti::Training& training, const tutti::StepResult&) override {

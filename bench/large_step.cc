@@ -41,7 +41,7 @@ constexpr int kWorkers = 40;
 constexpr int64_t kParameters = 125'000'000;
 constexpr std::chrono::minutes kLongEnough{10};
 
-// The server in a process of its own.
+// The server, in a separate process.
 class ServerProcess {
  public:
   explicit ServerProcess(const std::string& self) {

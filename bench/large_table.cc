@@ -26,7 +26,7 @@ constexpr int kColumns = 210;
 constexpr int64_t kBatch = 100;
 constexpr int64_t kBatches = 2000;
 
-// All IDs are different; the numbers repeat those of a few thousand rows.
+// All IDs are different; the numbers of a few thousand rows are repeated.
 void write_table(const std::string& file, double bytes) {
   constexpr int kRows = 4096;
   std::mt19937_64 random(1);

@@ -85,24 +85,25 @@ void add_flags(tutti::FlagSet& set, Arguments& a) {
     set.above(name, 0);
   };
   set.group("The cluster");
-  add_positive("--latency-us", a.latency_us, "of a message between hosts, in microseconds");
-  add_positive("--gbit", a.gbit, "of a host's link, in gigabits a second");
+  add_positive("--latency-us", a.latency_us, "latency of a message between hosts, in microseconds");
+  add_positive("--gbit", a.gbit, "bandwidth of a host's link, in gigabits per second");
   add_positive("--message-us", a.message_us,
-               "of work to send one of several messages at once, in microseconds");
-  add_positive("--step-ms", a.step_ms, "of one worker alone, in milliseconds");
-  add_positive("--backward", a.backward, "the share of it that is the backward pass");
-  add_positive("--gradient-mb", a.gradient_mb, "of all gradients, in 10^6 bytes");
-  add_positive("--bucket-mb", a.bucket_mb, "that are exchanged as one");
-  set.add("--jitter", a.jitter, "standard deviation of a worker's step, as a share of it");
+               "time to send one of several concurrent messages, in microseconds");
+  add_positive("--step-ms", a.step_ms, "time of a step of one worker alone, in milliseconds");
+  add_positive("--backward", a.backward, "share of the step for the backward pass");
+  add_positive("--gradient-mb", a.gradient_mb, "size of all gradients, in 10^6 bytes");
+  add_positive("--bucket-mb", a.bucket_mb,
+               "size of the gradients that are exchanged together, in 10^6 bytes");
+  set.add("--jitter", a.jitter, "standard deviation of the time of a worker's step, as a share of the step");
   set.at_least("--jitter", 0);
-  set.add("--ranks-per-host", a.ranks_per_host, "workers of a host, a device each");
+  set.add("--ranks-per-host", a.ranks_per_host, "workers on a host, each with a device");
   set.at_least("--ranks-per-host", 1);
-  add_positive("--memory-us", a.memory_us, "for looking at one other rank of the host, in microseconds");
-  add_positive("--memory-gb", a.memory_gb, "that a rank moves in memory, in 10^9 bytes a second");
+  add_positive("--memory-us", a.memory_us, "time to check one other rank of the host, in microseconds");
+  add_positive("--memory-gb", a.memory_gb, "bandwidth of a rank in memory, in 10^9 bytes per second");
   set.group("The runs on this machine");
-  set.add("--rounds", a.rounds, "times everything is measured, in turn");
+  set.add("--rounds", a.rounds, "number of rounds in which everything is measured");
   set.at_least("--rounds", 1);
-  set.add("--steps", a.steps, "of each training");
+  set.add("--steps", a.steps, "number of steps of each training");
   set.at_least("--steps", 1);
   set.add("--batch", a.batch, "examples of a worker and step");
   set.at_least("--batch", 1);
@@ -462,7 +463,8 @@ void tell(const Arguments& arguments, const Measured& measured, const Model& mod
 int main(int argc, char** argv) {
   try {
     Arguments arguments;
-    tutti::FlagSet flags("Fits a cost model to training on this machine, and foretells a cluster.");
+    tutti::FlagSet flags(
+        "Fits a cost model to training on this machine, and predicts the speed of a cluster.");
     add_flags(flags, arguments);
     // Environment variables for training are meant for the programs that this one starts.
     if (const auto text = flags.parse(argc, argv, tutti::Environment())) {

@@ -125,7 +125,7 @@ int export_command(const std::vector<std::string>& arguments, const Environment&
     fail(
         ErrorKind::InvalidArgument,
         "{} ended well but exported nothing to {}: it must be a program of tutti::run() that trains a model, "
-        "or that exports what it has when it is given --export",
+        "or that exports its model when it is given --export",
         program, out);
   return code;
 }

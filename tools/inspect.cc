@@ -41,7 +41,7 @@ void print_checkpoint(const std::string& folder, const store::Checkpoint& checkp
     fmt::print("  {}: {}, checksum {:08x} is correct\n", file.name, human_bytes(file.bytes), file.checksum);
   }
   if (manifest.base)
-    fmt::print("  goes with ckpt-{} beside it, from which it has the {} that have not changed since\n",
+    fmt::print("  needs ckpt-{} beside it, which has the {} that have not changed since\n",
                manifest.base->step, fmt::join(manifest.base->parts, ", "));
   print_state(checkpoint.state);
   print_tensors("weights", checkpoint.weights);
@@ -72,7 +72,7 @@ int inspect_file(const std::string& path) {
 }
 
 // Shows the newest checkpoint that is not damaged. Damaged checkpoints are named, and the exit code is then
-// that of DataLoss.
+// the code of DataLoss.
 int inspect_logdir(const std::string& logdir) {
   const store::CheckpointDir directory(logdir);
   const store::CheckpointDir::Loaded loaded = directory.load_latest();

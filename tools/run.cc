@@ -54,7 +54,7 @@ void add_options(CLI::App& app, RunOptions& options) {
          "(default: 0)")
       ->check(CLI::Range(0, kMostWorkersOfAHost));
   app.add_flag("--evaluator", options.launch.evaluator,
-               "Start one more process, which evaluates the checkpoints of the training while it goes on");
+               "Start one more process, which evaluates the checkpoints during the training");
   app.add_option(
       "-H,--hosts", options.hosts,
       "Hosts and the number of workers on each, HOST:SLOTS,HOST:SLOTS,...; they are reached by ssh");
@@ -94,7 +94,7 @@ void add_options(CLI::App& app, RunOptions& options) {
       });
   app.add_flag("--insecure", options.launch.insecure,
                "With --nnodes or TF_CONFIG: meet the other hosts even without a secret (TUTTI_SECRET); "
-               "handed on to the tasks "
+               "passed on to the tasks "
                "as TUTTI_INSECURE");
   app.prefix_command();  // `--` may be left out if PROGRAM does not begin with '-'
 }

@@ -30,7 +30,7 @@ constexpr const char* kAboutServe =
     "  tutti serve --cluster_spec 'master|h:2222,worker|h:2223' --job_name worker --task_index 0 "
     "--allow-programs";
 constexpr const char* kAboutStop =
-    "Stops all servers of a cluster at once, or those of one job, or a single task. Values that have not "
+    "Stops all servers of a cluster at once, or all tasks of one job, or a single task. Values that have not "
     "been saved are lost.\n"
     "  tutti stop --cluster_spec 'ps|h:2222,worker|h:2223;h:2224'\n"
     "  tutti stop --cluster_spec 'master|h:2222,worker|h:2223' --job_name worker";

@@ -16,10 +16,10 @@ namespace {
 constexpr const char* kAboutSweep =
     "Runs PROGRAM with all combinations of some flags' values, several runs at a time, and prints a table, "
     "the best\n"
-    "run first. PROGRAM is one that calls tutti::run, or tutti run with its arguments.\n"
+    "run first. PROGRAM is a program that calls tutti::run, or tutti run with such a program.\n"
     "  tutti sweep --logdir DIR --set NAME=VALUE,VALUE,... [--set ...] -- PROGRAM [ARGUMENTS...]\n"
     "  tutti sweep --logdir DIR --set rate=1e-5..1e-2 --random N -- PROGRAM [ARGUMENTS...]\n"
-    "If it is stopped or killed, the same command goes on.";
+    "If the sweep is stopped or killed, the same command continues it.";
 
 struct SweepArguments {
   SweepOptions sweep;
@@ -38,20 +38,20 @@ void add_options(CLI::App& app, SweepArguments& arguments) {
                  "may be repeated")
       ->allow_extra_args(false);
   app.add_option("--random", arguments.random,
-                 "Draw so many combinations; from a range the logarithm of the value is drawn uniformly")
+                 "Draw this number of combinations; from a range, values are drawn log-uniformly")
       ->check(CLI::Range(size_t{1}, kMostRuns));
   app.add_option("--seed", arguments.seed, "The seed of --random (default: 1)");
   app.add_option("--by", arguments.by,
                  "The value of the report that decides, METRIC:max or METRIC:min (default: loss:min)");
   app.add_flag("--halving", arguments.sweep.halving,
-               "Stop the worse half of the runs early, again and again, each time after twice as many steps");
+               "Stop the worse half of the runs early, repeatedly, each time after twice as many steps");
   app.add_option("--min-steps", arguments.sweep.least_steps,
                  "With --halving: no run is stopped before this step (default: 1)")
       ->check(CLI::Range(int64_t{1}, int64_t{1'000'000'000'000}));
   app.add_option(
          "-n,--slots", arguments.sweep.slots,
          "Number of runs at the same time (default: one per visible GPU, or per core without GPUs, but "
-         "not more than there are runs)")
+         "not more than the number of runs)")
       ->check(CLI::Range(1, 4096));
   app.add_option("--restarts", arguments.sweep.restarts,
                  "How many times a run is restarted after it was killed or has lost a task (default: 3)")

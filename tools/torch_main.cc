@@ -13,7 +13,7 @@ int dispatch(const std::vector<std::string>& arguments) {
   const std::string name = arguments.empty() ? "" : arguments.front();
   const std::vector<std::string> rest(arguments.begin() + (arguments.empty() ? 0 : 1), arguments.end());
   const Environment environment = Environment::of_process();
-  // A program that does not call tutti::run() starts this one to check what it has exported.
+  // A program that does not call tutti::run() starts this one to check a model that it has exported.
   if (const auto code = answer_export_check(environment)) return *code;
   if (name == "inspect") return inspect_command(rest, environment);
   if (name == "doctor") return doctor_command(rest, environment);

@@ -31,7 +31,7 @@ void train(const std::string& folder, int64_t steps, const std::string& strategy
   config.training.lanes = 4;  // so that the bits do not depend on the number of workers
   config.compute.threads = 1;
   config.output.log_level = "warning";
-  const tutti::Context ctx(config);  // finds this process among those of its launcher
+  const tutti::Context ctx(config);  // finds out which task of the launcher this process is
   if (tutti::is_server_job(ctx.task().job)) return tutti::serve(ctx);
   const tutti::data::Feed feed = points();
   // With four workers, the ranks 0 and 2 train the narrow model, 1 and 3 the wide one.

@@ -47,7 +47,7 @@ void serve_back_half(tutti::Context& ctx, const tutti::OptimizerOptions& sgd) {
   server.join();
 }
 
-// Makes the steps of the back half together with those of the front half.
+// Makes the steps of the back half together with the steps of the front half.
 class StepsOfBack final : public tutti::Hook {
  public:
   explicit StepsOfBack(const tutti::RemoteModule& back) : back_(back) {}

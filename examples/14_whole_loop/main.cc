@@ -64,7 +64,7 @@ int main(int argc, char** argv) {
       for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
         sampler.examples(loop.batch(), lane, examples);
         const tutti::Batch batch = train.read(examples).to(ctx.device());
-        opt.zero_grad();  // from here on, random numbers and --precision are those of the lane
+        opt.zero_grad();  // from here on, random numbers and --precision are set for the lane
         const tutti::LossOutput output = loss_of(*net, batch);
         loop.observe(lane, batch, output);  // for --nan-guard and the accuracy of the batch
         opt.backward(output.loss, batch.size());

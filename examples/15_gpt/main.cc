@@ -1,4 +1,4 @@
-// Trains a small GPT on sentences, exports it for texts of any length, and lets it write. See README.md in
+// Trains a small GPT on sentences, exports it for texts of any length, and generates text. See README.md in
 // this folder.
 #include <tutti/tutti.h>
 

@@ -11,7 +11,7 @@
 // The common parts of benchmarks with several tasks.
 namespace tutti::bench {
 
-// The options common to all benchmarks. Each benchmark adds its own.
+// The options common to all benchmarks. Each benchmark adds further options.
 struct Request {
   std::string sizes = {};
   double seconds = 0.2;

@@ -34,7 +34,7 @@ TEST(Cores, are_shared_out_without_gap_or_overlap) {
   }
 }
 
-TEST(Cores, nobody_is_pinned_where_there_are_more_workers) {
+TEST(Cores, workers_are_not_pinned_if_there_are_more_workers_than_cores) {
   EXPECT_THAT(share_of({0, 1}, 0, 3), IsEmpty());
   EXPECT_THAT(share_of({}, 0, 1), IsEmpty());
 }

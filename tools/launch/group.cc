@@ -27,7 +27,7 @@ constexpr milliseconds kMoment{10};
 // tasks.
 constexpr milliseconds kHostTime{10'000};
 
-// TF_CONFIG may put the chief into a job of its own.
+// TF_CONFIG may put the chief into a separate job.
 bool is_chief(const TaskPlan& task) {
   if (task.role != TaskRole::Worker) return false;
   return task.name == "worker/0" || task.name == "chief/0" || task.name == "master/0";

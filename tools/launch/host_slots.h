@@ -25,7 +25,7 @@ std::vector<HostSlots> parse_hosts(std::string_view text);
 // each; 0 workers: all slots. Throws InvalidArgument if there are fewer slots.
 std::vector<HostSlots> fill_slots(const std::vector<HostSlots>& hosts, int workers);
 
-// Returns true if the name or address is that of the machine on which this process runs.
+// Returns true if the name or address belongs to the machine on which this process runs.
 bool is_this_host(const std::string& host);
 
 // The variables of `-x`: NAME, whose value is taken from this environment, or NAME=VALUE.
@@ -38,7 +38,8 @@ struct ForwardedVariables {
 inline constexpr const char* kRshVariable = "TUTTI_RSH";
 
 // Leaves out kRshVariable. Throws InvalidArgument if a name is not a valid variable name or is given twice,
-// if NAME is not set here, or if the variable says which task a process is: each process has its own.
+// if NAME is not set here, or if the variable says which task a process is, since it differs between
+// processes.
 ForwardedVariables forward_variables(const std::vector<std::string>& words, const Environment& environment);
 
 // Returns the environment without the variables that say which task a process is. A launcher above this one

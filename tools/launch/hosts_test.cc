@@ -66,7 +66,7 @@ TEST(JobHosts, the_chiefs_other_workers_come_next_in_rank) {
   EXPECT_EQ(alone->spread({2}).cluster.to_string(), "master|m:1,worker|m:2");
 }
 
-TEST(JobHosts, ports_that_somebody_has_are_passed_over) {
+TEST(JobHosts, skips_ports_of_other_tasks) {
   const auto one_machine = hosts_from(R"({"worker": ["h:1", "h:2", "H:3"], "ps": ["h:5"]})", "worker", 0);
   EXPECT_EQ(spread(*one_machine, {2, 2, 1, 1}), "worker|h:1;h:4;h:2;h:6;H:3,ps|h:5");
 }

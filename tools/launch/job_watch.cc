@@ -86,7 +86,7 @@ std::vector<ProcessState> JobWatch::seen(const std::vector<pid_t>& but) const {
   return living;
 }
 
-// Kills processes one by one as well: host launchers are in groups of their own.
+// Kills processes one by one as well: host launchers are in separate groups.
 void JobWatch::kill_all(const std::vector<pid_t>& but) const {
   if (group_) group_->kill_all();
   for (const ProcessState& process : living(but)) send_signal(process, SIGKILL);

@@ -19,7 +19,7 @@ namespace tutti {
 // them. Not thread-safe.
 class JobWatch {
  public:
-  // Children that this process has already do not belong to the job. The arguments are those of Guardian.
+  // Children that this process has already do not belong to the job. For the arguments, see Guardian.
   explicit JobWatch(int keep = -1, std::vector<std::string> guardian = {});
   // Ends the guardian, unless there are still processes in the control group: then the guardian kills them as
   // soon as they can be killed, and removes the group.

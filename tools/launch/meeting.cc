@@ -101,7 +101,7 @@ class Participant {
   std::string trouble_;            // why the last attempt to connect to the board has failed
   bool failed_ = false;            // for good
   std::mutex mutex_;
-  std::string stranger_;  // the last client that was not a launcher; guarded by mutex_
+  std::string unknown_client_;  // the last client that was not a launcher; guarded by mutex_
 };
 
 comm::ServedRendezvous Participant::serve() {
@@ -113,7 +113,7 @@ comm::ServedRendezvous Participant::serve() {
                                [this](const std::string& text) {
                                  log_.warning("{}", text);
                                  const std::lock_guard lock(mutex_);
-                                 stranger_ = "; " + text;
+                                 unknown_client_ = "; " + text;
                                },
                            .farewell = kFarewell};
   serve.host = is_loopback(address.host) ? address.host : "";
@@ -277,7 +277,7 @@ void Participant::fail_late(const std::string& missing) {
   failed_ = true;
   const std::lock_guard lock(mutex_);
   const std::string refused =
-      refused_.empty() ? stranger_ : fmt::format("; refused was the launcher at {}", refused_);
+      refused_.empty() ? unknown_client_ : fmt::format("; refused was the launcher at {}", refused_);
   fail(ErrorKind::Timeout,
        "tutti run: after {:g} s not all launchers have connected to {}; missing: {}. Start tutti run there "
        "too, or raise --start-timeout{}",

@@ -26,7 +26,7 @@ TaskPlan plan_of(const ClusterSpec& cluster, const Task& task, const std::string
            {kLaunchVariable, launch}}};
 }
 
-// Gives the task a GPU of its own. If there are more workers than GPUs, they are assigned in turn.
+// Gives the task a separate GPU. If there are more workers than GPUs, they are assigned in turn.
 void give_gpu(size_t index, const std::vector<std::string>& gpus, TaskPlan& task) {
   if (!gpus.empty()) task.variables["CUDA_VISIBLE_DEVICES"] = gpus[index % gpus.size()];
 }

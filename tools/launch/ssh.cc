@@ -129,7 +129,7 @@ class StartingHost {
     if (at_end && !text.empty()) text += '\n';
     while (const auto taken = take_line(text)) {
       const std::string& line = *taken;
-      // The shell of the other host may print something of its own before.
+      // The shell of the other host may print other lines before.
       if (auto ready = read_ready(line)) ready_ = std::move(ready);
       const std::string words = line.substr(0, line.find_last_not_of(" \r\t") + 1);
       if (!words.empty()) last_line_ = harmless(words, kLongestQuoteOfShell);
@@ -215,7 +215,7 @@ class HostsStarter {
       job.tasks = all.tasks[i];
       if (hosts_[i].send(to_line(job), signals_, signal_)) continue;
       if (signal_) return {};
-      fail(ErrorKind::PeerLost, "tutti run: host {}: its launcher was ready, but did not take its tasks",
+      fail(ErrorKind::PeerLost, "tutti run: host {}: its launcher was ready, but did not read its tasks",
            hosts_[i].name());
     }
     std::vector<StartedHost> started;
@@ -260,7 +260,7 @@ class HostsStarter {
   [[noreturn]] void explain(StartingHost& host) const {
     constexpr int kOfSsh = 255;
     const int code = host.exit_code();
-    const std::string quote = host.last_line().empty() ? "it said nothing" : host.last_line();
+    const std::string quote = host.last_line().empty() ? "it printed nothing" : host.last_line();
     std::string advice = fmt::format("its launcher did not start (exit code {})", code);
     if (code == kOfSsh && shell_.is_ssh()) {
       advice = fmt::format("{} could not connect; `{} {} true` must work without asking anything",

@@ -8,7 +8,7 @@
 namespace tutti::chart {
 
 // Charts as SVG. A drawing consists only of paths, circles and text, and loads nothing from elsewhere. All
-// colours can be read on white and on black, so the background stays that of the page.
+// colours can be read on white and on black, so the background of the page is kept.
 
 struct Point {
   double x = 0;

@@ -32,7 +32,7 @@ std::vector<std::string> letters_of(std::string_view text) {
   return letters;
 }
 
-// Letters of three bytes and more include those of East Asia, which are twice as wide as a digit.
+// Letters of three bytes and more include East Asian letters, which are twice as wide as a digit.
 double letter_width(const std::string& letter) {
   if (letter.size() > 2) return 2 * kLetter;
   if (letter.find_first_of("MWm@%") != std::string::npos) return 1.6 * kLetter;

@@ -107,7 +107,7 @@ struct NotedChart {
 
 class Charts {
  public:
-  NotedChart& called(const std::string& name, Rank rank, const Chart& like) {
+  NotedChart& chart_named(const std::string& name, Rank rank, const Chart& like) {
     const auto found = std::find_if(charts_.begin(), charts_.end(),
                                     [&](const NotedChart& c) { return c.rank == rank && c.name == name; });
     if (found != charts_.end()) return *found;
@@ -148,7 +148,7 @@ void add_scalars(const std::vector<PlottedRun>& runs, const PlotOptions& options
       const Measure& measure = measure_of(tag);
       const std::string name = tag.substr(measure.prefix.size());
       const chart::Axis values{.logarithmic = options.logarithmic_loss && name == "loss"};
-      charts.called(name, rank_of(name), {.x = steps, .y = values})
+      charts.chart_named(name, rank_of(name), {.x = steps, .y = values})
           .add_marked(runs[i].name, static_cast<int>(i), measure, points);
     }
   }
@@ -211,7 +211,7 @@ void add_curves(const std::vector<PlottedRun>& runs, Charts& charts) {
       const CountsAtStep& newest = steps.back();
       const auto add = [&](const char* kind, const Chart& like, const std::vector<Point>& points) {
         if (points.empty()) return;
-        charts.called(fmt::format("{}: {}", name, kind), Rank::ClassifierCurve, like)
+        charts.chart_named(fmt::format("{}: {}", name, kind), Rank::ClassifierCurve, like)
             .add(runs[i].name, static_cast<int>(i), measure, ascending(points),
                  fmt::format(", step {:g}", newest.step));
       };
@@ -232,7 +232,7 @@ void add_staleness(const std::vector<PlottedRun>& runs, Charts& charts) {
     for (const auto& [steps, updates] : staleness)
       points.push_back({static_cast<double>(steps), static_cast<double>(updates) / std::max(sum, 1.0)});
     charts
-        .called(
+        .chart_named(
             "staleness", Rank::Staleness,
             {.x = {.label = "steps since the parameters were read"}, .y = {.label = "share of the updates"}})
         .add(runs[i].name, static_cast<int>(i), kTraining, std::move(points));

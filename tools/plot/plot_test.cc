@@ -85,7 +85,7 @@ TEST(PlottedRun, ends_at_a_record_that_is_being_written_and_refuses_a_damaged_on
                [&] { add_events(store::frame_record("\xFF\xFF"), "events", run); });
 }
 
-TEST(PlottedRun, takes_a_report_for_what_event_files_do_not_have) {
+TEST(PlottedRun, reads_from_the_report_values_that_event_files_do_not_have) {
   const TestFolder folder;
   const std::string path = folder.path() + "/report.json";
   store::Report report;

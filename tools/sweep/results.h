@@ -36,7 +36,7 @@ enum class RunProcess {
   Interrupted,  // it has ended with its sweep, before the end of its stage
 };
 
-// A run of a sweep, and what is known of it.
+// A run of a sweep and its known results.
 struct SweepRun {
   std::string name;  // of its folder: "run-07"
   RunValues values;

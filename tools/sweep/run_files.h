@@ -10,7 +10,7 @@
 // Reading the files that the processes of a sweep have written.
 namespace tutti {
 
-// Returns the last lines of a log, each indented in a line of its own; "" if there are none.
+// Returns the last lines of a log, each indented and on a separate line; "" if there are none.
 std::string last_lines(const std::string& path);
 
 // Finds the output of --print-config, which begins and ends with a brace alone in its line. `tutti run` puts

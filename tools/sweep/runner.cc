@@ -271,7 +271,7 @@ void Sweep::start(size_t run, const Stage& stage) {
   };
   while (is_taken()) ++slot;
   make_directories(path_of(run));
-  // The report of an earlier process must not be taken for that of this one.
+  // The report of an earlier process must not be taken for the report of this process.
   std::filesystem::remove(path_of(run, "report.json"));
   std::vector<std::string> arguments = arguments_of(run);
   arguments.push_back("--logdir=" + path_of(run));
@@ -412,8 +412,8 @@ void Sweep::handle_stop(size_t number, const Stop& stop) {
 }
 
 // A metric may have no value for the predictions of one run; but if no run has it, its name is wrong.
-// Only the program knows its metrics, so the names are known with the first report, also that of an earlier
-// process.
+// Only the program knows its metrics, so the names are known with the first report, also a report of an
+// earlier process.
 void Sweep::require_value_in_reports() {
   std::set<std::string> known;
   std::string first;

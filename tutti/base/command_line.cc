@@ -28,7 +28,7 @@ std::string known_name(const std::vector<Flag>& flags, std::string_view argument
 }
 
 // Returns the arguments with the names of flags in their canonical spelling. An empty value after '=' becomes
-// an argument of its own, since CLI11 reads "--logdir=" as a flag whose value is in the next argument.
+// a separate argument, since CLI11 reads "--logdir=" as a flag whose value is in the next argument.
 std::vector<std::string> canonical_arguments(const std::vector<Flag>& flags, int argc,
                                              const char* const* argv) {
   std::vector<std::string> arguments;

@@ -171,7 +171,7 @@ void add_server_flags(FlagSet& set, RunConfig& config) {
   set.add("--insecure", config.security.insecure,
           "listen to other machines even without a secret, so that everybody there can take part in the job");
   set.add("--allow-programs", config.security.allow_programs,
-          "let a server without a program of its own run the programs (TorchScript) that callers send it");
+          "let a server that has no program run the programs (TorchScript) that callers send it");
   set.add("--start-timeout", config.network.start_timeout,
           "with servers or a master: seconds to wait until all tasks have started, in any order, before "
           "giving up and naming the missing ones; workers alone wait for --timeout");
@@ -203,7 +203,7 @@ void add_file_flags(FlagSet& set, RunConfig& config) {
       "--resume", config.checkpoints.resume, {"auto", "never", "must", "weights", "anyway"},
       "whether to continue from the newest checkpoint in --logdir: auto: if there is one; never: start from "
       "scratch; must: fail if there is none; weights: load its weights and start again at step 0; anyway: "
-      "like auto, even if settings or data differ from those of the run");
+      "like auto, even if settings or data are not the same as in the run");
   set.add("--checkpoint-every", config.checkpoints.every,
           "save a checkpoint after this many steps (500) or seconds (600s); 0: only at the end");
   set.require("--checkpoint-every", "a number of steps (500) or of seconds (600s)",
@@ -227,10 +227,9 @@ void add_file_flags(FlagSet& set, RunConfig& config) {
       "the steps 10 and 11");
   set.require("--profile-steps", "a step (10) or a range of steps (10..12)",
               [](const std::string& text) { return is_good(parse_step_interval, text); });
-  set.add(
-      "--timeline", config.output.timeline,
-      "file for a Chrome trace that shows how this worker spends its time; `tutti timeline` joins those of "
-      "all workers");
+  set.add("--timeline", config.output.timeline,
+          "file for a Chrome trace that shows how this worker spends its time; `tutti timeline` joins the "
+          "files of all workers");
   set.add("--report", config.output.report, "JSON file for speed, loss, metrics and the hash of the weights");
   add_log_flags(set, config);
   set.add("--config", config.config_file, "JSON file with values for any of these flags");

@@ -8,7 +8,7 @@
 
 namespace tutti {
 
-// A larger number of lanes is a mistake: every worker loops over its own lanes and would never finish.
+// A larger number of lanes is a mistake: every worker loops over its lanes and would never finish.
 inline constexpr int64_t kMostLanes = 1 << 20;
 
 // How a program trains, by topic. It can be filled in code, from flags (add_standard_flags()), or both. Each
@@ -20,7 +20,7 @@ struct RunConfig {
     int64_t batch = 32;    // examples per lane and step
     int64_t steps = 0;     // global steps; 0: as many as `epochs` says
     int64_t epochs = 0;    // 0 with steps 0: one epoch
-    // Ends this process after so many global steps of the run, which a later process continues with the bits
+    // Ends this process after this global step of the run, which a later process continues with the bits
     // of an uninterrupted run; 0: none
     int64_t stop_after = 0;
     bool drop_remainder =
@@ -54,7 +54,7 @@ struct RunConfig {
 
   // Connections between tasks.
   struct Network {
-    // "shm", "tcp", "mpi", "nccl", "shm+tcp", "shm+mpi"; auto: nccl if each worker has a GPU of its own,
+    // "shm", "tcp", "mpi", "nccl", "shm+tcp", "shm+mpi"; auto: nccl if each worker has a separate GPU,
     // else shm+tcp, or only the one of the two that is needed (--comm)
     std::string backend = "auto";
     double timeout = 60;         // the maximum seconds of any wait for another task

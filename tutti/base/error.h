@@ -12,7 +12,7 @@ namespace tutti {
 // The kinds are distinguished by what the caller can do next.
 enum class ErrorKind {
   InvalidArgument,  // change what was asked for
-  PeerLost,         // another task is gone: start it again, or go on without it
+  PeerLost,         // another task is gone: start it again, or continue without it
   Timeout,          // something did not arrive in time: find out which task is late, or wait longer
   DataLoss,         // bytes are missing or wrong: use another copy
   Overloaded,       // a resource ran out (disk, memory, ports): free some and try again

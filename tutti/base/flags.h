@@ -32,7 +32,7 @@ using FlagValues = std::vector<FlagValue>;
 // name. A value that cannot be parsed is an InvalidArgument that names the flag, the value, what is expected
 // and where the value came from. Every given value is checked, even if it is overridden.
 //   '-' and '_' are equivalent in every name: --log-level, --log_level, TUTTI_LOG_LEVEL, "log-level" in the
-//   file. The last value of a repeated flag wins, so that a script can append to somebody else's command
+//   file. The last value of a repeated flag wins, so that a script can append to an existing command
 //   line. The flag --config, if declared, names the file. TUTTI_CONFIG may name it too; the file itself may
 //   not. Variables that begin with TUTTI_TEST_ are reserved for Tutti's own tests and are ignored.
 // The bound variables must stay alive until parse() has returned.

@@ -13,7 +13,7 @@ std::string hash(std::string_view text) {
   return hash.hex();
 }
 
-// The values are those of FIPS 180-2, appendix B, and of the empty message.
+// The values are from FIPS 180-2, appendix B, and for the empty message.
 TEST(Sha256, gives_the_published_values) {
   EXPECT_EQ(hash(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
   EXPECT_EQ(hash("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");

@@ -7,7 +7,7 @@ namespace tutti {
 // The main() of all tests; test_main.cc calls it. In addition to the flags of GoogleTest there are two, which
 // the entries of ctest use (cmake/TuttiTests.cmake):
 //   --of=FILE,...   runs the tests of these sources, each of which must have at least one test
-//   --soak=none     runs no suite whose name contains Soak; --soak=only runs these alone
+//   --soak=none     runs no suite whose name contains Soak; --soak=only runs only these
 // A filter, such as the variable GTEST_FILTER, replaces both.
 int run_tests(int argc, char** argv);
 

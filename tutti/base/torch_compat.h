@@ -38,7 +38,7 @@ auto optimizer_state_key(Optimizer& optimizer, const torch::Tensor& parameter) {
   }
 }
 
-// Creates a node of our own in autograd's graph: a shared_ptr in older versions, later an intrusive_ptr.
+// Creates a node of a Tutti type in autograd's graph: a shared_ptr in older versions, later an intrusive_ptr.
 template <class Node, class... Args>
 auto make_node(Args&&... args) {
   using Pointer = std::decay_t<decltype(std::declval<const torch::Tensor&>().grad_fn())>;

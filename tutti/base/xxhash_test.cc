@@ -5,7 +5,7 @@
 namespace tutti::xxhash_test {
 namespace {
 
-// The values are those of LLVM's tests and of the empty text. Saved ids of categories depend on them.
+// The values are from LLVM's tests and for the empty text. Saved ids of categories depend on them.
 TEST(Xxh64, gives_the_published_values) {
   EXPECT_EQ(xxh64(""), 0xEF46DB3751D8E999);
   EXPECT_EQ(xxh64("foo"), 0x33bf00a859c4ba3f);

@@ -66,7 +66,7 @@ class Context {
   void require_worker() const;
 
   const RunConfig& config() const { return config_; }
-  // All flags of the program, including its own, with their values as text. The secret is hidden.
+  // All flags, standard flags and flags of the program, with their values as text. The secret is hidden.
   const FlagValues& flag_values() const { return flag_values_; }
   // Returns the flags that have to be the same on all tasks, one line each: "--batch 32".
   std::vector<std::string> shared_flags() const;

@@ -238,7 +238,7 @@ TEST(Context, names_the_devices_of_the_job_in_the_order_of_the_ranks) {
   EXPECT_EQ(context.local_devices().size(), 1U + static_cast<size_t>(context.num_gpus()));
 }
 
-// With --device auto, a host knows only its own GPUs.
+// With --device auto, a task knows only the GPUs of its host.
 TEST(Context, leaves_open_what_only_other_hosts_know) {
   const Context context(RunConfig(), identity("worker|a:1;b:1,ps|b:2", "worker", 0));
   EXPECT_THAT(names_of(context.devices()),

@@ -104,7 +104,7 @@ bool is_alike(const Column& a, const Column& b) {
   return std::equal(a.shape.begin(), a.shape.end() - 1, b.shape.begin(), b.shape.end() - 1);
 }
 
-// Copies without kernels, whose threads would compete with those of the training loop.
+// Copies without kernels, whose threads would compete with the threads of the training loop.
 void copy_rows(const torch::Tensor& from, const std::vector<int64_t>& positions, torch::Tensor& to) {
   const torch::Tensor rows = from.contiguous();
   if (positions.empty() || rows.nbytes() == 0) return;

@@ -99,7 +99,7 @@ FeedOptions options_for_all(const std::vector<Feed>& feeds) {
 // The number of examples that an epoch of the mixture has of each feed.
 std::vector<int64_t> counts_of(const std::vector<Feed>& feeds, const std::vector<double>& weights,
                                MixEnd end) {
-  // For each feed, the size of a mixture in which it is read once, in units of the weights.
+  // Returns for each feed the size of a mixture in which it is read once, in units of the weights.
   std::vector<double> epochs;
   for (size_t i = 0; i < feeds.size(); ++i)
     epochs.push_back(static_cast<double>(feeds[i].size()) / weights[i]);

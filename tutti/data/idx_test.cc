@@ -184,7 +184,7 @@ TEST_F(MnistFiles, cut_short_are_refused) {
   EXPECT_THAT(error(ErrorKind::DataLoss), HasSubstr("t10k-images.idx3-ubyte: the file is truncated"));
 }
 
-TEST(RealMnist, is_what_everybody_knows_it_to_be) {
+TEST(RealMnist, has_the_known_digits) {
   const std::string dir = Environment::of_process().get("TUTTI_TEST_MNIST").value_or("");
   if (!std::filesystem::exists(dir)) {
     GTEST_SKIP() << "NOT TESTED: there is no MNIST at TUTTI_TEST_MNIST=" << dir;

@@ -111,8 +111,8 @@ TableStatistics statistics_in_parts(int64_t examples,
 
 namespace {
 
-// Copies rows without index_select, which would start kernel threads that compete with those of the training
-// loop.
+// Copies rows without index_select, which would start kernel threads that compete with the threads of the
+// training loop.
 torch::Tensor copy_rows(const torch::Tensor& from, std::span<const int64_t> rows) {
   auto shape = from.sizes().vec();
   shape[0] = static_cast<int64_t>(rows.size());

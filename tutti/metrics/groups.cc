@@ -10,7 +10,7 @@
 #include "tutti/metrics/ranking.h"
 #include "tutti/metrics/running_mean.h"
 
-// Means over groups of examples, such as those of one user or one query.
+// Means over groups of examples, such as the examples of one user or one query.
 namespace tutti::metrics {
 namespace {
 

@@ -27,7 +27,7 @@ struct CurvePoint {
 };
 
 // A measure of predictions that is accumulated batch by batch, possibly on several workers: each worker
-// counts its own examples, and the counters are merged before the value is computed. Not thread-safe.
+// counts its examples, and the counters are merged before the value is computed. Not thread-safe.
 class Metric {
  public:
   virtual ~Metric() = default;

@@ -107,9 +107,9 @@ struct AucOptions {
 // probabilities. Labels are 0 or 1. A ROC curve needs examples of both classes, a PR curve positive ones.
 MetricPtr auc(const std::string& label, const AucOptions& options = {});
 
-// Returns the points of an auc() or an average_precision(), by ascending threshold: those of its thresholds
-// or, if the metric is exact, a point for each distinct score, after one at minus infinity. So the last point
-// has no predictions of class 1. The points include other workers' examples after an evaluation. Throws
+// Returns the points of an auc() or an average_precision(), by ascending threshold: one point for each
+// threshold or, if the metric is exact, for each distinct score, after one at minus infinity. So the last
+// point has no predictions of class 1. The points include other workers' examples after an evaluation. Throws
 // InvalidArgument for any other metric.
 std::vector<CurvePoint> curve_points(const Metric& metric);
 
@@ -152,7 +152,7 @@ enum class Gain { Linear, Exponential };
 
 struct NdcgOptions {
   std::string weights = {};
-  int64_t at = 0;  // only the first so many ranks of each group count; 0: all
+  int64_t at = 0;  // only this number of ranks of each group count; 0: all
   Gain gain = Gain::Linear;
   std::string name = {};
 };

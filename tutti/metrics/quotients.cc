@@ -99,8 +99,8 @@ class LogLoss final : public Metric, public ReadsColumns {
   const std::string& name() const override { return name_; }
   std::vector<std::string> columns() const override { return {label_, weights_}; }
 
-  // The logarithm is computed example by example, since those of vectorised kernels may differ in the last
-  // bit with the position in the batch.
+  // The logarithm is computed example by example, since logarithms of vectorised kernels may differ in the
+  // last bit with the position in the batch.
   void update(const torch::Tensor& prediction, const Batch& batch) override {
     const torch::NoGradGuard no_gradients;
     if (batch.size() == 0) return;

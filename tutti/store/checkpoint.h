@@ -33,7 +33,7 @@ struct Checkpoint {
   int64_t step = 0;                    // number of steps made
   std::vector<NamedTensor> weights;    // parameters and buffers: "conv1.weight", each once
   std::vector<NamedTensor> optimizer;  // slots: "exp_avg/conv1.weight"
-  // Further parts of the state, by name: "average", "random". Each is a file of its own.
+  // Further parts of the state, by name: "average", "random". Each is a separate file.
   std::map<std::string, std::vector<NamedTensor>> more = {};
   // Further names of weights. The files of the weights and of their average have the tensors under these
   // names, too, for other readers.

@@ -119,7 +119,7 @@ TEST(Checkpoint, may_be_without_optimizer_and_state) {
   EXPECT_TRUE(directory.load(0).optimizer.empty());
 }
 
-TEST(Checkpoint, holds_what_the_design_promises) {
+TEST(Checkpoint, has_the_documented_files) {
   const TestFolder folder;
   CheckpointDir(folder.path()).save(checkpoint_of(7));
   EXPECT_EQ(names_in(folder.path()), (std::set<std::string>{"ckpt-7", "latest"}));
@@ -217,8 +217,8 @@ TEST(Checkpoint, keeps_the_newest_only) {
   EXPECT_EQ(all.steps().size(), 8U);
 }
 
-// If a run starts from scratch in an old directory, its first checkpoint counts as newer than those of the
-// old run.
+// If a run starts from scratch in an old directory, its first checkpoint counts as newer than the
+// checkpoints of the old run.
 TEST(Checkpoint, newest_is_the_one_saved_last_even_with_a_lower_step) {
   const TestFolder folder;
   CheckpointDir directory(folder.path(), {.keep = 3});

@@ -142,7 +142,8 @@ TEST(Crash, kills_at_random_times_lose_no_finished_checkpoint) {
   }
 }
 
-// Runs `body` in a child with a small file system of its own at `path`, which ends with the child.
+// Runs `body` in a child with a small file system at `path`, which only the child sees and which ends with
+// it.
 void with_own_file_system(const std::string& path, const std::string& options,
                           const std::function<void()>& body) {
   const pid_t pid = fork_child([&] {

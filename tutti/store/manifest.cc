@@ -98,7 +98,7 @@ namespace fs = std::filesystem;
 ManifestFile write_part(const std::string& folder, const std::string& part,
                         const std::vector<NamedTensor>& tensors, int64_t step, const TiedNames& tied = {}) {
   const std::string name = fmt::format("{}.safetensors", part);
-  // "pt" tells other readers that the layout of the tensors is that of PyTorch.
+  // "pt" tells other readers that the tensors have PyTorch's layout.
   const WrittenFile written = write_safetensors(folder + "/" + name, tensors,
                                                 {{"format", "pt"}, {"step", std::to_string(step)}}, tied);
   return {.name = name, .part = part, .bytes = written.bytes, .checksum = written.checksum};

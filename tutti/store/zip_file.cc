@@ -46,8 +46,8 @@ std::array<uint32_t, 256> crc32_table() {
   return table;
 }
 
-// Replaces the values that did not fit into 32 bits by those of the wide extra field, which has them in this
-// order. Returns false if one is missing.
+// Replaces the values that did not fit into 32 bits by the values of the wide extra field, which has them in
+// this order. Returns false if one is missing.
 bool read_wide_field(std::string_view extra, std::array<uint64_t*, 3> values) {
   while (extra.size() >= 4) {
     const uint64_t id = number_at(extra, 0, 2);

@@ -98,7 +98,8 @@ Membership standing_in_slurm(const LauncherVariables& variables) {
 
 }  // namespace
 
-// The variables of a step are also set in shells that srun's parent has started; those of a task are not.
+// The variables of a step are also set in shells that srun's parent has started; the variables of a task are
+// not.
 bool is_slurm_task(const Environment& environment) {
   const LauncherVariables variables(environment, kSlurm);
   const auto step = variables.text(variables.first_set({"SLURM_STEP_ID", "SLURM_STEPID"}));

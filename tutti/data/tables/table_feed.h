@@ -14,7 +14,7 @@
 namespace tutti::data {
 
 // Returns the tables in a folder of shards as a feed. Every worker sees all examples, and reads the rows of
-// its own lanes: the examples of a lane at a step do not depend on the number of workers.
+// its lanes: the examples of a lane at a step do not depend on the number of workers.
 //   const Schema schema = {{"desc", {"descriptors.tsv"}}, {"targ", {"targets.tsv"}}};
 //   trainer.fit(tutti::data::table_feed(ctx.config().data.path, schema).shuffle());
 inline Feed table_feed(const std::string& root, const Schema& schema,
