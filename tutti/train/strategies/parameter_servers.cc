@@ -153,14 +153,14 @@ auto ParameterServers::until_nobody_is_lost(Body body) {
 }
 
 // If a server is lost during the start, waits for it and starts once more.
-Team::Start ParameterServers::start(Session& session, const std::vector<std::string>& plan) {
+Strategy::Start ParameterServers::start(Session& session, const std::vector<std::string>& plan) {
   at_work_ = true;
   if (!client_) make_client();
   mark_lost_writers();
   return until_nobody_is_lost([&] { return try_to_start(session, plan); });
 }
 
-Team::Start ParameterServers::try_to_start(Session& session, const std::vector<std::string>& plan) {
+Strategy::Start ParameterServers::try_to_start(Session& session, const std::vector<std::string>& plan) {
   std::vector<std::string> whole_plan = plan;
   whole_plan.push_back("strategy " + name_);
   whole_plan.push_back(fmt::format("{} workers", group_.world));
@@ -329,11 +329,9 @@ LaneSum& ParameterServers::begin_step(int64_t step, const Wishes& wishes) {
   return steps_->begin_step(step, wishes);
 }
 
-void ParameterServers::require_same_fit(const MakePlan& make) {
+void ParameterServers::require_same(const std::vector<std::string>& plan) {
   ++fit_calls_;
   shares_ = 0;
-  if (group_.world == 1) return;
-  const std::vector<std::string> plan = make();
   unless_lost([&] { client_->agree(plan.front(), plan); });
 }
 
@@ -467,7 +465,7 @@ void ParameterServers::say_stopped() {
   });
 }
 
-void ParameterServers::finish_fit(Progress& progress) {
+void ParameterServers::finish(Progress& progress) {
   progress.step = steps_->finish(progress.step);
   if (progress.stopped && group_.is_chief() && in_step_) say_stopped();
   const int64_t fits = progress.fit + 1;
@@ -489,28 +487,17 @@ void ParameterServers::finish_fit(Progress& progress) {
   fits_ = fits;
 }
 
-// Passes a value of the chief to all workers. A server that is lost in the meantime does not change it.
-// Called between fits, so that a task that was restarted makes the same calls, with the same keys.
-Json ParameterServers::share(const std::string& what, const std::function<Json()>& make) {
+// A server that is lost in the meantime does not change the value. Called between fits, so that a task that
+// was restarted makes the same calls, with the same keys.
+Json ParameterServers::share(const std::string& what, const MakeValue& make) {
   const std::string key = fmt::format("{} {} after fit {}", what, shares_++, fit_calls_);
-  if (!group_.is_chief()) return until_nobody_is_lost([&] { return client_->read_from_any_run(key); });
-  const Json value = shared_[key] = make();
+  if (!group_.is_chief())
+    return result_of(until_nobody_is_lost([&] { return client_->read_from_any_run(key); }));
+  const Json outcome = shared_[key] = outcome_of(make);
   until_nobody_is_lost([&] {
     for (const auto& [name, one] : shared_) client_->note(name, one);
   });
-  return value;
-}
-
-// The chief has counted everything.
-void ParameterServers::merge(const metrics::List& list) {
-  const Json counters = share("metrics", [&]() -> Json { return metrics::counters_of(list); });
-  if (group_.is_chief()) return;
-  for (const auto& metric : list) metric->reset();
-  metrics::merge(list, counters.get<std::vector<double>>());
-}
-
-Json ParameterServers::from_chief(const std::string& what, const std::function<Json()>& make) {
-  return result_of(share(what, [&] { return outcome_of(make); }));
+  return result_of(outcome);
 }
 
 void ParameterServers::fill(store::Report& report) const {
