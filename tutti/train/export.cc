@@ -17,9 +17,8 @@
 #include "tutti/store/checkpoint.h"
 #include "tutti/store/manifest.h"
 #include "tutti/train/export/exporter.h"
-#include "tutti/train/export/signature_text.h"
+#include "tutti/train/export/versions.h"
 #include "tutti/train/load.h"
-#include "tutti/train/load_checkpoint.h"
 #include "tutti/train/replica.h"
 #include "tutti/train/trainer.h"
 

@@ -62,20 +62,6 @@ std::vector<SessionPart> session_parts(const std::vector<LoopPart>& parts) {
   return all;
 }
 
-// The nets of a loop have groups of their own, and are started and saved together.
-void require_connected(const LoopPart& part, const StrategyFacts& facts, bool has_tables) {
-  if (has_tables)
-    fail(ErrorKind::InvalidArgument,
-         "a loop of several nets cannot train the sharded embeddings of '{}': make the nets submodules of "
-         "one",
-         part.name);
-  if (facts.keeps_parameters_elsewhere)
-    fail(ErrorKind::InvalidArgument,
-         "--strategy {}: a loop of several nets needs connected workers. Use --strategy allreduce, or train "
-         "the nets as submodules of one",
-         facts.name);
-}
-
 }  // namespace
 
 Loop::Loop(const Context& context, Parameters& parameters, DistributedOptimizer& optimizer,
@@ -98,25 +84,44 @@ Loop::Loop(const Context& context, const std::vector<LoopPart>& parts, const Loo
   require_no_export(context_, "a Loop");
   warn_of_unused_flags(context_, {.strategy = strategy().facts().name, .has_tables = !tables().empty()});
   for (const LoopPart& part : parts_) require_own_parameters(part);
-  for (const LoopPart& part : parts_) {
-    if (parts_.size() > 1)
-      require_connected(part, part.optimizer.strategy_->facts(), !part.optimizer.tables().empty());
-    if (&part != &parts_.front())
-      dynamic_cast<AllReduce&>(strategy()).add_net(dynamic_cast<AllReduce&>(*part.optimizer.strategy_));
-  }
   run_.keep_average(averages(parts_, options_));
   run_.schedule(schedules_of(parts_, options_));
   for (const Schedule& schedule : schedules_of(parts_, options_)) {
     if (schedule) static_cast<void>(schedule(0, end_step_));  // throws if it needs a last step
   }
   run_.training().end_step = end_step_;
+  set_other_nets();
+}
+
+// The nets of a loop have groups of their own, and are started and saved together.
+void Loop::set_other_nets() {
+  if (parts_.size() == 1) return;
+  std::vector<AllReduce*> nets;
+  for (const LoopPart& part : parts_) {
+    LaneStrategy& strategy = *part.optimizer.strategy_;
+    if (!part.optimizer.tables().empty())
+      fail(ErrorKind::InvalidArgument,
+           "a loop of several nets cannot train the sharded embeddings of '{}': make the nets submodules of "
+           "one",
+           part.name);
+    if (strategy.facts().keeps_parameters_elsewhere)
+      fail(ErrorKind::InvalidArgument,
+           "--strategy {}: a loop of several nets needs connected workers. Use --strategy allreduce, or "
+           "train the nets as submodules of one",
+           strategy.facts().name);
+    nets.push_back(&dynamic_cast<AllReduce&>(strategy));
+  }
+  nets.front()->set_other_nets({nets.begin() + 1, nets.end()});
 }
 
 Loop::~Loop() {
-  if (!begun_ || run_.has_ended()) return;
-  const std::runtime_error why("the program left the training loop before it had ended");
-  run_.fail(why);
-  if (std::uncaught_exceptions() > exceptions_before_) run_.give_up(why);
+  if (begun_ && !run_.has_ended()) {
+    const std::runtime_error why("the program left the training loop before it had ended");
+    run_.fail(why);
+    if (std::uncaught_exceptions() > exceptions_before_) run_.give_up(why);
+  }
+  // The other nets may end before the first.
+  if (parts_.size() > 1) dynamic_cast<AllReduce&>(strategy()).set_other_nets({});
 }
 
 int64_t Loop::end_step() const {
@@ -146,10 +151,6 @@ bool Loop::advance(const std::optional<bool>& has_data) {
     else if (optimizer_.steps_here() != steps_seen_)
       note_step();
     going_on = run_.next(has_data ? [&] { return optimizer_.goes_on(*has_data); } : std::function<bool()>());
-    if (const auto steps = run_.begun()) {
-      batch_ = steps->begin;
-      steps_seen_ = optimizer_.steps_here();  // steps made before do not count for the loop
-    }
     if (going_on && !optimizer_.in_step_) optimizer_.wish(run_.training().wishes);
   });
   return going_on;
@@ -203,6 +204,7 @@ void Loop::begin() {
   const std::optional<std::string> stop_reason = run_.training().stop_reason;
   run_.start(plan());
   begun_ = optimizer_.in_loop_ = true;
+  steps_seen_ = optimizer_.steps_here();  // steps made before do not count for the loop
   if (run_.progress().stopped && optimizer_.group().is_chief())
     context_.log().info("this loop was already stopped after step {}; it will not be continued",
                         run_.progress().step);
@@ -238,7 +240,6 @@ void Loop::note_step() {
   StepResult made = optimizer_.last_step();
   if (!strategy().facts().keeps_parameters_elsewhere) made.step = before + 1;  // not all steps make an update
   steps_seen_ = optimizer_.steps_here();
-  batch_ += 1 + made.missed;
   if (context_.config().training.nan_guard) hooks::nan_guard(before, made.loss_sum);
   run_.done(made);
 }

@@ -125,7 +125,7 @@ class Loop {
   // The index of this worker's next batches in the order of the data, for a data::Sampler. It is step() if
   // all workers make every step together. With ps-async, each worker takes its batches one after the other,
   // so that all workers together use each example once in an epoch.
-  int64_t batch() const { return batch_ + optimizer_.steps_here() - steps_seen_; }
+  int64_t batch() const { return run_.batch() + optimizer_.steps_here() - steps_seen_; }
 
   // Passes a lane's mean loss, and optionally its predictions, to --nan-guard and to hooks that use them.
   // Call it before the backward pass, once per lane. Without it --nan-guard ends the loop after the first
@@ -145,6 +145,7 @@ class Loop {
   std::vector<std::string> plan();
   int64_t steps_per_epoch() const { return options_.steps_per_epoch * strategy().facts().steps_per_batch; }
   int64_t end_step() const;
+  void set_other_nets();
   RunFacts facts() const;
   bool advance(const std::optional<bool>& has_data);
   void begin();
@@ -159,7 +160,6 @@ class Loop {
   const LoopOptions options_;
   const int64_t end_step_;
   int64_t steps_seen_;  // of the optimiser, when last counted
-  int64_t batch_ = 0;   // of the next step, when last counted
   bool begun_ = false;
   const int exceptions_before_;
 };

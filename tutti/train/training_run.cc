@@ -397,6 +397,7 @@ void TrainingRun::begin_steps() {
   const int64_t begin = length_.first_epoch_at;
   const int64_t last = std::clamp(last_step(), progress_.step, kMany);
   begun_ = strategy_.begin_steps(progress_.step - begin, last - begin, begin);
+  batch_ = begun_->begin;
 }
 
 void TrainingRun::before_step() {
@@ -418,6 +419,7 @@ void TrainingRun::after_lane(int64_t lane, const Batch& batch, const LossOutput&
 // Counts the step, unless the worker took no part in it.
 void TrainingRun::after_step(const StepResult& result) {
   is_prepared_ = false;
+  batch_ += 1 + result.missed;
   if (has_own_hooks_) remember_parameters();
   progress_.step = training_.step = result.step;
   last_step_.wishes = result.wishes;

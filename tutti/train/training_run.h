@@ -79,6 +79,8 @@ class TrainingRun {
   bool next(const std::function<bool()>& has_data = {});
   // Returns the steps of the feed that this worker uses, once after the steps have begun or begun again.
   std::optional<StepRange> begun() { return std::exchange(begun_, std::nullopt); }
+  // The index of this worker's next step of the feed.
+  int64_t batch() const { return batch_; }
   // Makes a step by `make`, in which a lane may be observed (after_lane()).
   void step(const std::function<StepResult()>& make);
   // The step that the program has made itself, or the error of one in which a task was lost.
@@ -217,7 +219,8 @@ class TrainingRun {
   Length length_;
   bool is_running_ = false;  // between begin_steps() and the end
   bool has_ended_ = false;
-  bool is_prepared_ = false;        // the hooks have been called for the next step
+  bool is_prepared_ = false;  // the hooks have been called for the next step
+  int64_t batch_ = 0;
   std::optional<StepRange> begun_;  // until the owner has taken it
   std::optional<StepResult> made_;  // the step that next() has to count
   std::optional<Error> lost_;       // in that step

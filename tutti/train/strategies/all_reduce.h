@@ -46,9 +46,12 @@ class AllReduce final : public LaneStrategy {
   void write_timeline() override { timeline_file_.write(); }
   void abandon(const std::string& why) noexcept override;
 
-  // Adds a net that is trained together with this one, by steps of its own. Its state is started and saved
-  // with the state of this one. Must outlive this.
-  void add_net(AllReduce& net) { nets_.push_back(&net); }
+  // Sets the other nets that are trained together with this one, by steps of their own. Their state is
+  // started and saved with the state of this one.
+  void set_other_nets(const std::vector<AllReduce*>& others) {
+    nets_ = {this};
+    nets_.insert(nets_.end(), others.begin(), others.end());
+  }
   // See DistributedOptimizer.
   void broadcast_from(int root);
   Optimizer::State gather_state();
@@ -70,7 +73,7 @@ class AllReduce final : public LaneStrategy {
   // With `scatter`, each worker keeps and updates its own part of the optimiser's state.
   const ReducerOptions reducer_;
   Replica replica_;
-  std::vector<AllReduce*> nets_ = {this};  // with those that were added
+  std::vector<AllReduce*> nets_ = {this};  // with the others
   StrategyFacts facts_;
   int64_t step_ = 0;
   std::optional<GradientMean> mean_;                  // once prepared, like all below

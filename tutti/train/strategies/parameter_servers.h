@@ -74,12 +74,10 @@ class ParameterServers final : public LaneStrategy {
 
   const Context& context_;
   const Group group_;
-  const std::string name_;
-  const bool in_step_;  // every step is made by all workers together
   const double clip_norm_;
   const std::shared_ptr<rpc::Arena> arena_;
-  Replica replica_;
   StrategyFacts facts_;
+  Replica replica_;
   std::optional<LaneVectors> vectors_;
   std::unique_ptr<ps::Client> client_;
   std::unique_ptr<ps::ServerRows> rows_;         // of sharded tables, through the client
