@@ -82,7 +82,7 @@ class Saves final : public tutti::Hook {
       return;
     }
     is_writing_ = true;
-    pauses_.push_back(milliseconds_of(training.save_checkpoint));
+    pauses_.push_back(milliseconds_of([&] { training.save_checkpoint(); }));
   }
   void after_save(tutti::Training&, const std::string&, int64_t) override { is_writing_ = false; }
 

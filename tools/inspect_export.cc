@@ -13,7 +13,6 @@
 #include "tutti/base/text.h"
 #include "tutti/store/safetensors.h"
 #include "tutti/train/export/format.h"
-#include "tutti/train/export/signature_text.h"
 #include "tutti/train/export/versions.h"
 
 namespace tutti {

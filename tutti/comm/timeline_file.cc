@@ -38,10 +38,11 @@ TimelineFileOptions options_of(const Context& context) {
 
 }  // namespace
 
-TimelineFile::TimelineFile(const Context& context, Communicator& comm)
-    : TimelineFile(context.timeline(), comm, options_of(context)) {}
+TimelineFile::TimelineFile(const Context& context, Communicator* comm)
+    : TimelineFile(context.identity().is_evaluator ? nullptr : context.timeline(), comm,
+                   options_of(context)) {}
 
-TimelineFile::TimelineFile(Timeline* timeline, Communicator& comm, TimelineFileOptions options)
+TimelineFile::TimelineFile(Timeline* timeline, Communicator* comm, TimelineFileOptions options)
     : timeline_(timeline),
       comm_(comm),
       options_(std::move(options)),
@@ -53,13 +54,20 @@ TimelineFile::TimelineFile(Timeline* timeline, Communicator& comm, TimelineFileO
     make_folder_for(path);
     clear_for_trace(path);
   } catch (const Error& error) {
-    comm_.abandon(fmt::format("{} gave up: --timeline: {}", options_.task, error.what()));
+    if (comm_ != nullptr)
+      comm_->abandon(fmt::format("{} gave up: --timeline: {}", options_.task, error.what()));
     fail(error.kind(), "--timeline: {}", error.what());
   }
   const torch::NoGradGuard no_grad;
-  machines_ = gather_all(comm_, options_.machine, "the timeline");
-  begin_ = compare_clocks(comm_, machines_,
-                          [this] { return timeline_->now(); })[static_cast<size_t>(comm_.rank())];
+  machines_ = comm_ != nullptr ? gather_all(*comm_, options_.machine, "the timeline")
+                               : std::vector<std::string>{options_.machine};
+  begin_ = read_clock();
+}
+
+ClockReading TimelineFile::read_clock() const {
+  if (comm_ == nullptr) return {.at = timeline_->now()};
+  return compare_clocks(*comm_, machines_,
+                        [this] { return timeline_->now(); })[static_cast<size_t>(comm_->rank())];
 }
 
 TimelineFile::~TimelineFile() {
@@ -77,8 +85,7 @@ void TimelineFile::write() noexcept {
   std::string error;
   try {
     const torch::NoGradGuard no_grad;
-    end = compare_clocks(comm_, machines_,
-                         [this] { return timeline_->now(); })[static_cast<size_t>(comm_.rank())];
+    end = read_clock();
   } catch (const std::exception& failure) {
     error = failure.what();
   }

@@ -31,9 +31,10 @@ class TimelineFile {
  public:
   // Either every rank makes one, or none does. Removes the file of an earlier run. A rank that cannot write
   // its file throws, and abandons the communicator for all. Does nothing if the timeline is nullptr.
-  TimelineFile(Timeline* timeline, Communicator& comm, TimelineFileOptions options);
-  // Uses the timeline and the options of the context (--timeline).
-  TimelineFile(const Context& context, Communicator& comm);
+  // A rank that is not connected to the others has no communicator, and uses its own clock.
+  TimelineFile(Timeline* timeline, Communicator* comm, TimelineFileOptions options);
+  // Uses the timeline and the options of the context (--timeline). An evaluator writes no file.
+  explicit TimelineFile(const Context& context, Communicator* comm = nullptr);
   // Writes the file, again if write() was called before, unless an exception is in flight now.
   ~TimelineFile();
   TimelineFile(const TimelineFile&) = delete;
@@ -43,11 +44,12 @@ class TimelineFile {
   void write() noexcept;
 
  private:
+  ClockReading read_clock() const;
   void write_file(const std::optional<ClockReading>& end, const std::string& error) noexcept;
   void say_where() const;
 
   Timeline* const timeline_;
-  Communicator& comm_;
+  Communicator* const comm_;  // null: not connected
   const TimelineFileOptions options_;
   const int exceptions_;
   std::vector<std::string> machines_;  // by rank

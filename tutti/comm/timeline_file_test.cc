@@ -42,7 +42,7 @@ std::vector<std::string> train(const World& world, const std::function<void(Rank
         Timeline timeline(world.timeline(rank));
         timeline.name_thread("main");
         Collectives comm(make(rank), kTimeout, &timeline);
-        const TimelineFile file(&timeline, comm,
+        const TimelineFile file(&timeline, &comm,
                                 {.path = world.path,
                                  .rank = rank,
                                  .world = world.ranks,
@@ -224,7 +224,7 @@ TEST(TimelineFile, a_broken_group_does_not_fail_at_the_end) {
 
 TEST(TimelineFile, without_a_timeline_there_is_none) {
   testing::with_ranks("inproc", 2, [](Communicator& comm) {
-    TimelineFile file(nullptr, comm, {.path = "/no/such/file"});
+    TimelineFile file(nullptr, &comm, {.path = "/no/such/file"});
     file.write();
   });
 }

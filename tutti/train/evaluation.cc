@@ -15,12 +15,12 @@
 #include "tutti/data/batch_queue.h"
 #include "tutti/metrics/metrics.h"
 #include "tutti/params/random_scope.h"
-#include "tutti/train/engine.h"
 #include "tutti/train/evaluation_hook.h"
 #include "tutti/train/replica.h"
 #include "tutti/train/trainer.h"
+#include "tutti/train/training_run.h"
 
-// The parts of Engine and Trainer that evaluate and predict.
+// The parts of TrainingRun and Trainer that evaluate and predict.
 namespace tutti {
 namespace {
 
@@ -141,7 +141,7 @@ std::map<std::string, double> values_of(const metrics::List& list, const Log* lo
   return values;
 }
 
-void Engine::with_weights(const EvaluateOptions& options, const std::function<void()>& body) {
+void TrainingRun::with_weights(const EvaluateOptions& options, const std::function<void()>& body) {
   MovingAverage* const average = training_.average;
   if (average == nullptr)
     body();
@@ -154,9 +154,9 @@ void Engine::with_weights(const EvaluateOptions& options, const std::function<vo
 // Calls `body` for each batch with examples of this part of the lanes. Batches are counted step by step, and
 // within a step lane by lane. A replica prepares them; if the workers have to fetch rows of sharded tables
 // together, each makes as many fetches, some of which are empty.
-void Engine::for_each_batch(const data::Feed& feed, const EvaluateOptions& options, data::SamplerOptions how,
-                            int part, int parts, Replica* replica, embedding::Tables* fetched,
-                            const std::function<void(const Batch&)>& body) {
+void TrainingRun::for_each_batch(const data::Feed& feed, const EvaluateOptions& options,
+                                 data::SamplerOptions how, int part, int parts, Replica* replica,
+                                 embedding::Tables* fetched, const std::function<void(const Batch&)>& body) {
   if (options.batch < 1)
     tutti::fail(ErrorKind::InvalidArgument,
                 "an evaluation in batches of {} examples; .batch must be 1 or more", options.batch);
@@ -203,8 +203,8 @@ void Engine::for_each_batch(const data::Feed& feed, const EvaluateOptions& optio
 
 // The batches depend on the lanes only if each lane has its own examples, and never on the number of workers,
 // so metrics have the same bits on any number.
-metrics::List Engine::evaluate(const data::Feed& feed, const metrics::List& list,
-                               const EvaluateOptions& options, const Trainable* other) {
+metrics::List TrainingRun::evaluate(const data::Feed& feed, const metrics::List& list,
+                                    const EvaluateOptions& options, const Trainable* other) {
   metrics::require_distinct_names(list);
   Replica* const replica = other == nullptr ? replica_ : nullptr;
   // Only the model of the Trainer has rows that have to be fetched.
@@ -234,7 +234,7 @@ metrics::List Engine::evaluate(const data::Feed& feed, const metrics::List& list
     }();
     for (const auto& metric : all) metric->update(prediction, batch);
   };
-  const StrategyFacts& facts = team_.facts();
+  const StrategyFacts& facts = strategy_.facts();
   const int part = options.here ? 0 : facts.evaluation_part;
   const int parts = options.here ? 1 : facts.evaluation_parts;
   const auto count_part = [&] {
@@ -250,12 +250,12 @@ metrics::List Engine::evaluate(const data::Feed& feed, const metrics::List& list
         parts, replica, tables, count);
   };
   or_abandon("evaluate", [&] { with_weights(options, count_part); });
-  team_.settle();
-  if (!options.here) team_.merge(all);
+  strategy_.settle();
+  if (!options.here) merge(all);
   return all;
 }
 
-void Engine::require_rows_here(const EvaluateOptions& options) {
+void TrainingRun::require_rows_here(const EvaluateOptions& options) {
   if (tables_.empty()) return;
   with_weights(options, [&] {
     if (tables_.can_read_alone()) return;
@@ -270,9 +270,9 @@ void Engine::require_rows_here(const EvaluateOptions& options) {
 
 // If the chief evaluates alone, as with servers, the other workers may be at another step, or lost, so it
 // does not wait for them; workers of a master make no steps.
-std::optional<std::map<std::string, double>> Engine::evaluate(const Evaluation& evaluation) {
+std::optional<std::map<std::string, double>> TrainingRun::evaluate(const Evaluation& evaluation) {
   const SpanScope span(context_.timeline(), Activity::Evaluate, "evaluation", training_.step);
-  const StrategyFacts& facts = team_.facts();
+  const StrategyFacts& facts = strategy_.facts();
   if (facts.evaluation_part < 0) return std::nullopt;
   const BufferScope buffers(training_.parts);
   if (evaluation.feed) {
@@ -291,10 +291,10 @@ std::optional<std::map<std::string, double>> Engine::evaluate(const Evaluation& 
     const torch::NoGradGuard no_grad;
     training_.with_average([&] { values = evaluation.measure(); });
   }
-  return facts.evaluation_parts > 1 ? values_of_chief(*team_.group().connected(), values) : values;
+  return facts.evaluation_parts > 1 ? values_of_chief(*strategy_.group().connected(), values) : values;
 }
 
-torch::Tensor Engine::predict(const data::Feed& feed, const EvaluateOptions& options) {
+torch::Tensor TrainingRun::predict(const data::Feed& feed, const EvaluateOptions& options) {
   std::vector<torch::Tensor> rows;
   with_weights(options, [&] {
     for_each_batch(feed, options, {}, 0, 1, replica_, &tables_,
@@ -315,17 +315,17 @@ metrics::List Trainer::count(const data::Feed& feed, const metrics::List& list, 
   start_once();
   // In a hook each worker evaluates for itself if the workers do not evaluate together.
   if (fitting_ && strategy_->facts().evaluation_parts == 1) options.here = true;
-  return engine_.evaluate(feed, list, options);
+  return run_.evaluate(feed, list, options);
 }
 
 std::map<std::string, double> Trainer::measure(const data::Feed& feed, const metrics::List& list,
                                                const EvaluateOptions& options) {
-  const bool says = engine_.training().writes() || options.here;
+  const bool says = run_.training().writes() || options.here;
   return values_of(count(feed, list, options), says ? &context_.log() : nullptr);
 }
 
 std::vector<store::NamedTensor> Trainer::average() {
-  const MovingAverage* const average = engine_.training().average;
+  const MovingAverage* const average = run_.training().average;
   return average != nullptr ? average->tensors() : std::vector<store::NamedTensor>();
 }
 
@@ -334,30 +334,30 @@ std::map<std::string, double> Trainer::evaluate(const data::Feed& feed, const me
   const SpanScope span(context_.timeline(), Activity::Evaluate, "evaluate");
   const auto begin = std::chrono::steady_clock::now();
   const metrics::List all = count(feed, list, options);
-  store::EventWriter* events = engine_.session().events();
+  store::EventWriter* events = run_.session().events();
   std::map<std::string, double> values;
   std::string text;
   for (const auto& metric : all) {
     const auto value = metric->value();
-    engine_.report().metrics[metric->name()] = value;
+    run_.report().metrics[metric->name()] = value;
     text += fmt::format("  {} {}", metric->name(),
                         value ? fmt::format("{:.4f}", *value) : fmt::format("none ({})", metric->reason()));
     if (!value) continue;
     values[metric->name()] = *value;
-    if (events != nullptr) events->scalar("test_" + metric->name(), engine_.progress().step, *value);
+    if (events != nullptr) events->scalar("test_" + metric->name(), run_.progress().step, *value);
   }
-  if (events != nullptr) write_curves(*events, "test_", engine_.progress().step, all);
+  if (events != nullptr) write_curves(*events, "test_", run_.progress().step, all);
   if (events != nullptr) events->flush();
-  if (engine_.training().writes() || options.here)
+  if (run_.training().writes() || options.here)
     context_.log().info(
         "evaluated {}{} in {:.1f} s:{}",
         options.steps == 0 ? fmt::format("{} examples", feed.size())
                            : fmt::format("up to {} batches", options.steps),
-        engine_.training().average != nullptr && !options.last_weights ? " with the moving average" : "",
+        run_.training().average != nullptr && !options.last_weights ? " with the moving average" : "",
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), text);
   // Without a fit, as after one by L-BFGS, nothing else is known of the run yet.
-  if (engine_.report().strategy.empty())
-    engine_.write_report();
+  if (run_.report().strategy.empty())
+    run_.write_report();
   else
     write_report();
   return values;
@@ -365,7 +365,7 @@ std::map<std::string, double> Trainer::evaluate(const data::Feed& feed, const me
 
 torch::Tensor Trainer::predict(const data::Feed& feed, const EvaluateOptions& options) {
   start_once();
-  return engine_.predict(feed, options);
+  return run_.predict(feed, options);
 }
 
 }  // namespace tutti

@@ -127,7 +127,7 @@ EvaluationHook::Values EvaluationHook::named(const Values& values) const {
   return all;
 }
 
-// The names of the metrics and, if the model has a loss function, of its mean (Engine::evaluate()).
+// The names of the metrics and, if the model has a loss function, of its mean (TrainingRun::evaluate()).
 std::optional<std::vector<std::string>> EvaluationHook::value_names() const {
   if (!evaluation_.feed) return std::nullopt;
   std::vector<std::string> names;

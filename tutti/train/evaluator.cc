@@ -15,7 +15,7 @@
 #include "tutti/base/interrupted.h"
 #include "tutti/base/version.h"
 #include "tutti/store/manifest.h"
-#include "tutti/train/engine.h"
+#include "tutti/train/training_run.h"
 
 namespace tutti {
 namespace {
@@ -249,15 +249,15 @@ void Evaluator::record(const Found& found, const std::map<std::string, double>& 
                record.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
-// --- The part of Engine that runs in an evaluator.
+// --- The part of TrainingRun that runs in an evaluator.
 
-void Engine::follow(int64_t fit) {
+void TrainingRun::follow(int64_t fit) {
+  has_ended_ = true;
   if (!evaluator_) {
     evaluator_ = std::make_unique<Evaluator>(context_, session_.folder());
     training_.folder = evaluator_->folder();
   }
-  training_.evaluations = static_cast<int>(evaluation_plan().size());
-  training_.knows_values = !known_values().empty();
+  note_evaluations();
   if (training_.evaluations == 0 && !has_own_hooks_)
     context_.log().warning(
         "the program evaluates nothing: give fit() a validation, or add hooks::evaluation()");
@@ -284,10 +284,10 @@ void Engine::follow(int64_t fit) {
 }
 
 // Loads the weights, the rows of sharded tables and, if the training keeps one, the moving average.
-void Engine::load(const Evaluator::Found& found) {
+void TrainingRun::load(const Evaluator::Found& found) {
   const store::Checkpoint& checkpoint = found.checkpoint.checkpoint;
   const Session::Start start = session_.load(found.checkpoint);
-  team_.take_rows(start);
+  strategy_.take_rows(start);
   progress_ = start.progress;
   training_.step = training_.last_step = checkpoint.step;
   training_.end_step = Training::kEndless;
@@ -301,7 +301,7 @@ void Engine::load(const Evaluator::Found& found) {
 }
 
 // Loads a checkpoint to evaluate it.
-void Engine::take(const Evaluator::Found& found) {
+void TrainingRun::take(const Evaluator::Found& found) {
   load(found);
   // Event files of hooks that an earlier task has written end here.
   training_.first_step = std::max<int64_t>(0, std::min(evaluator_->last_step(), training_.step - 1));
@@ -309,7 +309,7 @@ void Engine::take(const Evaluator::Found& found) {
   training_.events = session_.events();
 }
 
-void Engine::evaluate_checkpoint(const Evaluator::Found& found) {
+void TrainingRun::evaluate_checkpoint(const Evaluator::Found& found) {
   const auto begin = std::chrono::steady_clock::now();
   evaluated_.clear();
   for_each_hook([&](Hook& hook) { hook.evaluate(training_); });
@@ -319,7 +319,7 @@ void Engine::evaluate_checkpoint(const Evaluator::Found& found) {
 }
 
 // Returns what the hooks remember, but for tensors, which only a training needs.
-Json Engine::values_of_hooks() const {
+Json TrainingRun::values_of_hooks() const {
   Json values = Json::object();
   const std::vector<std::string> names = hook_names();
   for (size_t i = 0; i < hooks_.size(); ++i) {
@@ -329,7 +329,7 @@ Json Engine::values_of_hooks() const {
   return values;
 }
 
-void Engine::restore_hooks_from(const Json& values) {
+void TrainingRun::restore_hooks_from(const Json& values) {
   if (!values.is_object()) return;
   for (const auto& [name, value] : values.items()) found_[name].values = value;
   hooks_are_stale_ = true;

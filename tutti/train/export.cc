@@ -17,9 +17,8 @@
 #include "tutti/store/checkpoint.h"
 #include "tutti/store/manifest.h"
 #include "tutti/train/export/exporter.h"
-#include "tutti/train/export/signature_text.h"
+#include "tutti/train/export/versions.h"
 #include "tutti/train/load.h"
-#include "tutti/train/load_checkpoint.h"
 #include "tutti/train/replica.h"
 #include "tutti/train/trainer.h"
 
@@ -127,8 +126,8 @@ std::string export_model(const Context& context, const std::string& dir, const s
                          .timeout = check_timeout(context)};
     return export_alone(context, trained, dir, checkpoint, examples, options);
   };
-  const Json path = group.world == 1 ? result_of(outcome_of(make))
-                                     : from_chief(context, *group.connected(), kExportName, make);
+  const Json path =
+      group.world == 1 ? result_of(outcome_of(make)) : share(context, *group.connected(), kExportName, make);
   return path.get<std::string>();
 }
 
@@ -171,8 +170,8 @@ std::string Trainer::export_model(const std::string& dir, const data::Feed& exam
   strategy_->settle();
   const RandomScope random(replica().options().device);
   std::string path;
-  engine_.with_weights({.last_weights = options.last_weights},
-                       [&] { path = export_now(dir, examples, options); });
+  run_.with_weights({.last_weights = options.last_weights},
+                    [&] { path = export_now(dir, examples, options); });
   return path;
 }
 
@@ -181,7 +180,7 @@ std::string Trainer::export_model(const std::string& dir, const data::Feed& exam
 std::string Trainer::export_now(const std::string& dir, const data::Feed& examples,
                                 const ExportOptions& options) {
   embedding::Tables& tables = replica().tables();
-  const bool has_average = engine_.training().average != nullptr && !options.last_weights;
+  const bool has_average = run_.training().average != nullptr && !options.last_weights;
   TrainedModel model = trained_model();
   model.facts["step"] = step();
   model.facts["weights"] = has_average ? "average" : "last";
@@ -196,8 +195,8 @@ std::string Trainer::export_now(const std::string& dir, const data::Feed& exampl
   };
   if (!tables.empty() && !strategy_->facts().keeps_parameters_elsewhere) {
     // If the options or examples are wrong, all workers learn it from the chief, and may continue.
-    strategy_->from_chief(kExportName, begin);
-    engine_.or_abandon("export", [&] {
+    strategy_->share(kExportName, begin);
+    run_.or_abandon("export", [&] {
       if (!exporter) begin();
       exporter->gather();
       if (tables.can_read_alone()) return;
@@ -210,16 +209,16 @@ std::string Trainer::export_now(const std::string& dir, const data::Feed& exampl
     });
   }
   return strategy_
-      ->from_chief(kExportName,
-                   [&]() -> Json {
-                     if (!exporter) {
-                       begin();
-                       exporter->gather();
-                     }
-                     if (tables.can_read_alone())
-                       predict_all([](const Batch&, const auto& predict) { predict(); });
-                     return written(context_, *exporter, dir);
-                   })
+      ->share(kExportName,
+              [&]() -> Json {
+                if (!exporter) {
+                  begin();
+                  exporter->gather();
+                }
+                if (tables.can_read_alone())
+                  predict_all([](const Batch&, const auto& predict) { predict(); });
+                return written(context_, *exporter, dir);
+              })
       .get<std::string>();
 }
 

@@ -27,12 +27,14 @@
 namespace tutti {
 
 class MovingAverage;
+class TrainingRun;
 
 // The state of a running training, of a Trainer or a Loop, as its hooks see it.
 struct Training {
   static constexpr int64_t kEndless = std::numeric_limits<int64_t>::max();
 
   const Context& context;
+  TrainingRun& run;    // which the methods below call
   const Group& group;  // the workers that train together
   Parameters& parameters;
   Optimizer& optimizer;
@@ -45,10 +47,7 @@ struct Training {
   bool in_step = false;    // all workers make every step together
   // The parameters are held by servers: changes that a hook makes in this process are lost.
   bool keeps_parameters_elsewhere = false;
-  // If the model has sharded embeddings, whose rows `parameters` does not include: returns the rows, without
-  // what their optimisers keep, as the part of a checkpoint (store::kRowsPart) on the chief. All workers that
-  // are connected to each other call it after the same step. Empty: there are no such embeddings.
-  std::function<Snapshot()> rows = {};
+  bool has_rows = false;  // the model has sharded embeddings, whose rows `parameters` does not include
   torch::nn::Module* module = nullptr;  // that of a Trainer; null in a Loop
   bool went_on = false;  // first_step is not that of a checkpoint: this worker joined a running training
   int64_t steps_per_epoch = 0;  // 0: unknown
@@ -61,22 +60,6 @@ struct Training {
   // Only on the chief, and only with a log directory; else null.
   store::EventWriter* events = nullptr;
   std::string folder = {};  // the log directory of this training; "": nothing is written
-  // Writes a checkpoint of the steps done; does nothing if checkpoints are disabled. With several workers all
-  // of them have to call it after the same step: see `wishes`.
-  std::function<void()> save_checkpoint = {};
-  // Merges the counters of all workers in one exchange; every worker has to call it after the same step.
-  // Empty if the workers do not evaluate together.
-  std::function<void(const metrics::List&)> merge = {};
-  // Tells all hooks the values of a validation (Hook::after_validation()), logs them and writes them to the
-  // event file and the report. To be called after the same step on all workers that know the values.
-  std::function<void(const std::map<std::string, double>&)> report_validation = {};
-
-  // Evaluates now, on all workers after the same step if they evaluate together, else on this one alone.
-  // Returns nullopt on a worker that takes no part. Random generators, buffers and modes are afterwards as
-  // before.
-  std::function<std::optional<std::map<std::string, double>>(const Evaluation&)> evaluate = {};
-  // As report_validation, but of a named evaluation, and without writing to the event file.
-  std::function<void(const std::string& name, const std::map<std::string, double>&)> report_evaluation = {};
   // In Hook::after_validation(): the name of the evaluation; "": the validation of fit() or a Loop.
   std::string evaluation = {};
   int evaluations = 0;  // the number of evaluations of this training, the validation included
@@ -96,6 +79,25 @@ struct Training {
   // True if this process writes files for this training: the chief, or an evaluator to its own folder.
   bool writes() const { return group.is_chief() || context.identity().is_evaluator; }
 
+  // Writes a checkpoint of the steps done; does nothing if checkpoints are disabled. With several workers all
+  // of them have to call it after the same step: see `wishes`.
+  void save_checkpoint();
+  // Merges the counters of all workers in one exchange; every worker has to call it after the same step. Does
+  // nothing if the workers do not evaluate together.
+  void merge(const metrics::List& list);
+  // If `has_rows`: returns the rows, without what their optimisers keep, as the part of a checkpoint
+  // (store::kRowsPart) on the chief. All workers that are connected to each other call it after the same
+  // step.
+  Snapshot rows();
+  // Evaluates now, on all workers after the same step if they evaluate together, else on this one alone.
+  // Returns nullopt on a worker that takes no part. Random generators, buffers and modes are afterwards as
+  // before.
+  std::optional<std::map<std::string, double>> evaluate(const Evaluation& evaluation);
+  // Tells all hooks the values of a validation (Hook::after_validation()), logs them and writes them to the
+  // event file and the report. To be called after the same step on all workers that know the values.
+  void report_validation(const std::map<std::string, double>& values);
+  // As report_validation(), but of a named evaluation, and without writing to the event file.
+  void report_evaluation(const std::string& name, const std::map<std::string, double>& values);
   // Calls `body` while the parameters have the values that validations measure: the average, if there is one.
   void with_average(const std::function<void()>& body) const;
 

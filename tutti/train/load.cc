@@ -16,7 +16,6 @@
 #include "tutti/store/checkpoint.h"
 #include "tutti/store/manifest.h"
 #include "tutti/store/torch_file.h"
-#include "tutti/train/load_checkpoint.h"
 #include "tutti/train/replica.h"
 
 namespace tutti {

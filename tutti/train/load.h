@@ -100,6 +100,11 @@ LoadedWeights load_weights(const torch::nn::ModuleHolder<Net>& net, const std::s
   return load_weights(*net.ptr(), path, options);
 }
 
+// Like above, for all tensors of the checkpoint in `folder`. Throws InvalidArgument if the module is not that
+// of the program that has trained it; the text names their first difference.
+void load_checkpoint_weights(torch::nn::Module& module, const std::map<std::string, torch::Tensor>& tensors,
+                             const std::string& folder);
+
 struct PredictOptions {
   int64_t batch = 500;
 };

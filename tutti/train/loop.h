@@ -17,11 +17,11 @@
 #include "tutti/metrics/metric.h"
 #include "tutti/params/parameters.h"
 #include "tutti/train/distributed_optimizer.h"
-#include "tutti/train/engine.h"
 #include "tutti/train/fit_state.h"
 #include "tutti/train/hook.h"
 #include "tutti/train/schedule.h"
 #include "tutti/train/trainable.h"
+#include "tutti/train/training_run.h"
 
 namespace tutti {
 
@@ -87,11 +87,11 @@ class Loop {
 
   // Adds a hook. It is called after those of the flags, but before a checkpoint is saved, so that the
   // checkpoint includes its changes. Objects that it refers to must outlive the loop.
-  void add_hook(std::unique_ptr<Hook> hook) { engine_.add_hook(std::move(hook)); }
+  void add_hook(std::unique_ptr<Hook> hook) { run_.add_hook(std::move(hook)); }
 
   // Adds a part to the state that checkpoints contain, under a name of its own: a moving average, say, or the
   // program's own counters. Objects that it refers to must outlive this.
-  void state(const std::string& name, StatePart part) { engine_.add_state(name, std::move(part)); }
+  void state(const std::string& name, StatePart part) { run_.add_state(name, std::move(part)); }
 
   // Validates the nets: a model on a feed, or by a function that returns values such as {{"loss", 0.2},
   // {"accuracy", 0.9}} and may call measure(). As in a Trainer the values are logged, written to the event
@@ -108,9 +108,9 @@ class Loop {
   // Calls `body` while the nets have their averaged weights, if they have any.
   void with_average(const std::function<void()>& body);
   // Writes further values of the program into this loop's event file.
-  store::Events events() const { return engine_.events(); }
+  store::Events events() const { return run_.events(); }
   // A row for each epoch and validation. A resumed loop continues the history of the run.
-  const History& history() const { return engine_.history(); }
+  const History& history() const { return run_.history(); }
 
   // Does the work between two steps, and returns true if another step is to be made. The first call gives
   // every worker the newest intact checkpoint, or the state of rank 0 (so broadcast_from(0) is not needed).
@@ -121,11 +121,11 @@ class Loop {
   // Like goes_on(), for data that can run out: see DistributedOptimizer::goes_on().
   bool goes_on(bool has_data) { return advance(has_data); }
   // The number of steps done, which is also the index of the next step.
-  int64_t step() const { return engine_.progress().step + optimizer_.steps_here() - steps_seen_; }
+  int64_t step() const { return run_.progress().step + optimizer_.steps_here() - steps_seen_; }
   // The index of this worker's next batches in the order of the data, for a data::Sampler. It is step() if
   // all workers make every step together. With ps-async, each worker takes its batches one after the other,
   // so that all workers together use each example once in an epoch.
-  int64_t batch() const { return batch_ + optimizer_.steps_here() - steps_seen_; }
+  int64_t batch() const { return run_.batch() + optimizer_.steps_here() - steps_seen_; }
 
   // Passes a lane's mean loss, and optionally its predictions, to --nan-guard and to hooks that use them.
   // Call it before the backward pass, once per lane. Without it --nan-guard ends the loop after the first
@@ -137,38 +137,30 @@ class Loop {
   // makes that step as well, so that the weights do not depend on the number of workers. If called between
   // goes_on() and step(), this is the step after the current one. The run is complete then: if the program is
   // started again, the loop ends at once.
-  void stop(std::string why) { engine_.training().stop_reason = std::move(why); }
+  void stop(std::string why) { run_.training().stop_reason = std::move(why); }
 
  private:
-  class Nets;         // the Team of several nets
   struct Checked {};  // tag: the names of the parts are checked
   Loop(const Context& context, const std::vector<LoopPart>& parts, const LoopOptions& options, Checked);
-  std::vector<std::string> plan() const;
+  std::vector<std::string> plan();
   int64_t steps_per_epoch() const { return options_.steps_per_epoch * strategy().facts().steps_per_batch; }
   int64_t end_step() const;
+  void set_other_nets();
   RunFacts facts() const;
   bool advance(const std::optional<bool>& has_data);
-  bool next(const std::optional<bool>& has_data);
-  void follow();
   void begin();
-  void begin_steps();
   LaneStrategy& strategy() const { return *optimizer_.strategy_; }
   embedding::Tables& tables() const { return strategy().replica().tables(); }
   void note_step();
-  void or_abandon(const std::function<void()>& body);
 
   const Context context_;
   const std::vector<LoopPart> parts_;
-  DistributedOptimizer& optimizer_;   // of the first part
-  const std::unique_ptr<Nets> nets_;  // null if there is one
-  Engine engine_;
+  DistributedOptimizer& optimizer_;  // of the first part
+  TrainingRun run_;
   const LoopOptions options_;
   const int64_t end_step_;
   int64_t steps_seen_;  // of the optimiser, when last counted
-  int64_t batch_ = 0;   // of the next step, when last counted
   bool begun_ = false;
-  bool prepared_ = false;  // the hooks have been called for the next step
-  bool ended_ = false;
   const int exceptions_before_;
 };
 

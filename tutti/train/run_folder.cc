@@ -18,7 +18,6 @@
 #include "tutti/base/json.h"
 #include "tutti/base/random_key.h"
 #include "tutti/store/manifest.h"
-#include "tutti/train/recorded_flags.h"
 #include "tutti/train/run_state.h"
 
 namespace tutti {
@@ -311,6 +310,12 @@ void RunFolder::save(store::Checkpoint checkpoint, int64_t lanes, const RunFacts
   record_flags(context_, checkpoint);
   checkpoints_->save(checkpoint, shared);
   context_.log().debug("saved {}", path_of(checkpoint.step));
+}
+
+void record_flags(const Context& context, store::Checkpoint& checkpoint) {
+  for (const FlagValue& flag : context.flag_values()) {
+    if (flag.scope != FlagScope::Local) checkpoint.state["flags"][flag.name] = flag.text;
+  }
 }
 
 }  // namespace tutti

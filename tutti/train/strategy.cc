@@ -1,7 +1,6 @@
 #include "tutti/train/strategy.h"
 
 #include <algorithm>
-#include <chrono>
 #include <new>
 #include <utility>
 
@@ -15,15 +14,12 @@
 #include "tutti/base/text.h"
 #include "tutti/base/type_name.h"
 #include "tutti/cluster/roles.h"
-#include "tutti/comm/collectives.h"
 #include "tutti/comm/gather_all.h"
-#include "tutti/comm/inproc/inproc.h"
 #include "tutti/params/agreement.h"
 #include "tutti/params/gradient_mean.h"
 #include "tutti/params/random_scope.h"
 #include "tutti/train/lane_strategy.h"
 #include "tutti/train/strategies/all_reduce.h"
-#include "tutti/train/strategies/evaluation_only.h"
 #include "tutti/train/strategies/in_graph.h"
 #include "tutti/train/strategies/parameter_servers.h"
 #include "tutti/train/unused_flags.h"
@@ -58,12 +54,6 @@ Snapshots parts_of(const Json& outline) {
   return parts;
 }
 
-std::unique_ptr<comm::Communicator> group_of_one() {
-  constexpr std::chrono::milliseconds kNobodyIsWaitedFor{1000};
-  auto transports = comm::inproc_transports(1, kNobodyIsWaitedFor);
-  return std::make_unique<comm::Collectives>(std::move(transports.front()), kNobodyIsWaitedFor);
-}
-
 std::string generator_name(int rank, size_t generator) { return fmt::format("rank{}.{}", rank, generator); }
 
 }  // namespace
@@ -87,7 +77,7 @@ Session::Start start_together(const Context& context, comm::Communicator& comm, 
   return start;
 }
 
-Json outcome_of(const std::function<Json()>& make) {
+Json outcome_of(const Strategy::MakeValue& make) {
   // A text may quote a file name that is not UTF-8, which cannot be sent.
   const auto readable = [](const Json& outcome) {
     return Json::parse(outcome.dump(-1, ' ', false, Json::error_handler_t::replace));
@@ -114,8 +104,8 @@ Json result_of(const Json& outcome) {
 }
 
 // The barrier in on_chief() waits longer than the exchange of the result.
-Json from_chief(const Context& context, comm::Communicator& comm, const std::string& what,
-                const std::function<Json()>& make) {
+Json share(const Context& context, comm::Communicator& comm, const std::string& what,
+           const Strategy::MakeValue& make) {
   std::string outcome;
   on_chief(context, comm, {.what = what.c_str()}, [&] { outcome = outcome_of(make).dump(); });
   const auto all = gather_all(comm, outcome, what.c_str());
@@ -196,8 +186,6 @@ void add_rows(store::Report& report, const std::string& checksum,
   report.weights_sha256 = hash.hex();
 }
 
-OwnTimelineFile::OwnTimelineFile(const Context& context) : alone_(group_of_one()), file_(context, *alone_) {}
-
 namespace {
 
 // Makes a strategy whose workers compute their lanes themselves.
@@ -205,9 +193,6 @@ std::unique_ptr<LaneStrategy> make_lane_strategy(const Context& context, const T
                                                  const OptimizerOptions& optimizer,
                                                  const ReplicaOptions& replica,
                                                  const StrategyOptions& options) {
-  if (context.identity().is_evaluator)
-    return std::make_unique<EvaluationOnly>(context, options.group ? *options.group : connect(context), model,
-                                            optimizer, replica);
   const std::string& asked = context.config().training.strategy;
   const Group group = options.group.value_or(Group::unconnected(context));
   if (!train_through_servers(context) || (asked.empty() && group.communicator))

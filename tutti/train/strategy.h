@@ -14,7 +14,6 @@
 #include "tutti/cluster/context.h"
 #include "tutti/comm/communicator.h"
 #include "tutti/comm/group.h"
-#include "tutti/comm/timeline_file.h"
 #include "tutti/data/batch_queue.h"
 #include "tutti/metrics/metric.h"
 #include "tutti/params/control_word.h"
@@ -73,19 +72,22 @@ struct StrategyFacts {
   // This worker's part of the batches of an evaluation, out of `evaluation_parts`; -1: it takes none.
   int evaluation_part = 0;
   int evaluation_parts = 1;
+  bool chief_reads_all = false;  // only the chief has data
 };
 
-// The workers of a training, seen from one of them: how they begin with a common state, save it, and what
-// they exchange besides the steps. Every worker has to make the same calls, unless stated otherwise. Not
-// thread-safe.
-class Team {
+// A way of training: how a step is made from the gradients of the lanes, alone, by all-reduce, by parameter
+// servers, or by a master; how the workers begin with a common state, save it, and tell each other what they
+// have to know besides the steps. There is one class for each way, which owns the replica of the model. Every
+// worker has to make the same calls, unless stated otherwise. Not thread-safe.
+class Strategy {
  public:
-  virtual ~Team() = default;
+  virtual ~Strategy() = default;
   virtual const Group& group() const = 0;
   // Returns true if no other task takes part in the steps.
   virtual bool is_alone() const { return group().world == 1; }
   // Valid after start().
   virtual const StrategyFacts& facts() const = 0;
+  virtual Replica& replica() = 0;
 
   struct Start {
     Progress progress;
@@ -98,39 +100,6 @@ class Team {
   // Tells a task that takes the place of a lost one later where the run stands: in which fit, and whether a
   // hook has asked to end it.
   virtual void set_progress(const Progress& /*progress*/) {}
-  // Saves a checkpoint (Session::save()) that includes `more`, which the chief's checkpoint has from itself
-  // or, as for random generators, from all workers.
-  virtual void save(Session& session, const Progress& progress, const Snapshots& more) = 0;
-  // Waits until the chief has written all checkpoints. Throws, on all connected workers, if it could not.
-  virtual void finish_saving(Session& session) { session.finish_saving(); }
-  // Waits until all pending requests to other tasks have finished, without applying their results. Afterwards
-  // the connections may be used by other callers. Throws the error of a failed request, as
-  // finish_fit() will.
-  virtual void settle() {}
-  // Ends a training after its last step: gives all workers the same weights, and sets `progress` to the end.
-  virtual void finish_fit(Progress& /*progress*/) {}
-  // Merges the counts of all workers, on each of them, in one exchange.
-  virtual void merge(const metrics::List& list) = 0;
-  // Sets the values of the report that concern the steps.
-  virtual void fill(store::Report& report) const = 0;
-  // Writes the file of --timeline if the run ends here but the process may continue.
-  virtual void write_timeline() = 0;
-  // In an evaluator: takes the rows of sharded embeddings of a checkpoint (Session::load()).
-  virtual void take_rows(const Session::Start& /*start*/) {}
-  // Tells the other workers, if they are connected, that this one cannot continue, and why. Does not throw.
-  virtual void abandon(const std::string& /*why*/) noexcept {}
-};
-
-// A way of training: how a step is made from the gradients of the lanes, alone, by all-reduce, by parameter
-// servers, or by a master. There is one class for each, which owns the replica of the model.
-class Strategy : public Team {
- public:
-  virtual Replica& replica() = 0;
-
-  // Compares the facts of a fit, one per line, if every worker has its own data. Calls `make` only if it is
-  // needed, since it has to read data. Throws InvalidArgument that says what differs.
-  using MakePlan = std::function<std::vector<std::string>()>;
-  virtual void require_same_fit(const MakePlan& make) = 0;
   // Begins the steps of a fit from `step` to `end`, counted from the beginning of the feed. Returns the steps
   // of the feed that this worker uses.
   virtual StepRange begin_steps(int64_t step, int64_t end, int64_t /*feed_begin*/) { return {step, end}; }
@@ -138,11 +107,33 @@ class Strategy : public Team {
   // parameters. A step that fails has not changed them. The wishes of this worker are sent to all others.
   virtual StepResult step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
                           const LaneObserver& observe) = 0;
-  // Returns the rows of sharded embeddings (Training::rows).
-  virtual Snapshot rows() { return {}; }
+  // Waits until all pending requests to other tasks have finished, without applying their results. Afterwards
+  // the connections may be used by other callers. Throws the error of a failed request, as finish() will.
+  virtual void settle() {}
+  // Ends a training after its last step: gives all workers the same weights, and sets `progress` to the end.
+  virtual void finish(Progress& /*progress*/) {}
+  // Saves a checkpoint (Session::save()) that includes `more`, which the chief's checkpoint has from itself
+  // or, as for random generators, from all workers.
+  virtual void save(Session& session, const Progress& progress, const Snapshots& more) = 0;
+  // Waits until the chief has written all checkpoints. Throws, on all connected workers, if it could not.
+  virtual void finish_saving(Session& session) { session.finish_saving(); }
+
   // Calls `make` on the chief, while the other workers wait, and returns its result on all of them. If it
-  // throws, all throw the same Error, and may continue. `what` names the work.
-  virtual Json from_chief(const std::string& what, const std::function<Json()>& make) = 0;
+  // throws, all throw the same Error, and may continue. `what` names the value.
+  using MakeValue = std::function<Json()>;
+  virtual Json share(const std::string& what, const MakeValue& make) = 0;
+  // Compares facts, one per line. Throws InvalidArgument that says what differs between the workers.
+  virtual void require_same(const std::vector<std::string>& /*plan*/) {}
+  // Returns the rows of sharded embeddings (Training::rows()).
+  virtual Snapshot rows() { return {}; }
+  // In an evaluator: takes the rows of sharded embeddings of a checkpoint (Session::load()).
+  virtual void take_rows(const Session::Start& /*start*/) {}
+  // Sets the values of the report that concern the steps.
+  virtual void fill(store::Report& report) const = 0;
+  // Writes the file of --timeline if the run ends here but the process may continue.
+  virtual void write_timeline() = 0;
+  // Tells the other workers, if they are connected, that this one cannot continue, and why. Does not throw.
+  virtual void abandon(const std::string& /*why*/) noexcept {}
 };
 
 struct StrategyOptions {
@@ -161,8 +152,7 @@ struct StrategyOptions {
 std::unique_ptr<Strategy> make_strategy(const Context& context, const Trainable& model,
                                         const OptimizerOptions& optimizer, const StrategyOptions& options);
 
-// The functions below are for the implementation of teams of workers that are connected to each other. Every
-// worker has to call them.
+// The functions below are for workers that are connected to each other. Every worker has to call them.
 
 // Starts a run: only rank 0 reads the checkpoint, since the others may be on machines without it. The others
 // receive progress, lanes and further parts; the caller still has to send the parameters and the optimiser's
@@ -172,13 +162,13 @@ Session::Start start_together(const Context& context, comm::Communicator& comm, 
 void finish_saving(const Context& context, comm::Communicator& comm, Session& session);
 // Merges the counts of all workers, on each of them, in one exchange.
 void merge(comm::Communicator& comm, const metrics::List& list);
-// See Strategy::from_chief().
-Json from_chief(const Context& context, comm::Communicator& comm, const std::string& what,
-                const std::function<Json()>& make);
+// See Strategy::share().
+Json share(const Context& context, comm::Communicator& comm, const std::string& what,
+           const Strategy::MakeValue& make);
 
 // Returns the message of a chief to the others: the result of `make`, or its exception. result_of() returns
 // the result, or throws the Error.
-Json outcome_of(const std::function<Json()>& make);
+Json outcome_of(const Strategy::MakeValue& make);
 Json result_of(const Json& outcome);
 
 StatePart generators_part(torch::Device device, int rank);
@@ -192,16 +182,5 @@ RunFacts facts_of(const Context& context, const ReducerOptions& reducer, double 
 // Adds what a report says of sharded tables: the hash of the weights covers the checksum of the rows.
 void add_rows(store::Report& report, const std::string& checksum,
               const std::map<std::string, embedding::GrowthCounts>& counts);
-
-// The timeline file of a worker that is not connected to the others (comm::TimelineFile).
-class OwnTimelineFile {
- public:
-  explicit OwnTimelineFile(const Context& context);
-  void write() noexcept { file_.write(); }
-
- private:
-  const std::unique_ptr<comm::Communicator> alone_;
-  comm::TimelineFile file_;
-};
 
 }  // namespace tutti

@@ -16,13 +16,13 @@
 #include "tutti/metrics/metric.h"
 #include "tutti/params/lanes.h"
 #include "tutti/store/report.h"
-#include "tutti/train/engine.h"
 #include "tutti/train/export.h"
 #include "tutti/train/fit_state.h"
 #include "tutti/train/hook.h"
 #include "tutti/train/schedule.h"
 #include "tutti/train/strategy.h"
 #include "tutti/train/trainable.h"
+#include "tutti/train/training_run.h"
 
 namespace tutti {
 
@@ -76,11 +76,11 @@ class Trainer {
 
   // Adds a hook. It is called after those of the flags, but before a checkpoint is saved, so that the
   // checkpoint includes its changes.
-  void add_hook(std::unique_ptr<Hook> hook) { engine_.add_hook(std::move(hook)); }
+  void add_hook(std::unique_ptr<Hook> hook) { run_.add_hook(std::move(hook)); }
 
   // Adds a part to the state that checkpoints contain, under a name of its own: a moving average, say, or the
   // program's own counters. Objects that it refers to must outlive this.
-  void state(const std::string& name, StatePart part) { engine_.add_state(name, std::move(part)); }
+  void state(const std::string& name, StatePart part) { run_.add_state(name, std::move(part)); }
 
   // Trains for the number of steps given by the options or flags. Feed and options have to be the same on all
   // workers. Another fit() on the same feed continues where the previous one on it ended, so several short
@@ -138,32 +138,27 @@ class Trainer {
   // The workers that train together. The chief among them writes checkpoints, events and the report.
   const Group& group() const { return strategy_->group(); }
   // Writes further values of the program into this training's event file.
-  store::Events events() const { return engine_.events(); }
+  store::Events events() const { return run_.events(); }
   // The number of steps done.
-  int64_t step() const { return engine_.progress().step; }
-  const store::Report& report() const { return engine_.report(); }
+  int64_t step() const { return run_.progress().step; }
+  const store::Report& report() const { return run_.report(); }
   // Writes the report again, for example after another trainer has written its own.
-  void write_report() const { engine_.session().write(engine_.report()); }
+  void write_report() const { run_.session().write(run_.report()); }
 
  private:
   Replica& replica() { return strategy_->replica(); }
   // trainer.cc: fits.
   History fit_once(const data::Feed& feed, const FitOptions& options);
-  void run(const data::Feed& feed, const data::Sampler& sampler);
-  void run_steps(const data::Feed& feed, const data::Sampler& sampler);
-  void one_step(data::BatchQueue& queue);
+  void make_steps(const data::Feed& feed, const data::Sampler& sampler);
   void start_once();
-  void start();
   std::vector<std::string> plan();
   RunFacts facts();
-  std::vector<std::string> plan_of_fit(const data::Feed& feed, const FitOptions& options) const;
+  std::vector<std::string> plan_of_fit(const data::Feed& feed, const FitOptions& options);
   void describe_data(const data::Feed& feed);
   void require_data_in_every_lane(const data::Sampler& sampler) const;
   void begin_fit(int64_t fit, size_t feed, const FitOptions& options);
   void follow_feed(size_t feed);
   int64_t feed_begin() const;
-  void start_again(const Error& error);
-  void begin_again(const Progress& before);
   // evaluation.cc: evaluates and predicts.
   metrics::List count(const data::Feed& feed, const metrics::List& list, EvaluateOptions options);
   // export.cc: exports.
@@ -174,13 +169,12 @@ class Trainer {
   const Context context_;
   const TrainerOptions options_;
   const std::unique_ptr<Strategy> strategy_;
-  Engine engine_;
+  TrainingRun run_;
   bool started_ = false;
   bool fitting_ = false;  // fit() is running
   int64_t next_fit_ = 0;
   FeedsSeen feeds_;
   size_t feed_ = 0;  // of the current fit
-  DeviceClock device_clock_;
 };
 
 }  // namespace tutti

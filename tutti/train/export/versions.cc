@@ -7,10 +7,13 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <nlohmann/json.hpp>
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/text.h"
+#include "tutti/train/export/format.h"
 
 namespace tutti {
 namespace {
@@ -52,6 +55,22 @@ int64_t next_version(const std::string& dir) {
   if (newest == std::numeric_limits<int64_t>::max())
     fail(ErrorKind::InvalidArgument, "{}: there is no number above that of the version {}", dir, newest);
   return newest + 1;
+}
+
+std::string text_of_tensors(const Json& specs, const char* name_key) {
+  std::vector<std::string> texts;
+  for (const Json& spec : specs) {
+    std::vector<std::string> shape;
+    for (const Json& size : spec.at("shape")) shape.push_back(size.is_null() ? "*" : size.dump());
+    texts.push_back(fmt::format("{} {}[{}]", spec.at(name_key).get<std::string>(),
+                                spec.at("dtype").get<std::string>(), fmt::join(shape, ",")));
+  }
+  return fmt::format("{}", fmt::join(texts, ", "));
+}
+
+std::string text_of(const std::string& name, const Json& signature) {
+  return fmt::format("{}({}) -> {}", name, text_of_tensors(signature.at("inputs"), "argument"),
+                     text_of_tensors(signature.at("outputs"), "name"));
 }
 
 }  // namespace
@@ -96,6 +115,22 @@ void require_assets(const std::map<std::string, std::string>& assets) {
 
 void copy_assets(const std::map<std::string, std::string>& assets, const std::string& folder) {
   for (const auto& [name, path] : assets) copy_asset(path, fs::path(folder) / "assets" / name);
+}
+
+std::vector<std::string> lines_of_signatures(const Json& signature) {
+  std::vector<std::string> lines = {text_of(kDefaultFunction, signature)};
+  if (!signature.contains("more_signatures")) return lines;
+  for (const auto& [name, more] : signature.at("more_signatures").items())
+    lines.push_back(text_of(name, more));
+  return lines;
+}
+
+bool has_fixed_sizes(const Json& signature) {
+  const Json& inputs = signature.at("inputs");
+  return std::any_of(inputs.begin(), inputs.end(), [](const Json& input) {
+    const Json& shape = input.at("shape");
+    return std::any_of(shape.begin(), shape.end(), [](const Json& size) { return !size.is_null(); });
+  });
 }
 
 }  // namespace tutti

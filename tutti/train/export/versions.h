@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
+#include "tutti/base/json.h"
 #include "tutti/store/folder_lock.h"
 
 namespace tutti {
@@ -27,5 +29,12 @@ std::string publish_version(store::TemporaryFolder& written, const std::string& 
 void require_assets(const std::map<std::string, std::string>& assets);
 // Copies the assets into the folder of a version.
 void copy_assets(const std::map<std::string, std::string>& assets, const std::string& folder);
+
+// Describes each function in signature.json by one line: "forward(image float32[*,1,28,28]) -> prediction
+// float32[*,10]", where * is a size that is not fixed.
+std::vector<std::string> lines_of_signatures(const Json& signature);
+
+// Returns true if an input has a size that is the same in every call.
+bool has_fixed_sizes(const Json& signature);
 
 }  // namespace tutti

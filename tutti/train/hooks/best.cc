@@ -15,7 +15,7 @@
 #include "tutti/train/evaluation_hook.h"
 #include "tutti/train/fit_state.h"
 #include "tutti/train/hooks.h"
-#include "tutti/train/recorded_flags.h"
+#include "tutti/train/run_folder.h"
 #include "tutti/train/snapshot.h"
 
 namespace tutti::hooks {
@@ -141,7 +141,7 @@ class EarlyStopping final : public Hook, public MonitorsValue {
       fail(ErrorKind::InvalidArgument,
            "early_stopping cannot restore the best weights, since the parameter servers hold them: use "
            "keep_best(), which saves them");
-    if (options_.restore_best && training.rows)
+    if (options_.restore_best && training.has_rows)
       fail(ErrorKind::InvalidArgument,
            "early_stopping cannot restore the best rows of sharded embeddings: use keep_best(), which saves "
            "them");
@@ -214,7 +214,7 @@ class KeepBest final : public Hook, public MonitorsValue {
   void after_validation(Training& training, const std::map<std::string, double>& values) override {
     if (!best_.improves(training, values).value_or(false) || training.folder.empty()) return;
     training.with_average([&] {
-      const Snapshot rows = training.rows ? training.rows() : Snapshot();
+      const Snapshot rows = training.has_rows ? training.rows() : Snapshot();
       if (!training.writes()) return;
       store::Checkpoint checkpoint = weights_of(training.parts);
       if (!rows.empty()) {

@@ -167,7 +167,7 @@ class BatchMetrics final : public Hook {
     if (counts(training, training.step)) remember(training.step);
     if (due || is_first) {
       for (const Counted& counted : window_) metrics::merge(list_, counted.counters);
-      if (training.in_step && training.merge) training.merge(list_);
+      if (training.in_step) training.merge(list_);
     }
     if (is_first) show(training, 0);
     if (due) show(training, training.step);

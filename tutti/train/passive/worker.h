@@ -13,7 +13,6 @@
 #include "tutti/base/json.h"
 #include "tutti/cluster/context.h"
 #include "tutti/data/batch.h"
-#include "tutti/metrics/metric.h"
 #include "tutti/params/control_word.h"
 #include "tutti/params/lane_sum.h"
 #include "tutti/params/parameters.h"
@@ -41,13 +40,6 @@ void take_into(ps::Reader& reader, const std::vector<torch::Tensor>& tensors);
 // Appends the tensors of the batch to the pieces; returns its outline: names, types and shapes.
 Json append(rpc::Message& message, const Batch& batch);
 Batch take_batch(ps::Reader& reader, const Json& outline);
-
-// The key under which a master sends the counts of these metrics.
-inline std::string note_of(const metrics::List& list) {
-  std::string names = "metrics";
-  for (const auto& metric : list) names += " " + metric->name();
-  return names;
-}
 
 // A passive worker's connection to its master. Listens at the task's own address in the cluster. There is one
 // master at a time: the one that sent the last "begin", for as long as it is connected. Not thread-safe.

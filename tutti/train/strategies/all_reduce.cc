@@ -54,11 +54,15 @@ AllReduce::AllReduce(const Context& context, Group group, const Trainable& model
       clip_norm_(options.clip_norm),
       reducer_(reducer_of(context, comm_, optimizer, options.reducer)),
       replica_(model, optimizer, placed(replica, options.plan)),
-      timeline_file_(context, comm_) {
-  if (options.lanes > 0) prepare(options.lanes);
+      timeline_file_(context, &comm_) {
+  if (context.identity().is_evaluator)
+    facts_ = {.name = "evaluator"};
+  else if (options.lanes > 0)
+    prepare(options.lanes);
 }
 
 ReplicaOptions AllReduce::placed(ReplicaOptions options, const std::vector<std::string>& further_plan) {
+  if (context_.identity().is_evaluator) return options;
   options.before_allocate = [this, further_plan](const Parameters& parameters,
                                                  const OptimizerOptions& optimizer) {
     require_unpinned(parameters, context_.cluster());
@@ -77,13 +81,27 @@ void AllReduce::require_same(const std::vector<std::string>& plan) {
   if (group_.world > 1) require_same_plan(context_, comm_, plan);
 }
 
-Team::Start AllReduce::start(Session& session, const std::vector<std::string>& plan) {
-  require_same(plan);
-  Session::Start start = start_together(context_, comm_, session);
-  if (!mean_) prepare(session.lanes());
-  broadcast_from(0);
-  if (start.progress.restarts > 0) restore(start.optimizers.front());
-  start_rows(start, session.lanes());
+// An evaluator leaves the weights as they are.
+Strategy::Start AllReduce::start(Session& session, const std::vector<std::string>& plan) {
+  Session::Start start;
+  if (!context_.identity().is_evaluator) {
+    require_same(plan);
+    start = start_together(context_, comm_, session);
+    start.optimizers.resize(nets_.size());
+    if (!mean_) prepare(session.lanes());
+    for (size_t i = 0; i < nets_.size(); ++i) {
+      nets_[i]->broadcast_from(0);
+      if (start.progress.restarts > 0) nets_[i]->restore(start.optimizers[i]);
+    }
+  }
+  if (replica_.tables().empty()) return {start.progress, 0, std::move(start.more)};
+  rows_.emplace(replica_.tables(), comm_, context_.config().training.seed, session.lanes(),
+                replica_.optimizer().options());
+  if (replica_.options().nan_guard) rows_->refuse_gradients_that_are_not_finite();
+  if (context_.identity().is_evaluator)
+    sum_up_rows();
+  else
+    restore_rows(start, start.has_optimizer ? embedding::RowParts::All : embedding::RowParts::Weights);
   return {start.progress, 0, std::move(start.more)};
 }
 
@@ -121,23 +139,24 @@ void AllReduce::restore(const Optimizer::State& state) {
   replica_.optimizer().restore(broadcast(comm_, own, 0));
 }
 
-void AllReduce::start_rows(const Session::Start& start, int64_t lanes) {
-  if (replica_.tables().empty()) return;
-  rows_.emplace(replica_.tables(), comm_, context_.config().training.seed, lanes,
-                replica_.optimizer().options());
-  if (replica_.options().nan_guard) rows_->refuse_gradients_that_are_not_finite();
+// Only the chief has read the rows.
+void AllReduce::restore_rows(const Session::Start& start, embedding::RowParts parts) {
   const auto has_rows = comm::gather_all(comm_, int64_t{!start.rows.empty()}, "the rows of tables");
   if (has_rows[0] != 0) {
     std::optional<embedding::TablesPart> changes;
     if (start.changed_rows) changes = {start.changed_rows->tensors, start.changed_rows->values};
-    rows_->restore({start.rows.tensors, start.rows.values}, changes,
-                   start.has_optimizer ? embedding::RowParts::All : embedding::RowParts::Weights);
-  } else if (start.progress.restarts > 0) {
+    rows_->restore({start.rows.tensors, start.rows.values}, changes, parts);
+  } else if (start.progress.restarts > 0 || context_.identity().is_evaluator) {
     fail(ErrorKind::InvalidArgument,
-         "the checkpoint has no rows of sharded tables: it is that of another model, or of one whose tables "
-         "were small enough to be replicated");
+         "the checkpoint of step {} has no rows of sharded tables: it is that of another model, or of one "
+         "whose tables were small enough to be replicated",
+         start.progress.step);
   }
   sum_up_rows();
+}
+
+void AllReduce::take_rows(const Session::Start& start) {
+  if (rows_) restore_rows(start, embedding::RowParts::WithAverage);
 }
 
 Snapshot AllReduce::rows() {
@@ -151,21 +170,8 @@ void AllReduce::sum_up_rows() {
   row_counts_ = rows_->counts();
 }
 
-void AllReduce::finish_fit(Progress& /*progress*/) { sum_up_rows(); }
-
-void AllReduce::require_same_fit(const MakePlan& make) {
-  if (group_.world == 1) return;
-  std::vector<std::string> plan;
-  try {
-    plan = make();
-  } catch (const std::exception& error) {
-    abandon(fmt::format("{} could not inspect its data: {}", context_.task().short_name(), error.what()));
-    throw;
-  }
-  require_same(plan);
-}
-
 LaneSum& AllReduce::begin_step(int64_t step, const Wishes& wishes) {
+  if (context_.identity().is_evaluator) context_.require_worker();  // throws
   step_ = step;
   mean_->begin_step(step, wishes, replica_.optimizer().learning_rate());
   return *mean_;
@@ -200,18 +206,18 @@ void AllReduce::update(int64_t examples) {
 }
 
 void AllReduce::save(Session& session, const Progress& progress, const Snapshots& more) {
-  const bool has_parts = reducer_.scatter || (rows_ && group_.world > 1);
+  const bool has_parts = nets_.size() == 1 && (reducer_.scatter || (rows_ && group_.world > 1));
   const std::string folder = has_parts ? shared_folder(session, progress.step) : "";
-  Optimizer::State state;
+  std::vector<Optimizer::State> states;
   Snapshots all = gather_generators(comm_, more);
   Session::Tensors own;
   if (!folder.empty() && reducer_.scatter) {
     const Optimizer::State part = replica_.optimizer().state();
     own[store::kOptimizerPart] = tensors_of(replica_.parameters(), part.slots);
-    state.steps = part.steps;
-    gather_residuals(comm_, replica_.parameters(), *mean_, state);
+    states.emplace_back().steps = part.steps;
+    gather_residuals(comm_, replica_.parameters(), *mean_, states.back());
   } else {
-    state = gather_state();
+    for (AllReduce* net : nets_) states.push_back(net->gather_state());
   }
   std::optional<int64_t> base;
   if (rows_) {
@@ -234,7 +240,7 @@ void AllReduce::save(Session& session, const Progress& progress, const Snapshots
                        .writer = fmt::format("worker {} of {}", rank, group_.world)});
   }
   on_chief(context_, comm_, {.what = "the checkpoint", .step = progress.step},
-           [&] { session.save(progress, {state}, all, files, base); });
+           [&] { session.save(progress, states, all, files, base); });
   if (!rows_ || base) return;
   for (embedding::RowShard& shard : rows_->rows().shards()) shard.mark_saved();
 }
@@ -266,14 +272,17 @@ std::string AllReduce::shared_folder(Session& session, int64_t step) {
 
 void AllReduce::fill(store::Report& report) const {
   report.strategy = facts_.name;
-  report.reduce = mean_->name();
+  if (mean_) report.reduce = mean_->name();
   report.world = group_.world;
   if (rows_) add_rows(report, rows_checksum_, row_counts_);
 }
 
+// Workers may wait in the group of any net.
 void AllReduce::abandon(const std::string& why) noexcept {
-  comm_.abandon(why);
-  if (module_group_) module_group_->abandon(why);
+  for (const AllReduce* net : nets_) {
+    net->comm_.abandon(why);
+    if (net->module_group_) net->module_group_->abandon(why);
+  }
 }
 
 }  // namespace tutti

@@ -17,7 +17,8 @@
 namespace tutti {
 
 // Every worker computes its lanes, one after the other, sums the results together with all other workers, and
-// makes the same update: the strategy "allreduce", or "single" if there is one worker.
+// makes the same update: the strategy "allreduce", or "single" if there is one worker. In an evaluator, which
+// makes no steps, it has a model, and loads weights into it.
 class AllReduce final : public LaneStrategy {
  public:
   // The context must outlive this. The group has to be connected. If the options have a number of lanes,
@@ -29,22 +30,28 @@ class AllReduce final : public LaneStrategy {
   Replica& replica() override { return replica_; }
   const StrategyFacts& facts() const override { return facts_; }
   Start start(Session& session, const std::vector<std::string>& plan) override;
-  void require_same_fit(const MakePlan& make) override;
   LaneSum& begin_step(int64_t step, const Wishes& wishes) override;
   StepResult end_step() override;
   int64_t updates() const override { return replica_.optimizer().steps(); }
   Snapshot rows() override;
-  void finish_fit(Progress& progress) override;
+  void take_rows(const Session::Start& start) override;
+  void finish(Progress& /*progress*/) override { sum_up_rows(); }
   void save(Session& session, const Progress& progress, const Snapshots& more) override;
   void finish_saving(Session& session) override { tutti::finish_saving(context_, comm_, session); }
-  void merge(const metrics::List& list) override { tutti::merge(comm_, list); }
-  Json from_chief(const std::string& what, const std::function<Json()>& make) override {
-    return tutti::from_chief(context_, comm_, what, make);
+  Json share(const std::string& what, const MakeValue& make) override {
+    return tutti::share(context_, comm_, what, make);
   }
+  void require_same(const std::vector<std::string>& plan) override;
   void fill(store::Report& report) const override;
   void write_timeline() override { timeline_file_.write(); }
   void abandon(const std::string& why) noexcept override;
 
+  // Sets the other nets that are trained together with this one, by steps of their own. Their state is
+  // started and saved with the state of this one.
+  void set_other_nets(const std::vector<AllReduce*>& others) {
+    nets_ = {this};
+    nets_.insert(nets_.end(), others.begin(), others.end());
+  }
   // See DistributedOptimizer.
   void broadcast_from(int root);
   Optimizer::State gather_state();
@@ -54,8 +61,7 @@ class AllReduce final : public LaneStrategy {
   void prepare(int64_t lanes);
   ReplicaOptions placed(ReplicaOptions options, const std::vector<std::string>& further_plan);
   std::string shared_folder(Session& session, int64_t step);
-  void require_same(const std::vector<std::string>& plan);
-  void start_rows(const Session::Start& start, int64_t lanes);
+  void restore_rows(const Session::Start& start, embedding::RowParts parts);
   void sum_up_rows();
   std::optional<int64_t> rows_base(const Session& session, int64_t step);
   void update(int64_t examples);
@@ -67,6 +73,7 @@ class AllReduce final : public LaneStrategy {
   // With `scatter`, each worker keeps and updates its own part of the optimiser's state.
   const ReducerOptions reducer_;
   Replica replica_;
+  std::vector<AllReduce*> nets_ = {this};  // with the others
   StrategyFacts facts_;
   int64_t step_ = 0;
   std::optional<GradientMean> mean_;                  // once prepared, like all below

@@ -50,7 +50,7 @@ InGraphMaster::InGraphMaster(const Context& context, const Trainable& model,
   require_no_tables(replica_);
 }
 
-Team::Start InGraphMaster::start(Session& session, const std::vector<std::string>& plan) {
+Strategy::Start InGraphMaster::start(Session& session, const std::vector<std::string>& plan) {
   Session::Start found = session.start();
   replica_.optimizer().restore(found.optimizers.front());
   master_.emplace(context_, model_, replica_, arena_,
@@ -60,7 +60,7 @@ Team::Start InGraphMaster::start(Session& session, const std::vector<std::string
                               .progress = to_json(found.progress)});
   say_placement(context_, replica_.parameters(), {});
   context_.log().info("{} passive {} connected", group_.world, group_.world == 1 ? "worker" : "workers");
-  facts_ = {.name = kName, .lanes = {0, session.lanes()}};
+  facts_ = {.name = kName, .lanes = {0, session.lanes()}, .chief_reads_all = true};
   return {found.progress, 0, std::move(found.more)};
 }
 
@@ -98,13 +98,9 @@ void InGraphMaster::save(Session& session, const Progress& progress, const Snaps
   session.save(progress, {replica_.optimizer().state()}, more);
 }
 
-void InGraphMaster::finish_fit(Progress& progress) { master_->finish(to_json(progress), wishes_.signal); }
+void InGraphMaster::finish(Progress& progress) { master_->finish(to_json(progress), wishes_.signal); }
 
-void InGraphMaster::merge(const metrics::List& list) {
-  master_->note(passive::note_of(list), metrics::counters_of(list));
-}
-
-Json InGraphMaster::from_chief(const std::string& what, const std::function<Json()>& make) {
+Json InGraphMaster::share(const std::string& what, const MakeValue& make) {
   const Json outcome = outcome_of(make);
   master_->note(what, outcome);
   return result_of(outcome);
@@ -139,7 +135,7 @@ InGraphWorker::~InGraphWorker() {
   }
 }
 
-Team::Start InGraphWorker::start(Session& session, const std::vector<std::string>& plan) {
+Strategy::Start InGraphWorker::start(Session& session, const std::vector<std::string>& plan) {
   const passive::MasterConnection::Request request = connection_.await_beginning();
   Progress progress;
   connection_.answer_with([&]() -> rpc::Message {
@@ -153,7 +149,7 @@ Team::Start InGraphWorker::start(Session& session, const std::vector<std::string
     session.follow(assignment.lanes);
     return passive::description(context_.task(), context_.kernels());
   });
-  facts_ = {.name = kName, .restarts = true, .evaluation_part = -1};
+  facts_ = {.name = kName, .restarts = true, .evaluation_part = -1, .chief_reads_all = true};
   return {progress, 0};
 }
 
@@ -175,7 +171,7 @@ StepResult InGraphWorker::step(int64_t step, const Wishes& wishes, data::BatchQu
   }
 }
 
-void InGraphWorker::finish_fit(Progress& progress) {
+void InGraphWorker::finish(Progress& progress) {
   for (;;) {
     const passive::MasterConnection::Request request = connection_.next();
     if (request.method == "finish") progress = progress_of(request.message->head.at("progress"));
@@ -186,30 +182,20 @@ void InGraphWorker::finish_fit(Progress& progress) {
   }
 }
 
-// Waits for a value that the master sends under this key.
-Json InGraphWorker::note(const std::string& key) {
+// Waits for the value that the master sends under this name.
+Json InGraphWorker::share(const std::string& what, const MakeValue& /*make*/) {
   const passive::MasterConnection::Request request = connection_.next();
   Json value;
   connection_.answer_with([&]() -> rpc::Message {
-    if (request.method != "note" || ps::text_in(request.message->head, "key") != key) {
+    if (request.method != "note" || ps::text_in(request.message->head, "key") != what) {
       fail(ErrorKind::InvalidArgument,
            "{} expects '{}' from the master, but it sent '{}': all tasks have to run the same program",
-           context_.task().short_name(), key, request.method);
+           context_.task().short_name(), what, request.method);
     }
     value = request.message->head.at("value");
     return {};
   });
-  return value;
-}
-
-void InGraphWorker::merge(const metrics::List& list) {
-  const auto counters = note(passive::note_of(list)).get<std::vector<double>>();
-  for (const auto& metric : list) metric->reset();
-  metrics::merge(list, counters);
-}
-
-Json InGraphWorker::from_chief(const std::string& what, const std::function<Json()>&) {
-  return result_of(note(what));
+  return result_of(value);
 }
 
 void InGraphWorker::fill(store::Report& report) const {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tutti/cluster/context.h"
+#include "tutti/comm/timeline_file.h"
 #include "tutti/train/passive/master.h"
 #include "tutti/train/passive/worker.h"
 #include "tutti/train/strategy.h"
@@ -29,15 +30,12 @@ class InGraphMaster final : public Strategy {
   Replica& replica() override { return replica_; }
   const StrategyFacts& facts() const override { return facts_; }
   Start start(Session& session, const std::vector<std::string>& plan) override;
-  // Only the master has data.
-  void require_same_fit(const MakePlan&) override {}
   void set_progress(const Progress& progress) override;
   StepResult step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
                   const LaneObserver& observe) override;
   void save(Session& session, const Progress& progress, const Snapshots& more) override;
-  void finish_fit(Progress& progress) override;
-  void merge(const metrics::List& list) override;
-  Json from_chief(const std::string& what, const std::function<Json()>& make) override;
+  void finish(Progress& progress) override;
+  Json share(const std::string& what, const MakeValue& make) override;
   void fill(store::Report& report) const override;
   void write_timeline() override { timeline_file_.write(); }
 
@@ -49,9 +47,9 @@ class InGraphMaster final : public Strategy {
   const std::shared_ptr<rpc::Arena> arena_;
   Replica replica_;
   StrategyFacts facts_;
-  std::optional<Master> master_;   // once started
-  Wishes wishes_;                  // of all tasks, in the last step
-  OwnTimelineFile timeline_file_;  // last member, so that it is written first
+  std::optional<Master> master_;      // once started
+  Wishes wishes_;                     // of all tasks, in the last step
+  comm::TimelineFile timeline_file_;  // last member, so that it is written first
 };
 
 // A passive worker that is a process of the same program as its master: it goes through the program like the
@@ -69,23 +67,18 @@ class InGraphWorker final : public Strategy {
   Replica& replica() override { return replica_; }
   const StrategyFacts& facts() const override { return facts_; }
   Start start(Session& session, const std::vector<std::string>& plan) override;
-  void require_same_fit(const MakePlan&) override {}
   // The batches come from the master, so this worker reads none.
   StepRange begin_steps(int64_t step, int64_t, int64_t) override { return {step, step}; }
   // Answers the master's requests until the master has made the step.
   StepResult step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
                   const LaneObserver& observe) override;
   void save(Session&, const Progress&, const Snapshots&) override {}
-  void finish_fit(Progress& progress) override;
-  // Receives what the master has counted.
-  void merge(const metrics::List& list) override;
-  Json from_chief(const std::string& what, const std::function<Json()>& make) override;
+  void finish(Progress& progress) override;
+  Json share(const std::string& what, const MakeValue& make) override;
   void fill(store::Report& report) const override;
   void write_timeline() override { timeline_file_.write(); }
 
  private:
-  Json note(const std::string& key);
-
   const Context& context_;
   const Group group_;
   Replica replica_;
@@ -94,7 +87,7 @@ class InGraphWorker final : public Strategy {
   std::optional<passive::LaneServer> server_;          // once started
   bool finished_ = false;                              // at least one fit has been completed
   const int exceptions_ = std::uncaught_exceptions();  // at construction
-  OwnTimelineFile timeline_file_;                      // last member, so that it is written first
+  comm::TimelineFile timeline_file_;                   // last member, so that it is written first
 };
 
 }  // namespace tutti

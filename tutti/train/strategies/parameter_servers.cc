@@ -75,17 +75,15 @@ ParameterServers::ParameterServers(const Context& context, Group group, const Tr
                                    const StrategyOptions& options)
     : context_(context),
       group_(std::move(group)),
-      name_(name_of(context, optimizer)),
-      in_step_(name_ == "ps-sync" && context.config().servers.backup == 0),
       clip_norm_(options.clip_norm),
       arena_(std::make_shared<rpc::Arena>()),
-      replica_(model, optimizer, in_arena(replica, arena_)),
-      facts_{.name = name_,
-             .in_step = in_step_,
+      facts_{.name = name_of(context, optimizer),
              .restarts = true,
              .keeps_parameters_elsewhere = true,
              .evaluation_part = group_.is_chief() ? 0 : -1},
+      replica_(model, optimizer, in_arena(replica, arena_)),
       timeline_file_(context) {
+  facts_.in_step = facts_.name == "ps-sync" && context.config().servers.backup == 0;
   if (options.lanes > 0) know_lanes(options.lanes);
   for (const auto& table : replica_.tables().tables()) {
     if (table->has_rows_alone()) rows_alone_.push_back(embedding::rows_alone(table->alone()));
@@ -153,16 +151,16 @@ auto ParameterServers::until_nobody_is_lost(Body body) {
 }
 
 // If a server is lost during the start, waits for it and starts once more.
-Team::Start ParameterServers::start(Session& session, const std::vector<std::string>& plan) {
+Strategy::Start ParameterServers::start(Session& session, const std::vector<std::string>& plan) {
   at_work_ = true;
   if (!client_) make_client();
   mark_lost_writers();
   return until_nobody_is_lost([&] { return try_to_start(session, plan); });
 }
 
-Team::Start ParameterServers::try_to_start(Session& session, const std::vector<std::string>& plan) {
+Strategy::Start ParameterServers::try_to_start(Session& session, const std::vector<std::string>& plan) {
   std::vector<std::string> whole_plan = plan;
-  whole_plan.push_back("strategy " + name_);
+  whole_plan.push_back("strategy " + facts_.name);
   whole_plan.push_back(fmt::format("{} workers", group_.world));
   for (const std::string& line : client_->placement().lines(replica_.parameters(), "ps"))
     whole_plan.push_back(line);
@@ -180,7 +178,7 @@ Team::Start ParameterServers::try_to_start(Session& session, const std::vector<s
   // The other workers may be waiting for the checkpoint that this task was to write when it was lost.
   if (group_.is_chief()) client_->note(save_key(step), true);
   make_steps(lanes_);
-  rows_->at_step(in_step_ ? std::optional(step) : std::nullopt);
+  rows_->at_step(facts_.in_step ? std::optional(step) : std::nullopt);
   if (std::exchange(saves_start_, false))
     save(session, progress_at(step, standing.progress), session.state());
   if (group_.is_chief()) sum_up_rows();
@@ -192,9 +190,9 @@ Team::Start ParameterServers::try_to_start(Session& session, const std::vector<s
 // answer to its last step, cannot know the moving average or the state of its hooks at this step.
 bool ParameterServers::takes_part(Session& session, int64_t step) {
   Session::Parts parts = session.newest_parts(step);
-  if (begun_ && (!in_step_ || step == last_step_)) return true;  // with what this task has in memory
+  if (begun_ && (!facts_.in_step || step == last_step_)) return true;  // with what this task has in memory
   if (!parts.outdated.empty()) {
-    if (in_step_ && parts.step) return false;
+    if (facts_.in_step && parts.step) return false;
     context_.log().warning("this task joins the training at step {}, but these parts of its state {}: {}",
                            step,
                            parts.step ? fmt::format("are those of step {}", *parts.step)
@@ -239,9 +237,9 @@ int64_t ParameterServers::begin(Session& session, const std::vector<std::string>
         furthest, found.progress.step);
   Json progress = to_json(found.progress, session.lanes());
   client_->begin_rows(rows_to_begin(found));
-  client_->begin({.strategy = name_,
+  client_->begin({.strategy = facts_.name,
                   .lanes = session.lanes(),
-                  .backup = name_ == "ps-sync" ? context_.config().servers.backup : 0,
+                  .backup = facts_.name == "ps-sync" ? context_.config().servers.backup : 0,
                   .staleness = context_.config().servers.staleness,
                   .clipped = clip_norm_ > 0,
                   .optimizer = replica_.optimizer().options(),
@@ -297,7 +295,7 @@ void ParameterServers::know_lanes(int64_t lanes) {
   lanes_ = lanes;
   facts_.lanes = lanes_of(group_.rank, group_.world, lanes);
   // With ps-async, a step is the push of one worker with lanes.
-  facts_.steps_per_batch = name_ == "ps-sync" ? 1 : std::min<int64_t>(group_.world, lanes);
+  facts_.steps_per_batch = facts_.name == "ps-sync" ? 1 : std::min<int64_t>(group_.world, lanes);
 }
 
 void ParameterServers::make_steps(int64_t lanes) {
@@ -310,7 +308,7 @@ void ParameterServers::make_steps(int64_t lanes) {
                                    .overlap = config.overlap && config.staleness != 0,
                                    .allocate = ps::arena_allocator(arena_),
                                    .timeline = context_.timeline()};
-  if (name_ == "ps-sync") {
+  if (facts_.name == "ps-sync") {
     steps_ = std::make_unique<PsSync>(replica_, *client_, *rows_, *vectors_, options);
     return;
   }
@@ -325,15 +323,13 @@ LaneSum& ParameterServers::begin_step(int64_t step, const Wishes& wishes) {
     fail(ErrorKind::InvalidArgument,
          "--strategy {}: nobody has begun the run on the servers. Make the steps in a tutti::Loop, whose "
          "first goes_on() begins it",
-         name_);
+         facts_.name);
   return steps_->begin_step(step, wishes);
 }
 
-void ParameterServers::require_same_fit(const MakePlan& make) {
+void ParameterServers::require_same(const std::vector<std::string>& plan) {
   ++fit_calls_;
   shares_ = 0;
-  if (group_.world == 1) return;
-  const std::vector<std::string> plan = make();
   unless_lost([&] { client_->agree(plan.front(), plan); });
 }
 
@@ -386,7 +382,7 @@ void ParameterServers::await_writers(const Session& session) {
 void ParameterServers::save(Session& session, const Progress& progress, const Snapshots& more) {
   const std::string key = save_key(progress.step);
   if (!group_.is_chief()) {
-    if (in_step_) client_->read(key);
+    if (facts_.in_step) client_->read(key);
     return;
   }
   await_writers(session);
@@ -413,7 +409,7 @@ void ParameterServers::save(Session& session, const Progress& progress, const Sn
     all[store::kRowsPart] = {snapshot.rows,
                              embedding::saved_facts(tables, snapshot.row_counts, snapshot.averaged_steps)};
   session.save(saved, {snapshot.state}, all, files, base);
-  if (in_step_) client_->note(key, true);
+  if (facts_.in_step) client_->note(key, true);
 }
 
 std::vector<store::SharedFile> ParameterServers::write_on_servers(const std::string& mark,
@@ -467,9 +463,9 @@ void ParameterServers::say_stopped() {
   });
 }
 
-void ParameterServers::finish_fit(Progress& progress) {
+void ParameterServers::finish(Progress& progress) {
   progress.step = steps_->finish(progress.step);
-  if (progress.stopped && group_.is_chief() && in_step_) say_stopped();
+  if (progress.stopped && group_.is_chief() && facts_.in_step) say_stopped();
   const int64_t fits = progress.fit + 1;
   client_->finish(fits);
   const std::string key = fit_key(fits);
@@ -489,32 +485,21 @@ void ParameterServers::finish_fit(Progress& progress) {
   fits_ = fits;
 }
 
-// Passes a value of the chief to all workers. A server that is lost in the meantime does not change it.
-// Called between fits, so that a task that was restarted makes the same calls, with the same keys.
-Json ParameterServers::share(const std::string& what, const std::function<Json()>& make) {
+// A server that is lost in the meantime does not change the value. Called between fits, so that a task that
+// was restarted makes the same calls, with the same keys.
+Json ParameterServers::share(const std::string& what, const MakeValue& make) {
   const std::string key = fmt::format("{} {} after fit {}", what, shares_++, fit_calls_);
-  if (!group_.is_chief()) return until_nobody_is_lost([&] { return client_->read_from_any_run(key); });
-  const Json value = shared_[key] = make();
+  if (!group_.is_chief())
+    return result_of(until_nobody_is_lost([&] { return client_->read_from_any_run(key); }));
+  const Json outcome = shared_[key] = outcome_of(make);
   until_nobody_is_lost([&] {
     for (const auto& [name, one] : shared_) client_->note(name, one);
   });
-  return value;
-}
-
-// The chief has counted everything.
-void ParameterServers::merge(const metrics::List& list) {
-  const Json counters = share("metrics", [&]() -> Json { return metrics::counters_of(list); });
-  if (group_.is_chief()) return;
-  for (const auto& metric : list) metric->reset();
-  metrics::merge(list, counters.get<std::vector<double>>());
-}
-
-Json ParameterServers::from_chief(const std::string& what, const std::function<Json()>& make) {
-  return result_of(share(what, [&] { return outcome_of(make); }));
+  return result_of(outcome);
 }
 
 void ParameterServers::fill(store::Report& report) const {
-  report.strategy = name_;
+  report.strategy = facts_.name;
   report.reduce = steps_->reduce();
   report.world = group_.world;
   report.staleness = standing_.staleness;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tutti/cluster/context.h"
+#include "tutti/comm/timeline_file.h"
 #include "tutti/params/lane_sum.h"
 #include "tutti/ps/client.h"
 #include "tutti/train/lane_strategy.h"
@@ -30,7 +31,6 @@ class ParameterServers final : public LaneStrategy {
   Replica& replica() override { return replica_; }
   const StrategyFacts& facts() const override { return facts_; }
   Start start(Session& session, const std::vector<std::string>& plan) override;
-  void require_same_fit(const MakePlan& make) override;
   void set_progress(const Progress& progress) override;
   LaneSum& begin_step(int64_t step, const Wishes& wishes) override;
   StepResult end_step() override {
@@ -43,9 +43,9 @@ class ParameterServers final : public LaneStrategy {
   Snapshot rows() override;
   void save(Session& session, const Progress& progress, const Snapshots& more) override;
   void finish_saving(Session& session) override;
-  void finish_fit(Progress& progress) override;
-  void merge(const metrics::List& list) override;
-  Json from_chief(const std::string& what, const std::function<Json()>& make) override;
+  void finish(Progress& progress) override;
+  Json share(const std::string& what, const MakeValue& make) override;
+  void require_same(const std::vector<std::string>& plan) override;
   void fill(store::Report& report) const override;
   void write_timeline() override { timeline_file_.write(); }
 
@@ -63,7 +63,6 @@ class ParameterServers final : public LaneStrategy {
   bool takes_part(Session& session, int64_t step);
   void know_lanes(int64_t lanes);
   void make_steps(int64_t lanes);
-  Json share(const std::string& what, const std::function<Json()>& make);
   void mark_lost_writers();
   void await_writers(const Session& session);
   std::vector<store::SharedFile> write_on_servers(const std::string& mark,
@@ -75,12 +74,10 @@ class ParameterServers final : public LaneStrategy {
 
   const Context& context_;
   const Group group_;
-  const std::string name_;
-  const bool in_step_;  // every step is made by all workers together
   const double clip_norm_;
   const std::shared_ptr<rpc::Arena> arena_;
-  Replica replica_;
   StrategyFacts facts_;
+  Replica replica_;
   std::optional<LaneVectors> vectors_;
   std::unique_ptr<ps::Client> client_;
   std::unique_ptr<ps::ServerRows> rows_;         // of sharded tables, through the client
@@ -103,8 +100,8 @@ class ParameterServers final : public LaneStrategy {
   int64_t shares_ = 0;     // the number of values that the chief has passed to all workers since
   // On the chief: these values, for servers that have lost them.
   std::map<std::string, Json> shared_;
-  bool at_work_ = false;           // between start() and the end of a fit
-  OwnTimelineFile timeline_file_;  // last member, so that it is written first
+  bool at_work_ = false;              // between start() and the end of a fit
+  comm::TimelineFile timeline_file_;  // last member, so that it is written first
 };
 
 }  // namespace tutti

@@ -29,12 +29,7 @@ Tensors gradients_by_server(const ps::Client& client) {
 
 PsSync::PsSync(Replica& replica, ps::Client& client, ps::ServerRows& rows, LaneVectors& vectors,
                const ServerStepsOptions& options)
-    : replica_(replica),
-      client_(client),
-      rows_(rows),
-      vectors_(vectors),
-      options_(options),
-      block_(lanes_of(options.rank, options.world, options.lanes)),
+    : ServerSteps(replica, client, rows, vectors, options),
       sum_(vectors, gradients_by_server(client), block_, options.lanes),
       word_(blocks_of(options.world, options.lanes), options.lanes, kNumbers),
       own_word_(torch::zeros({word_.size()}, torch::kDouble)) {}
@@ -149,12 +144,7 @@ Tensors like(const Tensors& vectors) {
 
 PsAsync::PsAsync(Replica& replica, ps::Client& client, ps::ServerRows& rows, LaneVectors& vectors,
                  const ServerStepsOptions& options)
-    : replica_(replica),
-      client_(client),
-      rows_(rows),
-      vectors_(vectors),
-      options_(options),
-      block_(lanes_of(options.rank, options.world, options.lanes)),
+    : ServerSteps(replica, client, rows, vectors, options),
       gradients_(gradients_of(replica.parameters())),
       sum_(vectors, gradients_, {0, block_.size()}, std::max<int64_t>(1, block_.size())),
       results_({like(vectors.buffers()), like(vectors.counters())}),

@@ -34,6 +34,15 @@ struct ServerStepsOptions {
 // See LaneStrategy, whose methods these are.
 class ServerSteps {
  public:
+  // All must outlive this. The buffers and counters of `vectors` are the client's extras.
+  ServerSteps(Replica& replica, ps::Client& client, ps::ServerRows& rows, LaneVectors& vectors,
+              const ServerStepsOptions& options)
+      : replica_(replica),
+        client_(client),
+        rows_(rows),
+        vectors_(vectors),
+        options_(options),
+        block_(lanes_of(options.rank, options.world, options.lanes)) {}
   virtual ~ServerSteps() = default;
   virtual StepRange steps_of_feed(int64_t step, int64_t end, int64_t /*feed_begin*/) { return {step, end}; }
   virtual LaneSum& begin_step(int64_t step, const Wishes& wishes) = 0;
@@ -43,6 +52,15 @@ class ServerSteps {
   virtual int64_t finish(int64_t step) { return step; }
   // The way in which gradients are added, for the report.
   virtual std::string reduce() const = 0;
+
+ protected:
+  Replica& replica_;
+  ps::Client& client_;
+  ps::ServerRows& rows_;
+  LaneVectors& vectors_;
+  const ServerStepsOptions options_;
+  const LaneRange block_;
+  Wishes wishes_;  // of this worker, for the current step
 };
 
 // Every worker computes its lanes and pushes the sums; the servers add them along the tree over all lanes,
@@ -52,7 +70,6 @@ class ServerSteps {
 // continues with the step that the others have reached; the lanes that it missed count as lanes without data.
 class PsSync final : public ServerSteps {
  public:
-  // All must outlive this. The buffers and counters of `vectors` are the client's extras.
   PsSync(Replica& replica, ps::Client& client, ps::ServerRows& rows, LaneVectors& vectors,
          const ServerStepsOptions& options);
 
@@ -73,17 +90,10 @@ class PsSync final : public ServerSteps {
   StepResult catch_up();
   void add_sums(const std::vector<TreeSum::Subtree>& subtrees, ps::Client::Push& push) const;
 
-  Replica& replica_;
-  ps::Client& client_;
-  ps::ServerRows& rows_;
-  LaneVectors& vectors_;
-  const ServerStepsOptions options_;
-  const LaneRange block_;
   LocalSum sum_;
   ControlWord word_;
   const torch::Tensor own_word_;
   int64_t step_ = 0;  // the current one
-  Wishes wishes_;     // of this worker, for this step
 };
 
 // Every worker pulls the newest parameters, computes the mean gradient of its lanes, and pushes it; the
@@ -92,7 +102,6 @@ class PsSync final : public ServerSteps {
 // have computed: with the changes of several workers added up, a running variance may become negative.
 class PsAsync final : public ServerSteps {
  public:
-  // All must outlive this. The buffers and counters of `vectors` are the client's extras.
   PsAsync(Replica& replica, ps::Client& client, ps::ServerRows& rows, LaneVectors& vectors,
           const ServerStepsOptions& options);
 
@@ -121,12 +130,6 @@ class PsAsync final : public ServerSteps {
   void start_push();
   StepResult end_push();
 
-  Replica& replica_;
-  ps::Client& client_;
-  ps::ServerRows& rows_;
-  LaneVectors& vectors_;
-  const ServerStepsOptions options_;
-  const LaneRange block_;
   std::vector<torch::Tensor> gradients_;  // those of the parameters
   LocalSum sum_;
   ps::Extras results_;  // of the lanes: the floating buffers, and the changes of the counters
@@ -137,7 +140,6 @@ class PsAsync final : public ServerSteps {
   int64_t end_ = -1;
   int64_t now_ = 0;
   int64_t of_ = 0;            // the step of the values from which the current gradients are computed
-  Wishes wishes_;             // of this worker, for this step
   int64_t values_step_ = -1;  // the step of the values from the last push; -1: none
   int64_t examples_ = 0;
   ps::Client::Applied applied_;  // written by the thread

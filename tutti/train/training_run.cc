@@ -1,4 +1,4 @@
-#include "tutti/train/engine.h"
+#include "tutti/train/training_run.h"
 
 #include <algorithm>
 #include <iterator>
@@ -71,31 +71,26 @@ void measure_rest(const std::vector<const EvaluationHook*>& evaluations, Trainin
 
 }  // namespace
 
-Engine::Engine(const Context& context, Team& team, std::vector<SessionPart> parts,
-               const SessionOptions& options, embedding::Tables& tables, Replica* replica)
+TrainingRun::TrainingRun(const Context& context, Strategy& strategy, std::vector<SessionPart> parts,
+                         const SessionOptions& options, Replica* replica)
     : context_(context),
-      team_(team),
-      tables_(tables),
+      strategy_(strategy),
+      tables_(strategy.replica().tables()),
       replica_(replica),
-      session_(context, team.group(), parts, options),
+      session_(context, strategy.group(), parts, options),
       training_{.context = context,
-                .group = team.group(),
+                .run = *this,
+                .group = strategy.group(),
                 .parameters = parts.front().parameters,
                 .optimizer = parts.front().optimizer,
                 .parts = parts,
+                .has_rows = !tables_.empty(),
                 .module = replica != nullptr ? &replica->module() : nullptr},
-      stop_after_(context.config().training.stop_after) {
-  training_.report_validation = [this](const std::map<std::string, double>& values) {
-    report_validation(values);
-  };
-  training_.report_evaluation = [this](const std::string& name, const std::map<std::string, double>& values) {
-    report_evaluation(name, values);
-  };
-  training_.evaluate = [this](const Evaluation& evaluation) { return evaluate(evaluation); };
-  training_.save_checkpoint = [this] { save(); };
+      stop_after_(context.config().training.stop_after),
+      device_clock_(context.device()) {
   training_.folder = session_.folder();
   if (training_.writes()) pass_advice_ = PassAdvice(&context.log());
-  add_state(kGenerators, generators_part(context.device(), team.group().rank));
+  add_state(kGenerators, generators_part(context.device(), strategy.group().rank));
   try {
     hooks_ = hooks::of_flags(context.config());
   } catch (const std::exception& error) {
@@ -106,13 +101,13 @@ Engine::Engine(const Context& context, Team& team, std::vector<SessionPart> part
   history_ = add_first_hook(std::make_unique<HistoryHook>());
 }
 
-void Engine::validate(Evaluation evaluation) {
+void TrainingRun::validate(Evaluation evaluation) {
   if (evaluation.every_steps.value_or(0) == 0 && evaluation.every_epochs == 0) evaluation.every_epochs = 1;
   validation_->set(std::move(evaluation));
   validation_->reserve(training_);
 }
 
-void Engine::keep_average(const std::vector<double>& decays) {
+void TrainingRun::keep_average(const std::vector<double>& decays) {
   std::vector<MovingAverage::Net> nets;
   for (size_t i = 0; i < decays.size(); ++i) {
     const SessionPart& part = training_.parts.at(i);
@@ -124,7 +119,7 @@ void Engine::keep_average(const std::vector<double>& decays) {
   add_state(store::kAveragePart, training_.average->part());
 }
 
-void Engine::add_hook(std::unique_ptr<Hook> hook) {
+void TrainingRun::add_hook(std::unique_ptr<Hook> hook) {
   if (auto* const evaluation = dynamic_cast<EvaluationHook*>(hook.get())) evaluation->reserve(training_);
   const bool saves = !context_.config().checkpoints.logdir.empty();  // with the last hook
   hooks_.insert(saves ? std::prev(hooks_.end()) : hooks_.end(), std::move(hook));
@@ -133,7 +128,7 @@ void Engine::add_hook(std::unique_ptr<Hook> hook) {
 
 // Returns the names of the parts of the state that belong to the hooks. Hooks of the same kind are told apart
 // by their order.
-std::vector<std::string> Engine::hook_names() const {
+std::vector<std::string> TrainingRun::hook_names() const {
   std::vector<std::string> names;
   std::map<std::string, int> seen;
   for (const auto& hook : hooks_) {
@@ -146,7 +141,7 @@ std::vector<std::string> Engine::hook_names() const {
 }
 
 // Returns the state besides the nets and their optimisers.
-Snapshots Engine::state() const {
+Snapshots TrainingRun::state() const {
   Snapshots all;
   for (const auto& [name, part] : parts_) all[name] = part.snapshot();
   const std::vector<std::string> names = hook_names();
@@ -156,14 +151,14 @@ Snapshots Engine::state() const {
 }
 
 // Called before the first step after each start.
-void Engine::restore_hooks() {
+void TrainingRun::restore_hooks() {
   if (!std::exchange(hooks_are_stale_, false)) return;
   const std::vector<std::string> names = hook_names();
   for (size_t i = 0; i < hooks_.size(); ++i)
     restore_part(names[i], [&](const Snapshot& state) { hooks_[i]->restore(state); });
 }
 
-void Engine::add_state(const std::string& name, StatePart part) {
+void TrainingRun::add_state(const std::string& name, StatePart part) {
   const bool is_valid = !name.empty() && name.find_first_not_of(
                                              "abcdefghijklmnopqrstuvwxyz"
                                              "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
@@ -180,7 +175,7 @@ void Engine::add_state(const std::string& name, StatePart part) {
   restore_part(name, part.restore);
 }
 
-void Engine::restore_part(const std::string& name, const std::function<void(const Snapshot&)>& restore) {
+void TrainingRun::restore_part(const std::string& name, const std::function<void(const Snapshot&)>& restore) {
   const auto found = found_.find(name);
   if (found == found_.end()) return;
   try {
@@ -192,10 +187,11 @@ void Engine::restore_part(const std::string& name, const std::function<void(cons
   found_.erase(found);
 }
 
-void Engine::start(const std::vector<std::string>& plan) {
+void TrainingRun::start(const std::vector<std::string>& plan) {
   const SpanScope span(context_.timeline(), Activity::Step, "start");
+  plan_ = plan;
   session_.set_state([this] { return state(); });
-  Team::Start start = team_.start(session_, plan);
+  Strategy::Start start = strategy_.start(session_, plan);
   progress_ = start.progress;
   report_.lost_steps += start.lost_steps;
   found_ = std::move(start.more);
@@ -204,30 +200,16 @@ void Engine::start(const std::vector<std::string>& plan) {
   if (session_.went_on() && training_.average != nullptr && !found_.contains(store::kAveragePart))
     training_.average->restart();
   for (const auto& [name, part] : parts_) restore_part(name, part.restore);
-  if (!std::exchange(plan_logged_, true) && team_.group().is_chief()) log_plan();
+  if (!std::exchange(plan_logged_, true) && strategy_.group().is_chief()) log_plan();
   remember_parameters();
 }
 
-void Engine::start_again(const Error& error, const std::vector<std::string>& plan) {
-  signals_.reset();
-  is_running_ = false;
-  context_.log().warning("{}; the training goes on when the lost task has connected again", error.what());
-  try {
-    team_.settle();
-  } catch (const Error&) {
-    // After one failure, others are expected.
-  }
-  start(plan);
-  context_.log().info("going on at step {}", progress_.step);
-  if (progress_.stopped) training_.end_step = progress_.step;
+void TrainingRun::remember_parameters() {
+  if (strategy_.facts().keeps_parameters_elsewhere) checksum_ = checksum_of(training_.parameters);
 }
 
-void Engine::remember_parameters() {
-  if (team_.facts().keeps_parameters_elsewhere) checksum_ = checksum_of(training_.parameters);
-}
-
-void Engine::require_parameters_as_they_were(const char* since) const {
-  const StrategyFacts& facts = team_.facts();
+void TrainingRun::require_parameters_as_they_were(const char* since) const {
+  const StrategyFacts& facts = strategy_.facts();
   if (!facts.keeps_parameters_elsewhere || checksum_ == checksum_of(training_.parameters)) return;
   tutti::fail(
       ErrorKind::InvalidArgument,
@@ -239,10 +221,10 @@ void Engine::require_parameters_as_they_were(const char* since) const {
 }
 
 // Says once how the model is trained, and what leaves the bits of the result open.
-void Engine::log_plan() {
+void TrainingRun::log_plan() {
   const RunConfig& config = context_.config();
   store::Report plan;
-  team_.fill(plan);
+  strategy_.fill(plan);
   const auto counted = [](int64_t count, const char* what) {
     return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
   };
@@ -255,9 +237,12 @@ void Engine::log_plan() {
     context_.log().info("the bits of the result depend on {}", fmt::join(open, " and on "));
 }
 
-std::vector<std::string> Engine::schedule_plan() const {
+std::vector<std::string> TrainingRun::plan() {
   constexpr int64_t kOfSteps = 10000;
+  note_evaluations();
   std::vector<std::string> plan;
+  for (const EvaluationHook* evaluation : evaluations()) plan.push_back(evaluation->plan());
+  if (plan.empty()) plan.emplace_back("never evaluated");
   for (size_t i = 0; i < schedules_.size(); ++i) {
     if (!schedules_[i]) continue;
     const std::string& part = training_.parts.at(i).name;
@@ -268,7 +253,7 @@ std::vector<std::string> Engine::schedule_plan() const {
   return plan;
 }
 
-void Engine::set_learning_rates() {
+void TrainingRun::set_learning_rates() {
   for (size_t i = 0; i < schedules_.size(); ++i) {
     if (schedules_[i])
       training_.parts.at(i).optimizer.set_learning_rate(schedules_[i](progress_.step, training_.end_step));
@@ -276,9 +261,9 @@ void Engine::set_learning_rates() {
 }
 
 // Warns if the schedules were made for another number of steps than that of the run.
-void Engine::warn_of_other_lengths() const {
+void TrainingRun::warn_of_other_lengths() const {
   const int64_t end = length_.end_step;
-  if (!team_.group().is_chief() || progress_.step >= end || end == Training::kEndless) return;
+  if (!strategy_.group().is_chief() || progress_.step >= end || end == Training::kEndless) return;
   for (const Schedule& schedule : schedules_) {
     const int64_t scheduled = schedule.end().value_or(end);
     if (end > scheduled)
@@ -299,26 +284,25 @@ void Engine::warn_of_other_lengths() const {
   }
 }
 
-void Engine::begin(const Length& length) {
-  const StrategyFacts& facts = team_.facts();
+void TrainingRun::begin(const Length& length) {
+  require_parameters_as_they_were("outside the steps of a fit");
+  const StrategyFacts& facts = strategy_.facts();
   length_ = length;
+  has_ended_ = false;
   training_.first_step = training_.step = training_.last_step = progress_.step;
   training_.end_step = length.end_step;
   training_.steps_per_epoch = length.steps_per_epoch;
   training_.epoch = epochs_done();
   training_.in_step = facts.in_step;
   training_.keeps_parameters_elsewhere = facts.keeps_parameters_elsewhere;
-  training_.merge = {};
-  if (facts.evaluation_parts > 1) training_.merge = [this](const metrics::List& list) { team_.merge(list); };
-  training_.evaluations = static_cast<int>(evaluation_plan().size());
-  training_.knows_values = !known_values().empty();
+  note_evaluations();
   was_stopped_ = progress_.stopped;
-  if (was_stopped_ && team_.group().is_chief())
+  if (was_stopped_ && strategy_.group().is_chief())
     context_.log().info(
         "nothing is left to do: the program itself has stopped this training after step {}, in an earlier "
         "run; begin anew in another --logdir",
         progress_.step);
-  else if (progress_.step >= length.end_step && team_.group().is_chief())
+  else if (progress_.step >= length.end_step && strategy_.group().is_chief())
     context_.log().info(
         "nothing is left to do: the run is at step {}, and this training ends after step {}; ask for more "
         "steps to go on (--steps, --epochs), or begin anew in another --logdir",
@@ -332,7 +316,71 @@ void Engine::begin(const Length& length) {
   for_each_hook([&](Hook& hook) { hook.begin(training_); });
 }
 
-void Engine::begin_steps() {
+// The order of all work between two steps, from the first to the last.
+bool TrainingRun::next(const std::function<bool()>& has_data) {
+  for (;;) {
+    try {
+      if (const auto lost = std::exchange(lost_, std::nullopt)) throw Error(*lost);
+      if (!is_running_) begin_steps();
+      if (const auto made = std::exchange(made_, std::nullopt)) after_step(*made);
+      if (is_prepared_) return true;
+      const Wishes reasons = reasons_to_end();
+      is_prepared_ = !reasons.end_training() && !progress_.stopped && progress_.step < last_step() &&
+                     (!has_data || has_data());
+      is_prepared_ ? before_step() : end(reasons);
+      return is_prepared_;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::PeerLost || !strategy_.facts().restarts) throw;
+      start_again(error);
+    }
+  }
+}
+
+void TrainingRun::step(const std::function<StepResult()>& make) {
+  const SpanScope span(context_.timeline(), Activity::Step, "step", progress_.step);
+  try {
+    device_clock_.begin_step();
+    done(make());
+    device_clock_.end_step();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::PeerLost) throw;
+    lost(error);  // next() decides
+  }
+}
+
+void TrainingRun::start_again(const Error& error) {
+  const Progress before = progress_;
+  signals_.reset();
+  is_running_ = has_ended_ = false;
+  context_.log().warning("{}; the training goes on when the lost task has connected again", error.what());
+  try {
+    strategy_.settle();
+  } catch (const Error&) {
+    // After one failure, others are expected.
+  }
+  start(std::vector<std::string>(plan_));
+  context_.log().info("going on at step {}", progress_.step);
+  if (progress_.fit < before.fit) go_on_with_fit(before);
+  progress_.feeds.resize(std::max(progress_.feeds.size(), before.feeds.size()));
+  if (progress_.stopped) training_.end_step = progress_.step;
+}
+
+// Continues the current fit if the newest checkpoint belongs to an earlier one, which the program has left.
+void TrainingRun::go_on_with_fit(const Progress& before) {
+  if (progress_.step != before.fit_begin)
+    tutti::fail(ErrorKind::PeerLost,
+                "the run was restored to step {}, which belongs to an earlier fit() of the program: start "
+                "the program again",
+                progress_.step);
+  progress_.fit = before.fit;
+  progress_.fit_begin = before.fit_begin;
+  progress_.feeds = before.feeds;
+  progress_.stopped = before.stopped;
+  progress_.stop_reason = before.stop_reason;
+  strategy_.set_progress(progress_);
+}
+
+void TrainingRun::begin_steps() {
   signals_.emplace(context_.config());
   training_.step = training_.last_step = progress_.step;
   training_.went_on = session_.went_on();
@@ -341,11 +389,18 @@ void Engine::begin_steps() {
   last_step_.wishes = {};
   restore_hooks();
   is_running_ = true;
+  is_prepared_ = false;
+  made_.reset();
   epoch_begun_ = -1;
   for_each_hook([&](Hook& hook) { hook.after_start(training_); });
+  constexpr int64_t kMany = int64_t{1} << 62;
+  const int64_t begin = length_.first_epoch_at;
+  const int64_t last = std::clamp(last_step(), progress_.step, kMany);
+  begun_ = strategy_.begin_steps(progress_.step - begin, last - begin, begin);
+  batch_ = begun_->begin;
 }
 
-void Engine::before_step() {
+void TrainingRun::before_step() {
   training_.wishes = {};
   set_learning_rates();
   if (training_.steps_per_epoch > 0 && epochs_done() != epoch_begun_) {
@@ -357,11 +412,14 @@ void Engine::before_step() {
   if (has_own_hooks_) require_parameters_as_they_were(kByHook);
 }
 
-void Engine::after_lane(int64_t lane, const Batch& batch, const LossOutput& output) {
+void TrainingRun::after_lane(int64_t lane, const Batch& batch, const LossOutput& output) {
   for_each_hook([&](Hook& hook) { hook.after_lane(training_, lane, batch, output); });
 }
 
-void Engine::after_step(const StepResult& result) {
+// Counts the step, unless the worker took no part in it.
+void TrainingRun::after_step(const StepResult& result) {
+  is_prepared_ = false;
+  batch_ += 1 + result.missed;
   if (has_own_hooks_) remember_parameters();
   progress_.step = training_.step = result.step;
   last_step_.wishes = result.wishes;
@@ -378,7 +436,7 @@ void Engine::after_step(const StepResult& result) {
   });
   if (training_.in_step && training_.stop_reason != stop_reason) {
     progress_.stop_reason = training_.stop_reason;
-    team_.set_progress(progress_);
+    strategy_.set_progress(progress_);
   }
   training_.last_step = training_.step;
   note_saved();
@@ -386,24 +444,26 @@ void Engine::after_step(const StepResult& result) {
 }
 
 // The requests of this worker's hooks, and of a signal that it has received, to end the training.
-Wishes Engine::own_reasons() const {
+Wishes TrainingRun::own_reasons() const {
   return {.stop = training_.stop_reason.has_value(), .signal = signals_->received().value_or(0)};
 }
 
-Wishes Engine::reasons_to_end() const {
+// All workers that make every step together stop after the step in which a wish has reached every worker; a
+// worker without others, or one that makes steps of its own, reacts at once.
+Wishes TrainingRun::reasons_to_end() const {
   const Wishes own = own_reasons();
   if (!training_.in_step) return own;
   if (last_step_.wishes.end_training()) return last_step_.wishes;
-  return {.signal = team_.is_alone() ? own.signal : 0};
+  return {.signal = strategy_.is_alone() ? own.signal : 0};
 }
 
 // The number of complete passes over the feed.
-int64_t Engine::epochs_done() const {
+int64_t TrainingRun::epochs_done() const {
   return training_.steps_per_epoch > 0 ? (training_.step - length_.first_epoch_at) / training_.steps_per_epoch
                                        : 0;
 }
 
-std::vector<const EvaluationHook*> Engine::evaluations() const {
+std::vector<const EvaluationHook*> TrainingRun::evaluations() const {
   std::vector<const EvaluationHook*> all;
   for (const auto& hook : hooks_) {
     const auto* evaluation = dynamic_cast<const EvaluationHook*>(hook.get());
@@ -412,8 +472,7 @@ std::vector<const EvaluationHook*> Engine::evaluations() const {
   return all;
 }
 
-std::vector<std::string> Engine::evaluation_plan() const {
-  std::vector<std::string> plan;
+void TrainingRun::note_evaluations() {
   std::set<std::string> labels;
   for (const EvaluationHook* evaluation : evaluations()) {
     if (!labels.insert(evaluation->label()).second)
@@ -422,14 +481,14 @@ std::vector<std::string> Engine::evaluation_plan() const {
           "two evaluations of this training are called '{}', so the values of one would replace those "
           "of the other: give one a name (Evaluation::name)",
           evaluation->label());
-    plan.push_back(evaluation->plan());
   }
   require_monitored_values();
-  return plan;
+  training_.evaluations = static_cast<int>(labels.size());
+  training_.knows_values = !known_values().empty();
 }
 
 // Returns the names of the values of all evaluations; none if one's are not known before they are measured.
-std::vector<std::string> Engine::known_values() const {
+std::vector<std::string> TrainingRun::known_values() const {
   std::vector<std::string> known;
   for (const EvaluationHook* evaluation : evaluations()) {
     const auto names = evaluation->value_names();
@@ -441,7 +500,7 @@ std::vector<std::string> Engine::known_values() const {
 
 // A hook of the program may report values as well, and a function may return any: then a name that does not
 // exist is found with the first values.
-void Engine::require_monitored_values() const {
+void TrainingRun::require_monitored_values() const {
   const std::vector<std::string> known = known_values();
   if (known.empty()) return;
   for (const auto& hook : hooks_) {
@@ -454,15 +513,8 @@ void Engine::require_monitored_values() const {
   }
 }
 
-void Engine::report_validation(const std::map<std::string, double>& values) {
-  for (const auto& [name, value] : values) {
-    if (training_.events != nullptr) training_.events->scalar("validation_" + name, training_.step, value);
-  }
-  report_evaluation("", values);
-}
-
 // Adds the values of an evaluation to the report and the log.
-void Engine::note_evaluation(const std::string& name, const std::map<std::string, double>& values) {
+void TrainingRun::note_evaluation(const std::string& name, const std::map<std::string, double>& values) {
   std::string text;
   const size_t prefix = name.empty() ? 0 : name.size() + 1;  // which the values have
   for (const auto& [of_value, value] : values) {
@@ -474,25 +526,26 @@ void Engine::note_evaluation(const std::string& name, const std::map<std::string
                         training_.average != nullptr ? " of the moving average" : "", training_.step, text);
 }
 
-void Engine::report_evaluation(const std::string& name, const std::map<std::string, double>& values) {
+void TrainingRun::report_evaluation(const std::string& name, const std::map<std::string, double>& values) {
   note_evaluation(name, values);
   for (const auto& [of_value, value] : values) evaluated_[reported_name(name, of_value)] = value;
   training_.evaluation = name;
   for_each_hook([&](Hook& hook) { hook.after_validation(training_, values); });
 }
 
-int64_t Engine::last_step() const {
+// The step of the run after which this process makes no more: the end, or --stop-after.
+int64_t TrainingRun::last_step() const {
   return stop_after_ > 0 ? std::min(stop_after_, training_.end_step) : training_.end_step;
 }
 
-void Engine::require_nothing_stopped() const {
+void TrainingRun::require_nothing_stopped() const {
   if (!context_.stopped_early()) return;
   throw Interrupted(0,
                     "the program ends here: its next training begins when the one that --stop-after has "
                     "stopped is complete");
 }
 
-bool Engine::stops_before_fit() {
+bool TrainingRun::stops_before_fit() {
   if (stop_after_ == 0 || progress_.step < stop_after_) return false;
   stop_early();
   session_.note(progress_, RunState::Phase::Stopped);
@@ -502,22 +555,23 @@ bool Engine::stops_before_fit() {
 
 // Also measures the weights of this step for the report, where a run without --stop-after would not be
 // evaluated.
-void Engine::stop_early() {
+void TrainingRun::stop_early() {
   context_.stopped_early() = true;
   report_.complete = false;
   measure_rest(evaluations(), training_,
                [&](const auto& name, const auto& values) { note_evaluation(name, values); });
-  if (team_.group().is_chief())
+  if (strategy_.group().is_chief())
     context_.log().info("stopped after step {}, as --stop-after says: {}", progress_.step,
                         context_.config().checkpoints.logdir.empty()
                             ? "nothing was saved, since --logdir was not given"
                             : "run the program again without it, or with more steps, to continue");
 }
 
-void Engine::end(const Wishes& reasons) {
+void TrainingRun::end(const Wishes& reasons) {
+  has_ended_ = true;
   if (reasons.stop) progress_.stopped = true;
   if (has_own_hooks_) require_parameters_as_they_were(kByHook);
-  team_.finish_fit(progress_);
+  strategy_.finish(progress_);
   remember_parameters();
   training_.step = progress_.step;
   const bool interrupted = reasons.signal != 0 && training_.step < training_.end_step;
@@ -526,9 +580,10 @@ void Engine::end(const Wishes& reasons) {
   training_.interrupted = (interrupted && !training_.stop_reason) || stops_early;
   training_.save_at_end = false;
   for_each_hook([&](Hook& hook) { hook.end(training_); });
-  team_.finish_saving(session_);
+  strategy_.finish_saving(session_);
   note_saved();
   report_.complete = !interrupted;
+  report_.device_seconds = device_clock_.seconds();
   if (stops_early)
     stop_early();
   else if (!interrupted)  // the run may have been complete when it was resumed
@@ -544,7 +599,7 @@ void Engine::end(const Wishes& reasons) {
   if (!stops_early) log_stop(reasons);
   if (interrupted) {
     signals_->forget();
-    team_.write_timeline();  // all workers stop here
+    strategy_.write_timeline();  // all workers stop here
   }
   signals_.reset();
   if (!interrupted) return;
@@ -560,10 +615,10 @@ void Engine::end(const Wishes& reasons) {
 }
 
 // The chief says why the training was ended early. The others usually have the same reason.
-void Engine::log_stop(const Wishes& reasons) const {
+void TrainingRun::log_stop(const Wishes& reasons) const {
   if (was_stopped_) return;
   const std::optional<std::string>& reason = training_.stop_reason;
-  if (!team_.group().is_chief()) {
+  if (!strategy_.group().is_chief()) {
     if (reason) context_.log().debug("stopped after step {}: {}", training_.step, *reason);
   } else if (reason || reasons.stop) {
     context_.log().info("stopped after step {}: {}", training_.step,
@@ -571,22 +626,22 @@ void Engine::log_stop(const Wishes& reasons) const {
   }
 }
 
-void Engine::fail(const std::exception& error) noexcept {
+void TrainingRun::fail(const std::exception& error) noexcept {
   signals_.reset();
   if (!is_running_) return;
   is_running_ = false;
   for (const auto& hook : hooks_) hook->on_error(training_, error);
 }
 
-void Engine::abandon(const std::string& what, const std::exception& error) noexcept {
+void TrainingRun::abandon(const std::string& what, const std::exception& error) noexcept {
   try {
-    team_.abandon(fmt::format("{} {}: {}", context_.task().short_name(), what, error.what()));
+    strategy_.abandon(fmt::format("{} {}: {}", context_.task().short_name(), what, error.what()));
   } catch (const std::exception&) {
-    team_.abandon("a worker has failed");  // not even the text could be made
+    strategy_.abandon("a worker has failed");  // not even the text could be made
   }
 }
 
-void Engine::or_abandon(const std::string& what, const std::function<void()>& body) {
+void TrainingRun::or_abandon(const std::string& what, const std::function<void()>& body) {
   try {
     body();
   } catch (const std::exception& error) {
@@ -595,35 +650,86 @@ void Engine::or_abandon(const std::string& what, const std::function<void()>& bo
   }
 }
 
-void Engine::save() {
-  team_.settle();
+void TrainingRun::or_give_up(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const std::exception& error) {
+    fail(error);
+    give_up(error);
+    throw;
+  }
+}
+
+void TrainingRun::give_up(const std::exception& error) noexcept {
+  abandon(fmt::format("gave up at step {}", training_.step), error);
+}
+
+void TrainingRun::save() {
+  if (context_.identity().is_evaluator) return;
+  strategy_.settle();
   if (has_own_hooks_) require_parameters_as_they_were(kByHook);
   const SpanScope span(context_.timeline(), Activity::Save, "checkpoint", progress_.step);
   progress_.stop_reason = training_.stop_reason;
   note_loss();
-  team_.save(session_, progress_, state());
+  strategy_.save(session_, progress_, state());
   remember_parameters();  // saving may have pulled newer parameters from the servers
 }
 
-void Engine::note_saved() {
+// If the workers do not evaluate together, the chief has counted everything.
+void TrainingRun::merge(const metrics::List& list) {
+  if (strategy_.facts().evaluation_parts > 1) return tutti::merge(*strategy_.group().connected(), list);
+  if (list.empty() || strategy_.is_alone()) return;
+  std::string what = "metrics";
+  for (const auto& metric : list) what += " " + metric->name();
+  const Json counters = strategy_.share(what, [&]() -> Json { return metrics::counters_of(list); });
+  for (const auto& metric : list) metric->reset();
+  metrics::merge(list, counters.get<std::vector<double>>());
+}
+
+void Training::save_checkpoint() { run.save(); }
+
+void Training::merge(const metrics::List& list) {
+  if (run.strategy_.facts().evaluation_parts > 1) run.merge(list);
+}
+
+Snapshot Training::rows() { return run.strategy_.rows(); }
+
+std::optional<std::map<std::string, double>> Training::evaluate(const Evaluation& one) {
+  return run.evaluate(one);
+}
+
+void Training::report_evaluation(const std::string& name, const std::map<std::string, double>& values) {
+  run.report_evaluation(name, values);
+}
+
+void Training::report_validation(const std::map<std::string, double>& values) {
+  for (const auto& [name, value] : values) {
+    if (events != nullptr) events->scalar("validation_" + name, step, value);
+  }
+  report_evaluation("", values);
+}
+
+void TrainingRun::note_saved() {
   const auto saved = session_.take_saved();
   if (saved) for_each_hook([&](Hook& hook) { hook.after_save(training_, saved->path, saved->step); });
 }
 
 // Without a step, as after a resume, the loss is that of the checkpoint.
-void Engine::note_loss() {
+void TrainingRun::note_loss() {
   if (last_step_.has_loss())
     progress_.loss = last_step_.loss();
   else if (last_step_.examples > 0)
     progress_.loss.reset();
 }
 
-store::Events Engine::events() const {
+store::Events TrainingRun::events() const {
   const std::string& folder = session_.folder();
   return folder.empty() ? store::Events() : store::Events(context_.event_stream(folder));
 }
 
-void Engine::write_report() {
+void TrainingRun::write_report() {
   const std::chrono::duration<double> lasted =
       is_running_ ? std::chrono::steady_clock::now() - begin_ : std::chrono::duration<double>(0);
   const auto examples = static_cast<double>(progress_.examples - examples_before_);
@@ -632,7 +738,7 @@ void Engine::write_report() {
   note_loss();
   report_.history = to_json(history_->history());
   session_.fill(report_, progress_);
-  team_.fill(report_);
+  strategy_.fill(report_);
   session_.write(report_);
 }
 
