@@ -27,6 +27,7 @@ struct Options {
   bool bare = false;
   bool two_groups = false;
   bool own_loop = false;
+  std::string export_to;  // a folder
 };
 
 constexpr int64_t kExamples = 3000;
@@ -148,13 +149,17 @@ void train_in_own_loop(const tutti::Context& ctx, const Options& options, const 
       sampler.examples(loop.batch(), lane, ids);
       batches.push_back(feed.read(ids));
     }
-    opt.fetch(batches);
+    if (!opt.fetch(batches)) continue;
     for (const Batch& batch : batches) {
       opt.zero_grad();
       opt.backward(loss_of(*net, batch).loss, batch.size());
     }
     opt.step();
   }
+  if (options.export_to.empty()) return;
+  tutti::Trainable model = tutti::make_trainable(net, loss_of);
+  model.predict = [net](const Batch& batch) { return net->forward(batch); };
+  loop.export_model(options.export_to, model, *evaluation.feed);
 }
 
 }  // namespace
@@ -177,11 +182,12 @@ int main(int argc, char** argv) {
     flags.add("--stop-at", options.stop_after, "the step after which a hook ends the training");
     flags.add("--keep-best", options.keep_best, "save the weights with the best AUC");
     flags.add("--own-loop", options.own_loop, "train in a loop of its own");
+    flags.add("--export-to", options.export_to, "where the loop of its own exports the model");
     flags.add("--bare", options.bare, "the tables are all that the model learns");
     flags.add(
         "--two-groups", options.two_groups,
         "the even workers train the model, and so do the odd ones; the reports are REPORT.0 and REPORT.1");
-    flags.scope(tutti::FlagScope::Local, {"--place", "--weights"});
+    flags.scope(tutti::FlagScope::Local, {"--place", "--weights", "--export-to"});
   };
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
     const auto net = std::make_shared<Net>(options);

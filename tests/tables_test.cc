@@ -168,18 +168,21 @@ TEST(Tables, continue_from_checkpoints_of_changed_rows) {
 TEST(Tables, of_a_killed_server_or_worker_are_trained_to_the_end) {
   const Flags flags = {"--steps", "60", "--average", "0.8"};
   const Result straight = result_of(on_workers(1, flags));
-  for (const char* lost : {"ps", "worker"}) {
-    const TestFolder folder;
-    const std::string report = folder / "report.json";
-    const Flags saving =
-        with(flags, {"--logdir", folder / "run", "--checkpoint-every", "3", "--report", report});
-    const Flags launcher = {program_path("tutti"), "run", "--ps", "2", "-n", "2", "--restarts", "1", "--"};
-    ServedRun run(std::string("tables-") + lost, with(launcher, on_servers(2, 2, saving).program));
-    ASSERT_TRUE(eventually([&] { return fs::exists(folder / "run/ckpt-3"); }));
-    run.kill(lost, 1);
-    EXPECT_EQ(run.run().wait(), 0) << run.run().err();
-    EXPECT_EQ(json_of(report).at("weights_sha256"), straight.hash) << lost;
-    EXPECT_EQ(json_of(report).at("metrics"), straight.metrics) << lost;
+  for (const Flags& kind : {Flags(), Flags{"--own-loop"}}) {
+    for (const char* lost : {"ps", "worker"}) {
+      const TestFolder folder;
+      const std::string report = folder / "report.json";
+      const Flags saving = with(with(flags, kind),
+                                {"--logdir", folder / "run", "--checkpoint-every", "3", "--report", report});
+      // One restart: the other tasks must not end.
+      const Flags launcher = {program_path("tutti"), "run", "--ps", "2", "-n", "2", "--restarts", "1", "--"};
+      ServedRun run(std::string("tables-") + lost, with(launcher, on_servers(2, 2, saving).program));
+      ASSERT_TRUE(eventually([&] { return fs::exists(folder / "run/ckpt-3"); }));
+      run.kill(lost, 1);
+      EXPECT_EQ(run.run().wait(), 0) << run.run().err();
+      EXPECT_EQ(json_of(report).at("weights_sha256"), straight.hash) << lost;
+      if (kind.empty()) EXPECT_EQ(json_of(report).at("metrics"), straight.metrics) << lost;
+    }
   }
 }
 
@@ -250,6 +253,25 @@ TEST(Tables, are_trained_in_a_loop_of_the_program_as_by_a_trainer) {
   const nlohmann::json report = report_of(on_servers(2, 2, async), folder);
   EXPECT_EQ(report.at("steps"), 400);
   EXPECT_LT(report.at("loss"), 0.6) << report;
+}
+
+TEST(Tables, are_exported_from_a_loop_of_the_program_with_their_average) {
+  const Flags flags = {"--own-loop", "--average", "0.8", "--steps", "8", "--export-to"};
+  const auto exported = [&](const Job& job) {
+    const TestFolder folder;
+    Job exporting = job;
+    exporting.program = with(job.program, with(flags, {folder / "out"}));
+    report_of(exporting, folder);
+    EXPECT_FALSE(fs::exists(folder / "out/2"));
+    const auto signature = json_of(folder / "out/1/signature.json");
+    EXPECT_EQ(signature.at("weights"), "average");
+    EXPECT_EQ(signature.at("step"), 8);
+    return read_file(folder / "out/1/weights.safetensors");
+  };
+  const std::string alone = exported(on_workers(1));
+  EXPECT_EQ(exported(on_workers(2)), alone);
+  EXPECT_EQ(exported(on_workers(3, {"--comm", "tcp"})), alone);
+  EXPECT_EQ(exported(on_servers(2, 2)), alone);
 }
 
 TEST(Tables, stop_together_although_they_have_asked_for_the_next_rows) {

@@ -244,7 +244,7 @@ torch::Tensor Table::look_up_now(const torch::Tensor& ids) {
   if (!is_direct() && !read_now_)
     fail(ErrorKind::InvalidArgument,
          "the rows of '{}' are on {} workers, and this one cannot read those of the others: let all workers "
-         "make this call of the Trainer",
+         "make this call of the Trainer or the Loop",
          label(), layout_.owners());
   std::vector<int64_t> shape = ids.sizes().vec();
   shape.push_back(dim_);

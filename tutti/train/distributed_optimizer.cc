@@ -163,7 +163,7 @@ void DistributedOptimizer::close_lane() {
   std::erase(open_lanes(), this);
 }
 
-void DistributedOptimizer::fetch(std::span<const Batch> batches) {
+bool DistributedOptimizer::fetch(std::span<const Batch> batches) {
   if (!in_loop_ || in_step_)
     fail(ErrorKind::InvalidArgument,
          "fetch() was called {}: call it after Loop::goes_on(), before zero_grad()",
@@ -171,8 +171,21 @@ void DistributedOptimizer::fetch(std::span<const Batch> batches) {
   if (static_cast<int64_t>(batches.size()) != lanes().size())
     fail(ErrorKind::InvalidArgument, "fetch() was called with {} batches, but this worker has {} lanes",
          batches.size(), lanes().size());
-  if (!tables().empty()) tables().fetch(batches);
-  fetched_ = true;
+  fetched_ = false;
+  try {
+    if (!tables().empty()) tables().fetch(batches);
+    fetched_ = true;
+  } catch (const Error& error) {
+    if (!note_loss_of_task(error)) throw;
+  }
+  return fetched_;
+}
+
+// Returns true if the training starts again after this error.
+bool DistributedOptimizer::note_loss_of_task(const Error& error) {
+  if (error.kind() != ErrorKind::PeerLost || !strategy_->facts().restarts) return false;
+  lost_ = error;
+  return true;
 }
 
 void DistributedOptimizer::zero_grad() {
@@ -273,12 +286,9 @@ int64_t DistributedOptimizer::step(int64_t examples) {
     ++steps_here_;
     return last_step_.examples;
   } catch (const Error& error) {
-    if (error.kind() != ErrorKind::PeerLost || !strategy_->facts().restarts) {
-      give_up(error);
-      throw;
-    }
-    lost_ = error;
-    return 0;
+    if (note_loss_of_task(error)) return 0;
+    give_up(error);
+    throw;
   } catch (const std::exception& error) {
     give_up(error);
     throw;

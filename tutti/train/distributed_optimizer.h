@@ -104,8 +104,9 @@ class DistributedOptimizer {
   // If the module has sharded embeddings: gets the rows that the lanes of the next step look up, from the
   // workers or servers that have them. There is one batch for each lane of this worker, without examples if
   // the lane has none. Every worker has to call it before the lanes of each step, which are then made by
-  // backward(), in a Loop.
-  void fetch(std::span<const Batch> batches);
+  // backward(), in a Loop. Returns false if a server was lost: this step cannot be made, and the next call of
+  // Loop::goes_on() starts again at the step that all tasks have.
+  [[nodiscard]] bool fetch(std::span<const Batch> batches);
   // Begins a lane, or begins it again. Call it before the forward pass. With --precision bf16, backward() and
   // add_lane() throw InvalidArgument if the forward pass was made before.
   void zero_grad();
@@ -163,6 +164,7 @@ class DistributedOptimizer {
   friend class Loop;
 
   void require_between_steps(const char* what) const;
+  bool note_loss_of_task(const Error& error);
   void give_up(const std::exception& error);
   void close_lane();
   embedding::Tables& tables() { return strategy_->replica().tables(); }

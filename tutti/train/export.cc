@@ -22,7 +22,7 @@
 #include "tutti/train/replica.h"
 #include "tutti/train/trainer.h"
 
-// Exports models; the part of Trainer that does so.
+// Exports models; the part of TrainingRun that does so.
 namespace tutti {
 namespace {
 
@@ -101,29 +101,62 @@ std::string export_alone(const Context& context, TrainedModel& model, const std:
   return written(context, exporter, dir);
 }
 
+// Returns the model of a program, which computes in this precision.
+TrainedModel trained_model(const Context& context, const Trainable& model, Precision precision) {
+  if (!model.module) fail(ErrorKind::InvalidArgument, "a model needs a module");
+  const std::vector<torch::Tensor> parameters = model.module->parameters();
+  const torch::Device device = parameters.empty() ? torch::kCPU : parameters.front().device();
+  return {.module = *model.module,
+          .outputs = [&model, device, precision](const Batch& batch,
+                                                 const Signature& signature) -> std::vector<torch::Tensor> {
+            const torch::NoGradGuard no_grad;
+            const EvaluationScope evaluation(*model.module);
+            const PrecisionScope scope(device, precision);
+            if (!signature.function && !model.predict) fail_no_predictions();
+            std::vector<torch::Tensor> results = {};
+            if (signature.function)
+              results = signature.function(batch);
+            else
+              results.push_back(model.predict(batch));
+            for (torch::Tensor& result : results) {
+              if (precision != Precision::Float32 && result.is_floating_point())
+                result = result.to(torch::kFloat32);
+            }
+            return results;
+          },
+          .rows = {},
+          .device = device,
+          .threads = context.threads(),
+          .lower_precision = precision != Precision::Float32,
+          .checker = context.config().exports.checker,
+          .timeout = check_timeout(context)};
+}
+
+// Returns the model of a trainer.
+TrainedModel trained_model(const Context& context, Replica& replica) {
+  return {.module = replica.module(),
+          .outputs =
+              [&replica](const Batch& batch, const Signature& signature) {
+                return replica.evaluate(replica.prepare(batch), signature.function);
+              },
+          .rows = {},
+          .device = replica.options().device,
+          .threads = context.threads(),
+          .lower_precision = replica.options().precision != Precision::Float32,
+          .facts = {{"precision", context.config().compute.precision}},
+          .checker = context.config().exports.checker,
+          .timeout = check_timeout(context)};
+}
+
 }  // namespace
 
 std::string export_model(const Context& context, const std::string& dir, const std::string& checkpoint,
                          const Trainable& model, const data::Feed& examples, const ExportOptions& options,
                          const Group& group) {
   if (exports_nothing(context)) return "";
-  const auto outputs = [&](const Batch& batch, const Signature& signature) -> std::vector<torch::Tensor> {
-    const torch::NoGradGuard no_grad;
-    const EvaluationScope evaluation(*model.module);
-    if (signature.function) return signature.function(batch);
-    if (!model.predict) fail_no_predictions();
-    return {model.predict(batch)};
-  };
+  if (group.world == 1 && context.world() > 1 && !context.is_chief()) return "";
   const auto make = [&]() -> Json {
-    if (!model.module) fail(ErrorKind::InvalidArgument, "a model needs a module");
-    const std::vector<torch::Tensor> parameters = model.module->parameters();
-    TrainedModel trained{.module = *model.module,
-                         .outputs = outputs,
-                         .rows = {},
-                         .device = parameters.empty() ? torch::kCPU : parameters.front().device(),
-                         .threads = context.threads(),
-                         .checker = context.config().exports.checker,
-                         .timeout = check_timeout(context)};
+    TrainedModel trained = trained_model(context, model, Precision::Float32);
     return export_alone(context, trained, dir, checkpoint, examples, options);
   };
   const Json path =
@@ -134,56 +167,41 @@ std::string export_model(const Context& context, const std::string& dir, const s
 void require_no_export(const Context& context, const char* what) {
   if (!context.config().exports.dir.empty())
     fail(ErrorKind::InvalidArgument,
-         "--export works with a Trainer, but this program trains by {}: let it call tutti::export_model()",
+         "--export works with a Trainer, but this program trains by {}: let it call its export_model()",
          what);
 }
 
-TrainedModel Trainer::trained_model() {
-  return {.module = replica().module(),
-          .outputs =
-              [this](const Batch& batch, const Signature& signature) {
-                return replica().evaluate(replica().prepare(batch), signature.function);
-              },
-          .rows =
-              [this] {
-                const Snapshot saved = strategy_->rows();
-                std::map<std::string, torch::Tensor> rows;
-                if (saved.tensors.empty()) return rows;  // only the chief has them
-                for (const auto& [name, tensor] :
-                     embedding::joined_rows(embedding::SavedRows(saved.tensors, saved.values), nullptr))
-                  rows.emplace(name, tensor);
-                return rows;
-              },
-          .device = replica().options().device,
-          .threads = context_.threads(),
-          .lower_precision = replica().options().precision != Precision::Float32,
-          .facts = {{"precision", context_.config().compute.precision}},
-          .checker = context_.config().exports.checker,
-          .timeout = check_timeout(context_)};
-}
-
-std::string Trainer::export_model(const std::string& dir, const data::Feed& examples,
-                                  const ExportOptions& options) {
+std::string TrainingRun::export_model(const std::string& dir, const data::Feed& examples,
+                                      const ExportOptions& options, const Trainable* other) {
   if (exports_nothing(context_)) return "";
   const SpanScope span(context_.timeline(), Activity::Save, "export");
-  start_once();
-  strategy_->settle();
-  const RandomScope random(replica().options().device);
+  strategy_.settle();
+  const Precision precision = parse_precision(context_.config().compute.precision);
+  TrainedModel model =
+      other == nullptr ? trained_model(context_, *replica_) : trained_model(context_, *other, precision);
+  model.rows = [this] {
+    const Snapshot saved = strategy_.rows();
+    std::map<std::string, torch::Tensor> rows;
+    if (saved.tensors.empty()) return rows;  // only the chief has them
+    for (const auto& [name, tensor] :
+         embedding::joined_rows(embedding::SavedRows(saved.tensors, saved.values), nullptr))
+      rows.emplace(name, tensor);
+    return rows;
+  };
+  model.facts["precision"] = context_.config().compute.precision;
+  model.facts["step"] = progress_.step;
+  model.facts["weights"] = training_.average != nullptr && !options.last_weights ? "average" : "last";
+  const RandomScope random(model.device);
   std::string path;
-  run_.with_weights({.last_weights = options.last_weights},
-                    [&] { path = export_now(dir, examples, options); });
+  with_weights({.last_weights = options.last_weights},
+               [&] { path = export_now(model, dir, examples, options); });
   return path;
 }
 
 // If the workers own the rows of sharded tables, all of them gather these and, if they cannot read them by
 // themselves, predict; else the chief does everything.
-std::string Trainer::export_now(const std::string& dir, const data::Feed& examples,
-                                const ExportOptions& options) {
-  embedding::Tables& tables = replica().tables();
-  const bool has_average = run_.training().average != nullptr && !options.last_weights;
-  TrainedModel model = trained_model();
-  model.facts["step"] = step();
-  model.facts["weights"] = has_average ? "average" : "last";
+std::string TrainingRun::export_now(const TrainedModel& model, const std::string& dir,
+                                    const data::Feed& examples, const ExportOptions& options) {
   std::optional<Exporter> exporter;
   const auto predict_all = [&](const auto& around) {
     for (size_t i = 0; i < exporter->batches().size(); ++i)
@@ -193,38 +211,44 @@ std::string Trainer::export_now(const std::string& dir, const data::Feed& exampl
     exporter.emplace(model, examples, options);
     return {};
   };
-  if (!tables.empty() && !strategy_->facts().keeps_parameters_elsewhere) {
+  if (!tables_.empty() && !strategy_.facts().keeps_parameters_elsewhere) {
     // If the options or examples are wrong, all workers learn it from the chief, and may continue.
-    strategy_->share(kExportName, begin);
-    run_.or_abandon("export", [&] {
+    strategy_.share(kExportName, begin);
+    or_abandon("export", [&] {
       if (!exporter) begin();
       exporter->gather();
-      if (tables.can_read_alone()) return;
+      if (tables_.can_read_alone()) return;
       predict_all([&](const Batch& batch, const auto& predict) {
-        tables.fetch(std::span(&batch, 1));
-        tables.begin_lane(0);
+        tables_.fetch(std::span(&batch, 1));
+        tables_.begin_lane(0);
         predict();
-        tables.end_lane();
+        tables_.end_lane();
       });
     });
   }
   return strategy_
-      ->share(kExportName,
-              [&]() -> Json {
-                if (!exporter) {
-                  begin();
-                  exporter->gather();
-                }
-                if (tables.can_read_alone())
-                  predict_all([](const Batch&, const auto& predict) { predict(); });
-                return written(context_, *exporter, dir);
-              })
+      .share(kExportName,
+             [&]() -> Json {
+               if (!exporter) {
+                 begin();
+                 exporter->gather();
+               }
+               if (tables_.can_read_alone())
+                 predict_all([](const Batch&, const auto& predict) { predict(); });
+               return written(context_, *exporter, dir);
+             })
       .get<std::string>();
+}
+
+std::string Trainer::export_model(const std::string& dir, const data::Feed& examples,
+                                  const ExportOptions& options) {
+  if (!context_.identity().is_evaluator && !context_.stopped_early()) start_once();
+  return run_.export_model(dir, examples, options);
 }
 
 void Trainer::export_instead_of(const data::Feed& feed, const FitOptions& options) {
   const RunConfig::Exports& exports = context_.config().exports;
-  TrainedModel model = trained_model();
+  TrainedModel model = trained_model(context_, replica());
   throw ExportDone(export_alone(context_, model, exports.dir, exports.from,
                                 options.validate.feed ? *options.validate.feed : feed, options_.exports));
 }

@@ -78,8 +78,9 @@ struct ExportOptions {
 //
 // `checkpoint` is a folder ckpt-100 or a log directory, whose weights (by default their moving average) are
 // loaded into the model first; "": the weights that it has. With a group, the chief exports while the other
-// workers wait, and all return the same path or throw the same error. In an evaluator, and after
-// --stop-after has stopped a training of the program, it does nothing and returns "".
+// workers wait, and all return the same path or throw the same error. Without one, the job's chief exports,
+// and other workers return "". In an evaluator, and after --stop-after has stopped a training of the program,
+// it does nothing and returns "".
 //
 // Throws InvalidArgument if the model cannot be exported, if the version exists or an asset does not, and
 // Overloaded if the disk is full; nothing is left behind then.

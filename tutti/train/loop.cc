@@ -182,6 +182,15 @@ std::map<std::string, double> Loop::measure(const Trainable& model, const data::
   return values;
 }
 
+std::string Loop::export_model(const std::string& dir, const Trainable& model, const data::Feed& examples,
+                               const ExportOptions& options) {
+  if (!begun_)
+    fail(ErrorKind::InvalidArgument,
+         "Loop::export_model() was called before the loop has begun: tutti::export_model() exports a "
+         "checkpoint");
+  return run_.export_model(dir, examples, options, &model);
+}
+
 void Loop::with_average(const std::function<void()>& body) { run_.training().with_average(body); }
 
 // The facts that have to be the same on all workers.

@@ -17,6 +17,7 @@
 #include "tutti/metrics/metric.h"
 #include "tutti/params/parameters.h"
 #include "tutti/train/distributed_optimizer.h"
+#include "tutti/train/export.h"
 #include "tutti/train/fit_state.h"
 #include "tutti/train/hook.h"
 #include "tutti/train/schedule.h"
@@ -107,6 +108,13 @@ class Loop {
                                         const metrics::List& list, const EvaluateOptions& options = {});
   // Calls `body` while the nets have their averaged weights, if they have any.
   void with_average(const std::function<void()>& body);
+  // Exports a net as tutti::export_model() does, with its weights or their moving average, and with the rows
+  // of sharded embeddings. Every worker has to call it, between two steps or after the last one: the chief
+  // writes, and all get the path, or the same error. In an evaluator, and after --stop-after, does nothing
+  // and returns
+  // "".
+  std::string export_model(const std::string& dir, const Trainable& model, const data::Feed& examples,
+                           const ExportOptions& options = {});
   // Writes further values of the program into this loop's event file.
   store::Events events() const { return run_.events(); }
   // A row for each epoch and validation. A resumed loop continues the history of the run.

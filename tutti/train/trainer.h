@@ -162,8 +162,6 @@ class Trainer {
   // evaluation.cc: evaluates and predicts.
   metrics::List count(const data::Feed& feed, const metrics::List& list, EvaluateOptions options);
   // export.cc: exports.
-  TrainedModel trained_model();
-  std::string export_now(const std::string& dir, const data::Feed& examples, const ExportOptions& options);
   [[noreturn]] void export_instead_of(const data::Feed& feed, const FitOptions& options);
 
   const Context context_;

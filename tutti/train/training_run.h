@@ -27,6 +27,9 @@
 
 namespace tutti {
 
+struct ExportOptions;
+struct TrainedModel;
+
 // A training: the order of everything that is done before, between and after its steps. Checkpoints,
 // resuming, hooks, validations, the moving average, the history, wishes to stop, signals, and the report. A
 // Trainer and a Loop own one, and make the steps:
@@ -118,6 +121,9 @@ class TrainingRun {
   // Calls `body` while the parameters have the values that are evaluated: the average, if there is one, or
   // the values after the last step.
   void with_weights(const EvaluateOptions& options, const std::function<void()>& body);
+  // Exports the model of the Trainer, or another one, with the rows of the tables (Trainer::export_model()).
+  std::string export_model(const std::string& dir, const data::Feed& examples, const ExportOptions& options,
+                           const Trainable* other = nullptr);
   // Fills the report and writes it.
   void write_report();
 
@@ -174,6 +180,8 @@ class TrainingRun {
                       int part, int parts, Replica* replica, embedding::Tables* fetched,
                       const std::function<void(const Batch&)>& body);
   void require_rows_here(const EvaluateOptions& options);
+  std::string export_now(const TrainedModel& model, const std::string& dir, const data::Feed& examples,
+                         const ExportOptions& options);
   Json values_of_hooks() const;
   void restore_hooks_from(const Json& values);
   std::vector<const EvaluationHook*> evaluations() const;
