@@ -112,14 +112,16 @@ bool Connection::greet() {
   exchange_versions(*stream_, time, purpose);
   if (!is_as_asked)
     fail(ErrorKind::InvalidArgument, "this server uses TLS, but the caller does not: give it --tls-ca");
-  const Greeting greeting = greet_caller(wire_, shared_.options.credentials.secret, time, purpose);
-  caller_.hello = greeting.hello;
-  arena_ = greeting.arena;
-  caller_.shares_memory = arena_ != nullptr;
+  // A caller that is told that it is welcome must not find that the host closes without having waited for it.
+  greet_caller(wire_, shared_.options.credentials.secret, time, purpose, [this](const Greeting& greeting) {
+    const std::lock_guard lock(mutex_);
+    caller_.hello = greeting.hello;
+    arena_ = greeting.arena;
+    caller_.shares_memory = arena_ != nullptr;
+    greeted_ = true;
+  });
   taken_ = shared_.service.takes_connection(caller_);
   if (!taken_) beating_.emplace(*stream_);
-  const std::lock_guard lock(mutex_);
-  greeted_ = true;
   return !taken_;
 }
 

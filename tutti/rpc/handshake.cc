@@ -130,8 +130,8 @@ bool greet_host(Wire& wire, const std::string& secret, const Json& hello, const 
   return answer == kArenaIsSeen;
 }
 
-Greeting greet_caller(Wire& wire, const std::string& secret, const TimeLimits& time,
-                      std::string_view purpose) {
+Greeting greet_caller(Wire& wire, const std::string& secret, const TimeLimits& time, std::string_view purpose,
+                      const std::function<void(const Greeting&)>& admit) {
   Nonces nonces{random_key(), ""};
   send(wire, FrameKind::Challenge, nonces.of_listener, time);
   const std::string answer = receive(wire, FrameKind::Proof, kNonceSize + kProofSize, time);
@@ -150,6 +150,7 @@ Greeting greet_caller(Wire& wire, const std::string& secret, const TimeLimits& t
   if (!head.is_object() || !head.contains("hello") || !head["hello"].is_object())
     fail(ErrorKind::DataLoss, "the hello is not a JSON object");
   Greeting greeting{head["hello"], Mapping::of(text_at(head, "arena"))};
+  if (admit) admit(greeting);
   const std::string_view seen = greeting.arena != nullptr ? kArenaIsSeen : "";
   send(wire, FrameKind::Welcome, prove(secret, Side::Listener, purpose, nonces, seen).append(seen), time);
   return greeting;

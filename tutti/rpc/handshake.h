@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -35,8 +36,10 @@ struct Greeting {
       arena;  // the caller's arena; null if it has none, or if this process cannot map it
 };
 
-// The host's side, without the versions. Throws InvalidArgument if the caller has another secret.
+// The host's side, without the versions. Calls `admit` before the caller is told that it is welcome. Throws
+// InvalidArgument if the caller has another secret.
 Greeting greet_caller(Wire& wire, const std::string& secret, const TimeLimits& time,
-                      std::string_view purpose = kCalls);
+                      std::string_view purpose = kCalls,
+                      const std::function<void(const Greeting&)>& admit = {});
 
 }  // namespace tutti::rpc

@@ -10,7 +10,6 @@
 #include "tutti/comm/failure_board.h"
 #include "tutti/comm/flat.h"
 #include "tutti/comm/hierarchy/host_sums.h"
-#include "tutti/comm/hierarchy/shares.h"
 #include "tutti/comm/room.h"
 #include "tutti/comm/shared/shared_transport.h"
 #include "tutti/comm/widen.h"

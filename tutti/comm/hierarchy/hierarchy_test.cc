@@ -15,7 +15,7 @@
 
 #include "tutti/base/ports.h"
 #include "tutti/comm/failure_board.h"
-#include "tutti/comm/hierarchy/shares.h"
+#include "tutti/comm/hierarchy/host_sums.h"
 #include "tutti/comm/hierarchy/test_layouts.h"
 #include "tutti/comm/test_messages.h"
 #include "tutti/comm/test_network.h"

@@ -90,13 +90,15 @@ class Acceptor final : public rpc::Service {
     ++accepted_;
     changed_.notify_all();
   }
-  // Waits until this many connections have come, or a rank has failed. Afterwards no more are taken.
-  void await(size_t number, Rendezvous& roll, Clock::time_point deadline) {
+  // Waits until this many connections have come, or a rank has failed. Afterwards no more are taken. Returns
+  // false if some are missing.
+  bool await(size_t number, Rendezvous& roll, Clock::time_point deadline) {
     std::unique_lock lock(mutex_);
     while (!changed_.wait_for(lock, kLook, [&] { return accepted_ == number; })) {
       if (Clock::now() >= deadline || roll.peek(kMissing)) break;
     }
     closed_ = true;
+    return accepted_ == number;
   }
   rpc::Message serve(const rpc::Caller&, const std::string&, const rpc::Message&) override { return {}; }
   void gone(const rpc::Caller& /*caller*/) override {}
@@ -184,7 +186,10 @@ Connections connect_ranks(const std::shared_ptr<Rendezvous>& table, const BoardO
       fail(error.kind(), "{}", connected->set_once(kMissing, text));
     }
   }
-  acceptor.await(2 * me, *connected, deadline);
+  if (!acceptor.await(2 * me, *connected, deadline))
+    connected->set_once(kMissing, fmt::format("connect failed: not all ranks below {} have connected to it "
+                                              "within {:g} s. Look at their output, or raise --timeout",
+                                              name_of(board.who, board.rank), seconds(timeout)));
   // A rank that continued or gave up while others still connect would disconnect them without a reason.
   roll_call(*connected, board, "", until(deadline));
   return connections;
