@@ -148,12 +148,8 @@ TrainedModel Trainer::trained_model() {
           .rows =
               [this] {
                 const Snapshot saved = strategy_->rows();
-                std::map<std::string, torch::Tensor> rows;
-                if (saved.tensors.empty()) return rows;  // only the chief has them
-                for (const auto& [name, tensor] :
-                     embedding::joined_rows(embedding::SavedRows(saved.tensors, saved.values), nullptr))
-                  rows.emplace(name, tensor);
-                return rows;
+                if (saved.tensors.empty()) return store::TensorsByName();  // only the chief has them
+                return store::by_name(embedding::joined_rows(embedding::SavedRows(saved), nullptr));
               },
           .device = replica().options().device,
           .threads = context_.threads(),

@@ -29,6 +29,13 @@ struct RunFacts {
   std::vector<std::string> depends_on_workers = {};
 };
 
+// Returns "NAME was, not now" for each key that both have with different values.
+std::vector<std::string> differing(const nlohmann::json& saved, const nlohmann::json& now);
+
+// Puts the flags of the program, but for those of a single process, into a checkpoint, so that a later
+// process can make the same model (tutti export).
+void record_flags(const Context& context, store::Checkpoint& checkpoint);
+
 // The folder in that of a run to which evaluators write.
 inline constexpr const char* kEvaluatorFolder = "evaluator";
 
@@ -38,7 +45,8 @@ class RunFolder {
  public:
   struct Found {
     store::Checkpoint checkpoint;
-    std::string where;  // the path, for messages
+    std::string where;     // the path, for messages
+    int64_t sequence = 0;  // for an Evaluator
   };
 
   // If `name` is not empty, uses the folder of that name in --logdir. Reserves the folder for one training of

@@ -11,8 +11,8 @@
 #include "tutti/comm/hierarchy/host_group.h"
 #include "tutti/comm/hierarchy/host_sums.h"
 #include "tutti/comm/hierarchy/shares.h"
+#include "tutti/comm/reduce.h"
 #include "tutti/comm/room.h"
-#include "tutti/comm/widen.h"
 
 namespace tutti::comm {
 namespace {

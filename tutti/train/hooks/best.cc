@@ -15,7 +15,7 @@
 #include "tutti/train/evaluation_hook.h"
 #include "tutti/train/fit_state.h"
 #include "tutti/train/hooks.h"
-#include "tutti/train/recorded_flags.h"
+#include "tutti/train/run_folder.h"
 #include "tutti/train/snapshot.h"
 
 namespace tutti::hooks {

@@ -128,9 +128,7 @@ void AllReduce::start_rows(const Session::Start& start, int64_t lanes) {
   if (replica_.options().nan_guard) rows_->refuse_gradients_that_are_not_finite();
   const auto has_rows = comm::gather_all(comm_, int64_t{!start.rows.empty()}, "the rows of tables");
   if (has_rows[0] != 0) {
-    std::optional<embedding::TablesPart> changes;
-    if (start.changed_rows) changes = {start.changed_rows->tensors, start.changed_rows->values};
-    rows_->restore({start.rows.tensors, start.rows.values}, changes,
+    rows_->restore(start.rows, start.changed_rows,
                    start.has_optimizer ? embedding::RowParts::All : embedding::RowParts::Weights);
   } else if (start.progress.restarts > 0) {
     fail(ErrorKind::InvalidArgument,
@@ -140,10 +138,7 @@ void AllReduce::start_rows(const Session::Start& start, int64_t lanes) {
   sum_up_rows();
 }
 
-Snapshot AllReduce::rows() {
-  embedding::TablesPart weights = rows_->gather_weights();
-  return {std::move(weights.tensors), std::move(weights.facts)};
-}
+Snapshot AllReduce::rows() { return rows_->gather_weights(); }
 
 void AllReduce::sum_up_rows() {
   if (!rows_) return;

@@ -18,15 +18,10 @@ void EvaluationOnly::take_rows(const Session::Start& start) {
          "the checkpoint of step {} has no rows of sharded tables: it is that of another model, or of one "
          "whose tables were small enough to be replicated",
          start.progress.step);
-  std::optional<embedding::TablesPart> changes;
-  if (start.changed_rows) changes = {start.changed_rows->tensors, start.changed_rows->values};
-  rows_->restore({start.rows.tensors, start.rows.values}, changes, embedding::RowParts::WithAverage);
+  rows_->restore(start.rows, start.changed_rows, embedding::RowParts::WithAverage);
 }
 
-Snapshot EvaluationOnly::rows() {
-  embedding::TablesPart weights = rows_->gather_weights();
-  return {std::move(weights.tensors), std::move(weights.facts)};
-}
+Snapshot EvaluationOnly::rows() { return rows_->gather_weights(); }
 
 void EvaluationOnly::fill(store::Report& report) const {
   report.strategy = facts_.name;
