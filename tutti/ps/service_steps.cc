@@ -32,12 +32,14 @@ void require_as_long_as_said(const Json& head, const rpc::Message& message) {
 
 using Tensors = std::vector<torch::Tensor>;
 
-Tensors defined_in(const Json& outlines, Reader& reader) {
-  Tensors tensors = unpack(outlines, reader);
-  for (const torch::Tensor& tensor : tensors) {
+// The server keeps tensors of any shape as vectors, as pushes have them.
+Tensors vectors_in(const Json& outlines, Reader& reader) {
+  Tensors vectors;
+  for (const torch::Tensor& tensor : unpack(outlines, reader)) {
     if (!tensor.defined()) fail(ErrorKind::InvalidArgument, "a buffer is undefined");
+    vectors.push_back(store::elements_of(tensor));
   }
-  return tensors;
+  return vectors;
 }
 
 // Gives a lock up for the lifetime of this object.
@@ -73,9 +75,9 @@ Service::Run::Run(const Json& head, const rpc::Message& message,
       rows(std::move(rows_of_tables)) {
   Reader reader(message);
   for (const Stretch& stretch : shard.stretches()) reader.take_into(stretch.values);
-  buffers = defined_in(head.at("buffers"), reader);
-  counters = defined_in(head.at("counters"), reader);
-  frozen = defined_in(head.at("frozen"), reader);
+  buffers = vectors_in(head.at("buffers"), reader);
+  counters = vectors_in(head.at("counters"), reader);
+  frozen = vectors_in(head.at("frozen"), reader);
   shard.optimizer().restore(tutti::state_of(unpack_snapshot(head.at("state"), reader)));
   reader.end();
   if (synchronous && head.at("redo").get<bool>()) {

@@ -47,7 +47,7 @@ std::string folder_of(const Context& context, const std::string& name) {
   return logdir.empty() || name.empty() ? logdir : (std::filesystem::path(logdir) / name).string();
 }
 
-std::string text_of(const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
+std::string text_of(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
 // Throws DataLoss if values have other types. This can happen in a manifest that was edited, or was written
 // by another version of Tutti.
@@ -115,10 +115,10 @@ void require_well_formed(const store::Checkpoint& checkpoint, const std::string&
 
 }  // namespace
 
-std::vector<std::string> differing(const json& saved, const json& now) {
+std::vector<std::string> differing(const Json& saved, const Json& now) {
   std::vector<std::string> lines;
   for (const auto& [name, value] : now.items()) {
-    if (saved.contains(name) && saved.at(name) != value)
+    if (saved.contains(name) && SortedJson(saved.at(name)) != SortedJson(value))
       lines.push_back(fmt::format("{} {}, not {}", name, text_of(saved.at(name)), text_of(value)));
   }
   return lines;

@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/json.h"
 #include "tutti/cluster/context.h"
 #include "tutti/params/parameters.h"
 #include "tutti/store/checkpoint.h"
@@ -29,8 +30,8 @@ struct RunFacts {
   std::vector<std::string> depends_on_workers = {};
 };
 
-// Returns "NAME was, not now" for each key that both have with different values.
-std::vector<std::string> differing(const nlohmann::json& saved, const nlohmann::json& now);
+// Returns "NAME was, not now" for each key that both have with different values, in the order of `now`.
+std::vector<std::string> differing(const Json& saved, const Json& now);
 
 // Puts the flags of the program, but for those of a single process, into a checkpoint, so that a later
 // process can make the same model (tutti export).
