@@ -1,8 +1,11 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include <c10/core/ScalarType.h>
+
+#include "tutti/base/error.h"
 
 namespace tutti {
 
@@ -21,6 +24,10 @@ inline std::string type_name(c10::ScalarType type) {
       return "int64";
     case c10::ScalarType::Int:
       return "int32";
+    case c10::ScalarType::Short:
+      return "int16";
+    case c10::ScalarType::Char:
+      return "int8";
     case c10::ScalarType::Byte:
       return "uint8";
     case c10::ScalarType::Bool:
@@ -28,6 +35,17 @@ inline std::string type_name(c10::ScalarType type) {
     default:
       return c10::toString(type);
   }
+}
+
+// Returns the type of this name. Throws InvalidArgument if there is none, or if it is one that is not saved
+// or sent.
+inline c10::ScalarType type_named(std::string_view name) {
+  using Type = c10::ScalarType;
+  for (const Type type : {Type::Float, Type::Double, Type::BFloat16, Type::Half, Type::Long, Type::Int,
+                          Type::Short, Type::Char, Type::Byte, Type::Bool}) {
+    if (type_name(type) == name) return type;
+  }
+  fail(ErrorKind::InvalidArgument, "the type '{}' is unknown", name);
 }
 
 }  // namespace tutti

@@ -12,7 +12,6 @@
 #include "tutti/comm/arguments.h"
 #include "tutti/comm/flat.h"
 #include "tutti/comm/reduce.h"
-#include "tutti/comm/widen.h"
 
 namespace tutti::comm {
 namespace {

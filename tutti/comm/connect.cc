@@ -13,6 +13,7 @@
 #include <fmt/ranges.h>
 
 #include "tutti/base/address.h"
+#include "tutti/base/agreement.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/net.h"
@@ -22,7 +23,6 @@
 #include "tutti/base/this_host.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/comm/collectives.h"
-#include "tutti/comm/difference.h"
 #include "tutti/comm/failure_board.h"
 #include "tutti/comm/hierarchy/hierarchy.h"
 #include "tutti/comm/hosts.h"
@@ -243,11 +243,10 @@ void call_roll(const Context& context, Roster& roster) {
 void require_same_flags(const Context& context, Rendezvous& table, const std::vector<std::string>& who) {
   constexpr const char* kVerdict = "flags/verdict";
   const auto key = [](int rank) { return fmt::format("flags/{}", rank); };
-  std::vector<std::string> lines = context.shared_flags();
-  lines.push_back(context.config().output.timeline.empty() ? "no --timeline" : "a --timeline");
-  const std::string own = fmt::format("{}\n{}", context.threads(), fmt::join(lines, "\n"));
+  Agreement own{who[static_cast<size_t>(context.rank())], context.shared_flags()};
+  own.lines.push_back(context.config().output.timeline.empty() ? "no --timeline" : "a --timeline");
   if (context.rank() > 0) {
-    table.set(key(context.rank()), own);
+    table.set(key(context.rank()), fmt::format("{}\n{}", context.threads(), fmt::join(own.lines, "\n")));
   } else {
     std::string verdict;
     for (int rank = 1; rank < context.world() && verdict.empty(); ++rank) {
@@ -257,18 +256,11 @@ void require_same_flags(const Context& context, Rendezvous& table, const std::ve
             "{} computes with {} threads and {} with {}: kernels may add in a different order, so a run on "
             "other workers may give different bits. Set --threads",
             who[0], context.threads(), who[static_cast<size_t>(rank)], theirs[0]);
-      const auto difference = difference_of(lines, {theirs.begin() + 1, theirs.end()});
-      if (!difference) continue;
-      verdict = fmt::format(
-          "the workers have different flags: {} has {}, {} has {}. Start all workers with the same program "
-          "and "
-          "the same flags",
-          who[0], difference->one, who[static_cast<size_t>(rank)], difference->other);
+      verdict = difference(own, {who[static_cast<size_t>(rank)], {theirs.begin() + 1, theirs.end()}});
     }
     table.set(kVerdict, "." + verdict);
   }
-  const std::string verdict = table.get(kVerdict, timeout_of(context)).substr(1);
-  if (!verdict.empty()) fail(ErrorKind::InvalidArgument, "{}", verdict);
+  refuse_difference(table.get(kVerdict, timeout_of(context)).substr(1));
 }
 
 void require_nccl_if_asked_for(const Context& context, const Roster& roster) {

@@ -19,7 +19,6 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/base/this_host.h"
 #include "tutti/cluster/roles.h"
-#include "tutti/comm/difference.h"
 #include "tutti/comm/nccl/c10d_compat.h"
 #include "tutti/comm/test_messages.h"
 #include "tutti/comm/test_network.h"
@@ -78,23 +77,6 @@ TEST(Connect, those_of_another_launch_are_told_so_and_take_nobodys_place) {
     EXPECT_THAT(outcomes[0]->what(), AllOf(HasSubstr("connect failed: nothing from worker/1"),
                                            HasSubstr("Connections from tasks with another secret")));
   }
-}
-
-// --epochs, which one worker alone was given, sets its --steps to 0.
-TEST(Connect, workers_with_different_flags_are_told_all_that_differ) {
-  const std::vector<std::string> steps = {"--lanes 2", "--steps 10", "--epochs 0", "--batch 4"};
-  const std::vector<std::string> epochs = {"--lanes 2", "--steps 0", "--epochs 1", "--batch 4"};
-  const auto difference = difference_of(steps, epochs);
-  ASSERT_TRUE(difference.has_value());
-  EXPECT_EQ(difference->one, "'--steps 10' and '--epochs 0'");
-  EXPECT_EQ(difference->other, "'--steps 0' and '--epochs 1'");
-  EXPECT_FALSE(difference_of(steps, steps).has_value());
-  // Of a model only the first: the lines that follow may all differ.
-  EXPECT_EQ(difference_of({"w float32[2]", "b float32[2]"}, {"w float32[3]", "b float32[3]"})->other,
-            "'w float32[3]'");
-  EXPECT_EQ(difference_of({"w float32[2]"}, {})->other, "nothing more");
-  EXPECT_EQ(difference_of({"--lanes 2", "w float32[2]"}, {"--lanes 2", "--mine 1", "w float32[2]"})->one,
-            "'w float32[2]'");
 }
 
 TEST(Connect, a_program_on_one_worker_connects_once_as_well) {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "tutti/comm/flat.h"
-#include "tutti/comm/widen.h"
+#include "tutti/comm/reduce.h"
 
 namespace tutti::comm {
 namespace {

@@ -1,7 +1,9 @@
 #include "tutti/comm/gather_all.h"
 
 #include <cstring>
+#include <utility>
 
+#include <nlohmann/json.hpp>
 #include <torch/utils.h>
 
 namespace tutti::comm {
@@ -35,6 +37,42 @@ torch::Tensor bytes_of(const std::string& text) {
 
 std::string text_of(const torch::Tensor& bytes) {
   return {static_cast<const char*>(bytes.data_ptr()), static_cast<size_t>(bytes.numel())};
+}
+
+store::Snapshot broadcast(Communicator& comm, const store::Snapshot& own, int root, const char* what) {
+  if (comm.world() == 1) return own;
+  const bool mine = comm.rank() == root;
+  store::Snapshot snapshot;
+  if (mine) snapshot = {store::dense(own.tensors), own.values};
+  const auto outlines = gather_all(comm, mine ? store::outline_of(snapshot).dump() : std::string(), what);
+  if (!mine)
+    snapshot =
+        store::empty_snapshot(parse_json(outlines[static_cast<size_t>(root)], what, ErrorKind::DataLoss));
+  for (const auto& [name, tensor] : snapshot.tensors) {
+    if (tensor.defined()) comm.broadcast(store::elements_of(tensor), root, {.what = what}).wait();
+  }
+  return mine ? own : snapshot;
+}
+
+void gather(Communicator& comm, const store::Snapshot& own, const char* what,
+            const std::function<void(store::Snapshot)>& take) {
+  const store::Snapshot mine{store::dense(own.tensors), own.values};
+  const auto outlines = gather_all(comm, store::outline_of(mine).dump(), what);
+  if (comm.rank() != 0) {
+    for (const auto& [name, tensor] : mine.tensors) {
+      if (tensor.defined()) comm.send(store::elements_of(tensor), 0, {.what = what}).wait();
+    }
+    return;
+  }
+  take(own);
+  for (int rank = 1; rank < comm.world(); ++rank) {
+    store::Snapshot theirs =
+        store::empty_snapshot(parse_json(outlines[static_cast<size_t>(rank)], what, ErrorKind::DataLoss));
+    for (const auto& [name, tensor] : theirs.tensors) {
+      if (tensor.defined()) comm.recv(store::elements_of(tensor), rank, {.what = what}).wait();
+    }
+    take(std::move(theirs));
+  }
 }
 
 }  // namespace tutti::comm

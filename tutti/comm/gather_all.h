@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include <torch/types.h>
 
 #include "tutti/comm/communicator.h"
+#include "tutti/store/named_tensors.h"
 
 namespace tutti::comm {
 
@@ -19,5 +21,12 @@ std::vector<std::string> gather_all(Communicator& comm, const std::string& mine,
 // Convert a text to a tensor that can be sent, and back.
 torch::Tensor bytes_of(const std::string& text);
 std::string text_of(const torch::Tensor& bytes);
+
+// Returns the snapshot of rank `root` on every rank, in host memory on those that receive it. The snapshots
+// that other ranks pass are ignored.
+store::Snapshot broadcast(Communicator& comm, const store::Snapshot& own, int root, const char* what);
+// Passes the snapshots of all ranks to `take` at rank 0, one after the other. Other ranks only send.
+void gather(Communicator& comm, const store::Snapshot& own, const char* what,
+            const std::function<void(store::Snapshot)>& take);
 
 }  // namespace tutti::comm

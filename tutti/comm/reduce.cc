@@ -178,6 +178,12 @@ void reduce_with(std::span<const std::byte* const> inputs, std::span<std::byte* 
   }
 }
 
+template <class From, class To>
+void convert_each(const std::byte* from, std::byte* to, int64_t count) {
+  for (int64_t i = 0; i < count; ++i)
+    reinterpret_cast<To*>(to)[i] = static_cast<To>(reinterpret_cast<const From*>(from)[i]);
+}
+
 }  // namespace
 
 Slice slice_of(int64_t count, int rank, int world) {
@@ -220,26 +226,18 @@ void require_reducible(c10::ScalarType type, ReduceOp op) {
 }
 
 std::vector<Root> roots_of(std::span<const Source> sources, int64_t leaves) {
-  std::vector<Root> waiting;
+  std::vector<Root> roots;
   for (size_t i = 0; i < sources.size(); ++i) {
-    Root root{sources[i].place, {}};
+    Root& root = roots.emplace_back(Root{sources[i].place, {}});
     if (sources[i].present) root.program.push_back(static_cast<int>(i));
-    for (;;) {
-      const Move move = next_move(root.place, waiting.empty() ? nullptr : &waiting.back().place, leaves);
-      if (move == Move::Stay) break;
-      if (move == Move::JoinAndRise) {
-        Program joined = std::move(waiting.back().program);
-        waiting.pop_back();
-        const bool both = !joined.empty() && !root.program.empty();
-        joined.insert(joined.end(), root.program.begin(), root.program.end());
-        if (both) joined.push_back(kCombine);
-        root.program = std::move(joined);
-      }
-      root.place = parent_of(root.place);
-    }
-    waiting.push_back(std::move(root));
+    join_complete(roots, 0, first_leaf(sources[0].place), end_of_leaves(sources[i].place, leaves), leaves,
+                  [](Root& left, const Root& right) {
+                    const bool both = !left.program.empty() && !right.program.empty();
+                    left.program.insert(left.program.end(), right.program.begin(), right.program.end());
+                    if (both) left.program.push_back(kCombine);
+                  });
   }
-  return waiting;
+  return roots;
 }
 
 Sources sources_of(std::vector<Source> all, int64_t leaves) {
@@ -284,6 +282,27 @@ void reduce(std::span<const std::byte* const> inputs, std::span<std::byte* const
     }
     default:
       require_reducible(reduction.type, reduction.op);
+  }
+}
+
+c10::ScalarType sum_type(c10::ScalarType type) {
+  const bool half = type == c10::ScalarType::Half || type == c10::ScalarType::BFloat16;
+  return half ? c10::ScalarType::Float : type;
+}
+
+void convert(const std::byte* from, c10::ScalarType type_from, std::byte* to, c10::ScalarType type_to,
+             int64_t count) {
+  if (type_from == type_to) {
+    if (count > 0 && from != to)
+      std::memcpy(to, from, static_cast<size_t>(count) * c10::elementSize(type_to));
+  } else if (type_from == c10::ScalarType::Half) {
+    convert_each<c10::Half, float>(from, to, count);
+  } else if (type_from == c10::ScalarType::BFloat16) {
+    convert_each<c10::BFloat16, float>(from, to, count);
+  } else if (type_to == c10::ScalarType::Half) {
+    convert_each<float, c10::Half>(from, to, count);
+  } else {
+    convert_each<float, c10::BFloat16>(from, to, count);
   }
 }
 

@@ -7,7 +7,7 @@
 
 #include "tutti/base/check.h"
 #include "tutti/comm/flat.h"
-#include "tutti/comm/widen.h"
+#include "tutti/comm/reduce.h"
 
 namespace tutti::comm {
 namespace {

@@ -14,8 +14,8 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include "tutti/comm/reduce.h"
 #include "tutti/comm/test_ranks.h"
-#include "tutti/comm/widen.h"
 
 namespace tutti::comm::sliced_sum_test {
 namespace {

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <vector>
 
 namespace tutti::comm {
 
@@ -12,22 +15,35 @@ struct TreeNode {
   int64_t index;
 };
 
-enum class Move {
-  Stay,        // it is the root, or its sibling is yet to come
-  Rise,        // its parent has no other child
-  JoinAndRise  // its sibling is the one that waits: together they form their parent
-};
-
-// Returns what to do with a new node. Nodes come in the order of their leaves, `waiting` is the last node
-// that stayed (or null), and `leaves` is the number of leaves of the tree.
-inline Move next_move(const TreeNode& node, const TreeNode* waiting, int64_t leaves) {
-  const int64_t on_level = (leaves + (int64_t{1} << node.level) - 1) >> node.level;
-  if (on_level == 1) return Move::Stay;
-  if (node.index % 2 == 0) return node.index + 1 == on_level ? Move::Rise : Move::Stay;
-  const bool sibling = waiting != nullptr && waiting->level == node.level && waiting->index == node.index - 1;
-  return sibling ? Move::JoinAndRise : Move::Stay;
+inline TreeNode parent_of(const TreeNode& node) { return {node.level + 1, node.index / 2}; }
+inline int64_t first_leaf(const TreeNode& node) { return node.index << node.level; }
+// One past the last leaf below a node of a tree with so many leaves.
+inline int64_t end_of_leaves(const TreeNode& node, int64_t leaves) {
+  return std::min(leaves, (node.index + 1) << node.level);
 }
 
-inline TreeNode parent_of(const TreeNode& node) { return {node.level + 1, node.index / 2}; }
+// Joins the last of the nodes, which are in the order of their leaves, with its sibling, then their parent
+// with its sibling, and so on, as far as all leaves below the parent are in [begin, end): those that have
+// come. A child that is not among the nodes has no data and is left out, so that its sibling takes the
+// parent's place unchanged. Does not touch nodes before nodes[first]. Node has a TreeNode `place`; join(left,
+// right) adds the last node to the one before it.
+template <class Node, class Join>
+void join_complete(std::vector<Node>& nodes, size_t first, int64_t begin, int64_t end, int64_t leaves,
+                   const Join& join) {
+  while (nodes.size() > first) {
+    const TreeNode last = nodes.back().place;
+    const TreeNode parent = parent_of(last);
+    const bool is_root = first_leaf(last) == 0 && end_of_leaves(last, leaves) == leaves;
+    if (is_root || first_leaf(parent) < begin || end_of_leaves(parent, leaves) > end) return;
+    if (nodes.size() > first + 1) {
+      Node& left = nodes[nodes.size() - 2];
+      if (first_leaf(left.place) >= first_leaf(parent)) {
+        join(left, nodes.back());
+        nodes.pop_back();
+      }
+    }
+    nodes.back().place = parent;
+  }
+}
 
 }  // namespace tutti::comm

@@ -33,22 +33,41 @@ torch::Tensor joined(const std::vector<std::span<const float>>& parts) {
   return all;
 }
 
-Json outline_of(const std::vector<store::NamedTensor>& tensors) {
-  Json outline = Json::array();
-  for (const auto& [name, tensor] : tensors)
-    outline.push_back({name, static_cast<int>(tensor.scalar_type()), tensor.sizes().vec()});
-  return outline;
+// A tensor that shares the memory of a list. What is sent is only read.
+torch::Tensor tensor_of(const std::vector<int64_t>& list) {
+  return torch::from_blob(const_cast<int64_t*>(list.data()), {static_cast<int64_t>(list.size())},
+                          torch::kLong);
 }
 
-// Returns tensors of these names and shapes, into which others are received.
-std::vector<store::NamedTensor> empty_like(const Json& outline) {
-  std::vector<store::NamedTensor> tensors;
-  for (const Json& one : outline)
-    tensors.push_back(
-        {one.at(0).get<std::string>(),
-         torch::empty(one.at(2).get<std::vector<int64_t>>(),
-                      torch::TensorOptions(static_cast<torch::ScalarType>(one.at(1).get<int>())))});
-  return tensors;
+// Sends list i to worker i, and receives the lists that the workers send to this one. Returns when their
+// lengths have been exchanged; with Run::Behind the rest may still be under way.
+void exchange(comm::Communicator& comm, ListsUnderWay& lists, const comm::Options& options) {
+  std::vector<int64_t> own;
+  for (const auto& list : lists.sent) own.push_back(static_cast<int64_t>(list.size()));
+  std::vector<int64_t> lengths(own.size());
+  comm::Options here = options;
+  here.run = comm::Run::Here;
+  comm.all_to_all(tensor_of(lengths), tensor_of(own), here).wait();
+  lists.received.resize(own.size());
+  std::vector<torch::Tensor> from;
+  std::vector<torch::Tensor> to;
+  for (size_t i = 0; i < own.size(); ++i) {
+    lists.received[i].resize(static_cast<size_t>(lengths[i]));
+    from.push_back(tensor_of(lists.sent[i]));
+    to.push_back(tensor_of(lists.received[i]));
+  }
+  lists.work = comm.all_to_all_uneven(to, from, options);
+}
+
+// Sends vector i to worker i, and returns the vectors that the workers have sent to this one, whose lengths
+// it knows.
+std::vector<torch::Tensor> exchange(comm::Communicator& comm, const std::vector<torch::Tensor>& vectors,
+                                    std::span<const int64_t> lengths, const comm::Options& options) {
+  std::vector<torch::Tensor> received;
+  for (size_t i = 0; i < vectors.size(); ++i)
+    received.push_back(torch::empty({lengths[i]}, vectors[i].options()));
+  comm.all_to_all_uneven(received, vectors, options).wait();
+  return received;
 }
 
 }  // namespace
@@ -180,26 +199,15 @@ void ConnectedRows::evict(int64_t step) {
   for (RowShard& shard : rows_.shards()) shard.evict(step);
 }
 
-std::vector<store::NamedTensor> ConnectedRows::gather(const std::vector<store::NamedTensor>& own) const {
-  const comm::Options options{.what = kRows};
-  // Shapes differ between the workers, so the names and shapes come first.
-  const std::vector<std::string> outlines = comm::gather_all(comm_, outline_of(own).dump(), kRows);
-  if (comm_.rank() != 0) {
-    for (const auto& [name, tensor] : own) comm_.send(tensor.contiguous(), 0, options).wait();
-    return {};
-  }
-  std::vector<store::NamedTensor> all = own;
-  for (int worker = 1; worker < comm_.world(); ++worker) {
-    const Json outline = parse_json(outlines[static_cast<size_t>(worker)], kRows, ErrorKind::DataLoss);
-    for (const store::NamedTensor& theirs : empty_like(outline)) {
-      comm_.recv(theirs.tensor, worker, options).wait();
-      all.push_back(theirs);
-    }
-  }
+store::NamedTensors ConnectedRows::gather(const store::NamedTensors& own) const {
+  store::NamedTensors all;
+  comm::gather(comm_, {own, {}}, kRows, [&](const store::Snapshot& rows) {
+    all.insert(all.end(), rows.tensors.begin(), rows.tensors.end());
+  });
   return all;
 }
 
-TablesPart ConnectedRows::gather_weights() const {
+store::Snapshot ConnectedRows::gather_weights() const {
   return {gather(saved_weights(rows_, tables_.values())),
           saved_facts(tables_.specs(optimizer_), counts(), 0)};
 }
@@ -208,46 +216,40 @@ void ConnectedRows::put(const RowPiece& piece, bool changed) {
   rows_.shard_of(piece.table, "the checkpoint").put(piece.rows, changed);
 }
 
-// Rank 0 sends the rows to all in pieces, each after its names and shapes; an empty text ends them.
-void ConnectedRows::put_all(const TablesPart& saved, RowParts parts, bool changes) {
-  const auto tell = [&](const std::string& text) { return comm::gather_all(comm_, text, kRows)[0]; };
+// Rank 0 sends the rows to all in pieces; an empty piece ends them.
+void ConnectedRows::put_all(const store::Snapshot& saved, RowParts parts, bool changes) {
   const auto put_averaged_steps = [&](int64_t steps) {
     rows_.put_averaged_steps(comm::gather_all(comm_, steps, kRows)[0]);
   };
-  const comm::Options options{.what = kRows};
+  const auto broadcast = [&](const store::Snapshot& piece) {
+    return comm::broadcast(comm_, piece, 0, kRows);
+  };
   if (comm_.rank() == 0) {
-    const SavedRows rows(saved.tensors, saved.facts);
+    const SavedRows rows(saved);
     rows.require_complete(tables_.specs(optimizer_), parts, changes);
     put_averaged_steps(parts == RowParts::Weights ? 0 : rows.averaged_steps());
     for (RowShard& shard : rows_.shards()) shard.put_counts(rows.counts_of(shard.spec().name));
     rows.for_each(parts, [&](const RowPiece& piece) {
-      if (comm_.world() > 1) {
-        const auto tensors = tensors_of(piece.table, piece.rows);
-        tell(Json{{"table", piece.table}, {"tensors", outline_of(tensors)}}.dump());
-        for (const auto& [name, tensor] : tensors) comm_.broadcast(tensor.contiguous(), 0, options).wait();
-      }
+      if (comm_.world() > 1) broadcast({tensors_of(piece.table, piece.rows), {{"table", piece.table}}});
       put(piece, changes);
     });
-    if (comm_.world() > 1) tell("");
+    broadcast({});
     return;
   }
   put_averaged_steps(0);
-  for (std::string text = tell(""); !text.empty(); text = tell("")) {
-    const Json outline = parse_json(text, kRows, ErrorKind::DataLoss);
-    const std::vector<store::NamedTensor> tensors = empty_like(outline.at("tensors"));
-    for (const auto& [name, tensor] : tensors) comm_.broadcast(tensor, 0, options).wait();
-    const auto table = outline.at("table").get<std::string>();
-    put({table, state_of(table, tensors)}, changes);
+  for (store::Snapshot piece = broadcast({}); !piece.empty(); piece = broadcast({})) {
+    const auto table = piece.values.at("table").get<std::string>();
+    put({table, state_of(table, piece.tensors)}, changes);
   }
 }
 
-void ConnectedRows::restore(const TablesPart& saved, const std::optional<TablesPart>& changes,
+void ConnectedRows::restore(const store::Snapshot& saved, const std::optional<store::Snapshot>& changes,
                             RowParts parts) {
   for (RowShard& shard : rows_.shards()) shard.reset();
   put_all(saved, parts, false);
   for (RowShard& shard : rows_.shards()) shard.mark_saved();
   const bool has_changes = comm::gather_all(comm_, int64_t{changes.has_value()}, kRows)[0] != 0;
-  if (has_changes) put_all(changes.value_or(TablesPart()), parts, true);
+  if (has_changes) put_all(changes.value_or(store::Snapshot()), parts, true);
   wait_for_others();
 }
 

@@ -8,13 +8,23 @@
 #include <vector>
 
 #include "tutti/comm/communicator.h"
-#include "tutti/embedding/exchange.h"
 #include "tutti/embedding/owned_rows.h"
 #include "tutti/embedding/row_state.h"
 #include "tutti/embedding/tables.h"
-#include "tutti/store/safetensors.h"
+#include "tutti/store/named_tensors.h"
 
 namespace tutti::embedding {
+
+template <class Number>
+using Lists = std::vector<std::vector<Number>>;  // [worker]
+
+// Lists that every worker sends to every other one, on their way. They must stay where they are until wait()
+// returns.
+struct ListsUnderWay {
+  Lists<int64_t> sent = {};
+  Lists<int64_t> received = {};
+  comm::Work work = {};
+};
 
 // The rows of all tables, spread over workers that are connected, of which this is one: each owns a part of
 // them. Every worker makes the same calls. Not thread-safe.
@@ -53,12 +63,12 @@ class ConnectedRows final : public RowOwners {
   // The facts about the tables for a checkpoint.
   Json facts() const { return saved_facts(tables_.specs(optimizer_), counts(), rows_.averaged_steps()); }
   // Collects what all workers save at rank 0; nothing elsewhere.
-  std::vector<store::NamedTensor> gather(const std::vector<store::NamedTensor>& own) const;
+  store::NamedTensors gather(const store::NamedTensors& own) const;
   // Collects the rows with the values that lookups have, and the facts about them, at rank 0.
-  TablesPart gather_weights() const;
+  store::Snapshot gather_weights() const;
   // Takes the rows of a checkpoint that rank 0 has. `changes` are those of a second checkpoint that has only
   // rows that have changed since. Throws InvalidArgument, on all workers, if they do not fit.
-  void restore(const TablesPart& saved, const std::optional<TablesPart>& changes, RowParts parts);
+  void restore(const store::Snapshot& saved, const std::optional<store::Snapshot>& changes, RowParts parts);
   // A checksum of all rows, the same on any number of workers.
   std::string checksum() const;
   // Of tables that grow, on all workers together.
@@ -67,7 +77,7 @@ class ConnectedRows final : public RowOwners {
  private:
   std::vector<torch::Tensor> answers(const Lists<int64_t>& asked, const std::vector<int64_t>& numbers,
                                      RowValues values);
-  void put_all(const TablesPart& saved, RowParts parts, bool changes);
+  void put_all(const store::Snapshot& saved, RowParts parts, bool changes);
   void put(const RowPiece& piece, bool changed);
   void wait_for_others(int64_t step = -1);
 

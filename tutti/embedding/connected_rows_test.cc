@@ -191,7 +191,7 @@ TEST(Tables, continue_on_another_number_of_workers) {
   const OptimizerOptions adam = torch::optim::AdamOptions(0.1);
   const std::string straight = rows_after("inproc", 1, adam);
   for (const int before : {1, 4, 3}) {
-    TablesPart saved;
+    store::Snapshot saved;
     with_ranks("plain", before, [&](comm::Communicator& comm) {
       Net net(Placement::Block);
       Tables tables(net);
@@ -201,14 +201,14 @@ TEST(Tables, continue_on_another_number_of_workers) {
       const Json facts = rows.facts();
       if (comm.rank() != 0) return;
       for (const auto& [name, tensor] : all) saved.tensors.push_back({name, tensor.clone()});
-      saved.facts = facts;
+      saved.values = facts;
     });
     for (const int world : {1, 2, 3, 8}) {
       with_ranks(world == 2 ? "shm" : "plain", world, [&](comm::Communicator& comm) {
         Net net;
         Tables tables(net);
         ConnectedRows rows(tables, comm, 99, kLanes, adam);
-        rows.restore(comm.rank() == 0 ? saved : TablesPart(), {}, RowParts::All);
+        rows.restore(comm.rank() == 0 ? saved : store::Snapshot(), {}, RowParts::All);
         train({net, tables, rows, comm}, 3, 6);
         EXPECT_EQ(rows.checksum(), straight) << before << " to " << world;
       });
@@ -249,18 +249,17 @@ Tables averaged_tables(const Net& net) {
 }
 
 // Returns the rows of all workers, in the order of the ids, at rank 0.
-std::vector<store::NamedTensor> joined_weights(Tables& tables, const ConnectedRows& rows, RowValues values) {
+store::NamedTensors joined_weights(Tables& tables, const ConnectedRows& rows, RowValues values) {
   tables.look_up_values(values);
-  const TablesPart all = rows.gather_weights();
+  const store::Snapshot all = rows.gather_weights();
   tables.look_up_values(RowValues::Last);
   if (all.tensors.empty()) return {};
-  std::vector<store::NamedTensor> joined = joined_rows(SavedRows(all.tensors, all.facts), nullptr);
+  store::NamedTensors joined = joined_rows(SavedRows(all), nullptr);
   for (auto& [name, tensor] : joined) tensor = tensor.clone();
   return joined;
 }
 
-void expect_equal(const std::vector<store::NamedTensor>& found,
-                  const std::vector<store::NamedTensor>& expected) {
+void expect_equal(const store::NamedTensors& found, const store::NamedTensors& expected) {
   ASSERT_EQ(found.size(), expected.size());
   for (size_t i = 0; i < found.size(); ++i)
     EXPECT_TRUE(found[i].tensor.equal(expected[i].tensor)) << found[i].name;
@@ -270,7 +269,7 @@ void expect_equal(const std::vector<store::NamedTensor>& found,
 TEST(RowAverages, are_those_of_the_values_of_all_rows_after_all_steps) {
   for (const OptimizerOptions& optimizer :
        {kAdagrad, OptimizerOptions(torch::optim::AdamOptions(0.1).weight_decay(0.1))}) {
-    std::vector<store::NamedTensor> alone;
+    store::NamedTensors alone;
     for (const int world : {1, 2, 3}) {
       with_ranks(world == 2 ? "shm" : "plain", world, [&](comm::Communicator& comm) {
         Net net;
@@ -340,11 +339,11 @@ TEST(RowAverages, are_looked_up_by_forward_passes) {
 
 // The second checkpoint has only the rows that have changed since the first one.
 TEST(RowAverages, continue_on_another_number_of_workers_with_the_same_bits) {
-  std::vector<store::NamedTensor> straight;
-  TablesPart all;
-  TablesPart changes;
-  const auto copy = [](const std::vector<store::NamedTensor>& tensors, const Json& facts) {
-    TablesPart part{.facts = facts};
+  store::NamedTensors straight;
+  store::Snapshot all;
+  store::Snapshot changes;
+  const auto copy = [](const store::NamedTensors& tensors, const Json& facts) {
+    store::Snapshot part{.values = facts};
     for (const auto& [name, tensor] : tensors) part.tensors.push_back({name, tensor.clone()});
     return part;
   };
@@ -352,7 +351,7 @@ TEST(RowAverages, continue_on_another_number_of_workers_with_the_same_bits) {
     Net net(Placement::Block);
     Tables tables = averaged_tables(net);
     ConnectedRows rows(tables, comm, 7, kLanes, kAdagrad);
-    const auto save = [&](TablesPart& to, RowShard::Which which) {
+    const auto save = [&](store::Snapshot& to, RowShard::Which which) {
       const auto gathered = rows.gather(saved_rows(rows.rows(), which));
       const Json facts = rows.facts();
       if (comm.rank() == 0) to = copy(gathered, facts);
@@ -366,14 +365,15 @@ TEST(RowAverages, continue_on_another_number_of_workers_with_the_same_bits) {
     const auto last = joined_weights(tables, rows, RowValues::Average);
     if (comm.rank() == 0) straight = last;
   });
-  EXPECT_EQ(changes.facts.at("user").at("average"), (Json{{"decay", kDecay}, {"steps", 4}}));
+  EXPECT_EQ(changes.values.at("user").at("average"), (Json{{"decay", kDecay}, {"steps", 4}}));
   for (const int world : {1, 2}) {
     with_ranks("shm", world, [&](comm::Communicator& comm) {
       Net net;
       Tables tables = averaged_tables(net);
       ConnectedRows rows(tables, comm, 99, kLanes, kAdagrad);
       const bool mine = comm.rank() == 0;
-      rows.restore(mine ? all : TablesPart(), mine ? std::optional(changes) : std::nullopt, RowParts::All);
+      rows.restore(mine ? all : store::Snapshot(), mine ? std::optional(changes) : std::nullopt,
+                   RowParts::All);
       train({net, tables, rows, comm}, 4, 8);
       const auto last = joined_weights(tables, rows, RowValues::Average);
       if (mine) expect_equal(last, straight);
@@ -384,7 +384,7 @@ TEST(RowAverages, continue_on_another_number_of_workers_with_the_same_bits) {
 // They begin with the next step if the checkpoint has none, and are left out if nobody wants them.
 TEST(RowAverages, may_be_missing_in_a_checkpoint_or_not_wanted) {
   with_ranks("inproc", 1, [&](comm::Communicator& comm) {
-    const auto trained = [&](double decay, const std::optional<TablesPart>& from, RowParts parts) {
+    const auto trained = [&](double decay, const std::optional<store::Snapshot>& from, RowParts parts) {
       Net net;
       Tables tables(net);
       tables.keep_average(decay);
@@ -393,21 +393,21 @@ TEST(RowAverages, may_be_missing_in_a_checkpoint_or_not_wanted) {
       train({net, tables, rows, comm}, 0, 1);
       const auto last = joined_weights(tables, rows, RowValues::Last);
       const bool is_new =
-          from && (decay == 0 || parts == RowParts::Weights || !from->facts.at("user").contains("average"));
+          from && (decay == 0 || parts == RowParts::Weights || !from->values.at("user").contains("average"));
       if (is_new) expect_equal(joined_weights(tables, rows, RowValues::Average), last);
-      TablesPart saved{.facts = rows.facts()};
+      store::Snapshot saved{.values = rows.facts()};
       for (const auto& [name, tensor] : saved_rows(rows.rows(), RowShard::Which::All))
         saved.tensors.push_back({name, tensor.clone()});
       return saved;
     };
-    const TablesPart with = trained(kDecay, {}, RowParts::All);
-    const TablesPart without = trained(0, {}, RowParts::All);
-    EXPECT_FALSE(without.facts.at("user").contains("average"));
+    const store::Snapshot with = trained(kDecay, {}, RowParts::All);
+    const store::Snapshot without = trained(0, {}, RowParts::All);
+    EXPECT_FALSE(without.values.at("user").contains("average"));
     trained(0, with, RowParts::All);
     trained(kDecay, without, RowParts::All);
     trained(kDecay, with, RowParts::Weights);
-    EXPECT_EQ(trained(kDecay, with, RowParts::All).facts.at("user").at("average").at("steps"), 2);
-    TablesPart damaged = with;
+    EXPECT_EQ(trained(kDecay, with, RowParts::All).values.at("user").at("average").at("steps"), 2);
+    store::Snapshot damaged = with;
     for (auto& [name, tensor] : damaged.tensors) {
       if (name == "user.average[1of1]") tensor = tensor.narrow(1, 0, 2).contiguous();
     }
@@ -423,7 +423,7 @@ TEST(Tables, of_a_checkpoint_that_does_not_fit_are_refused) {
     ConnectedRows rows(tables, comm, 7, kLanes, kAdagrad);
     const auto state = saved_rows(rows.rows(), RowShard::Which::All);
     const Json facts = rows.facts();
-    const auto refused = [&](std::vector<store::NamedTensor> other, const Json& of, const char* text) {
+    const auto refused = [&](store::NamedTensors other, const Json& of, const char* text) {
       try {
         rows.restore({std::move(other), of}, {}, RowParts::All);
         ADD_FAILURE() << text;

@@ -62,16 +62,14 @@ void require_owned(const RowShard& shard, int64_t row) {
          shard.spec().name, shard.owner(), layout.owners());
 }
 
-int64_t first_lane(const comm::TreeNode& node) { return node.index << node.level; }
-
 bool is_in(const LaneRange& block, const comm::TreeNode& node) {
   constexpr int kHighest = 20;  // 2^20 lanes, the most
   return node.level <= kHighest && node.index >= 0 && node.index < kMostLanes &&
-         first_lane(node) >= block.begin && first_lane(node) < block.end;
+         comm::first_leaf(node) >= block.begin && comm::first_leaf(node) < block.end;
 }
 
 bool is_before(const RowSum& a, const RowSum& b) {
-  return a.row < b.row || (a.row == b.row && first_lane(a.node) < first_lane(b.node));
+  return a.row < b.row || (a.row == b.row && comm::first_leaf(a.place) < comm::first_leaf(b.place));
 }
 
 // The numbers in the heads for one sum.
@@ -85,10 +83,10 @@ RowSumsView view_of(ListReader& heads, std::span<const float> values, const RowS
   const int64_t count = heads.count(width_of_heads(shard));
   view.sums.reserve(static_cast<size_t>(count));
   for (int64_t i = 0; i < count; ++i) {
-    RowSum sum{.row = heads.next(), .node = node_of(heads.next())};
+    RowSum sum{.row = heads.next(), .place = node_of(heads.next())};
     if (grows) sum.lookups = heads.next();
     require_owned(shard, sum.row);
-    if (!is_in(block, sum.node) || sum.lookups < 0 ||
+    if (!is_in(block, sum.place) || sum.lookups < 0 ||
         !(view.sums.empty() || is_before(view.sums.back(), sum)))
       fail(ErrorKind::InvalidArgument, "the sum of row {} of '{}' is not in order, or not of lanes {} to {}",
            sum.row, shard.spec().name, block.begin, block.end);

@@ -17,7 +17,7 @@
 #include "tutti/embedding/row_optimizer.h"
 #include "tutti/embedding/row_sums.h"
 #include "tutti/metrics/running_mean.h"
-#include "tutti/store/safetensors.h"
+#include "tutti/store/named_tensors.h"
 
 namespace tutti::embedding {
 
@@ -86,7 +86,7 @@ class RowShard {
     torch::Tensor ids = {};  // int64; undefined: all rows, in the order of their places
     // A value, or a row of values, for each row, by name: "" are the rows themselves, the others the slots of
     // the optimiser.
-    std::vector<store::NamedTensor> fields = {};
+    store::NamedTensors fields = {};
     // For a table that grows, else undefined. A history has the number of lookups and the step of the last
     // one, (ids, 2). Dropped are rows that no longer exist.
     torch::Tensor history = {};

@@ -92,8 +92,8 @@ torch::Tensor piece_of(const torch::Tensor& tensor, int64_t begin, int64_t end) 
 
 }  // namespace
 
-std::vector<store::NamedTensor> tensors_of(const std::string& table, const RowShard::State& state) {
-  std::vector<store::NamedTensor> tensors;
+store::NamedTensors tensors_of(const std::string& table, const RowShard::State& state) {
+  store::NamedTensors tensors;
   for_each_list(state, [&](const char* suffix, const torch::Tensor& tensor) {
     if (tensor.defined()) tensors.push_back({table + suffix, tensor});
   });
@@ -102,7 +102,7 @@ std::vector<store::NamedTensor> tensors_of(const std::string& table, const RowSh
   return tensors;
 }
 
-RowShard::State state_of(const std::string& table, const std::vector<store::NamedTensor>& tensors) {
+RowShard::State state_of(const std::string& table, const store::NamedTensors& tensors) {
   RowShard::State state;
   for (const auto& [name, tensor] : tensors) {
     bool is_list = false;
@@ -162,8 +162,8 @@ std::vector<RowShard::State> split(const RowShard::State& state, const RowLayout
 namespace {
 
 template <class StateOf>
-std::vector<store::NamedTensor> saved(const OwnedRows& rows, const StateOf& state_of) {
-  std::vector<store::NamedTensor> all;
+store::NamedTensors saved(const OwnedRows& rows, const StateOf& state_of) {
+  store::NamedTensors all;
   for (const RowShard& shard : rows.shards()) {
     for (auto& [name, tensor] : tensors_of(shard.spec().name, state_of(shard)))
       all.push_back({fmt::format("{}[{}of{}]", name, shard.owner() + 1, shard.layout().owners()), tensor});
@@ -173,11 +173,11 @@ std::vector<store::NamedTensor> saved(const OwnedRows& rows, const StateOf& stat
 
 }  // namespace
 
-std::vector<store::NamedTensor> saved_rows(const OwnedRows& rows, RowShard::Which which) {
+store::NamedTensors saved_rows(const OwnedRows& rows, RowShard::Which which) {
   return saved(rows, [&](const RowShard& shard) { return shard.state(which); });
 }
 
-std::vector<store::NamedTensor> saved_weights(const OwnedRows& rows, RowValues values) {
+store::NamedTensors saved_weights(const OwnedRows& rows, RowValues values) {
   return saved(rows, [&](const RowShard& shard) { return shard.weights(values); });
 }
 
@@ -225,16 +225,16 @@ RowPiece rows_alone(const RowShard& shard) {
   return {shard.spec().name, std::move(state)};
 }
 
-SavedRows::SavedRows(const std::vector<store::NamedTensor>& tensors, const Json& facts) : facts_(facts) {
-  std::map<std::pair<std::string, std::pair<int, int>>, std::vector<store::NamedTensor>> of_owners;
-  for (const auto& [name, tensor] : tensors) {
+SavedRows::SavedRows(const store::Snapshot& saved) : facts_(saved.values) {
+  std::map<std::pair<std::string, std::pair<int, int>>, store::NamedTensors> of_owners;
+  for (const auto& [name, tensor] : saved.tensors) {
     const PartName part = parse_part_name(name);
-    of_owners[{table_in(part.name, facts), {part.owners, part.owner}}].push_back({part.name, tensor});
+    of_owners[{table_in(part.name, facts_), {part.owners, part.owner}}].push_back({part.name, tensor});
   }
   for (const auto& [key, own] : of_owners) {
     const auto& [table, place] = key;
     const std::string what = "the table '" + table + "' in the checkpoint";
-    const Json& fact = facts.at(table);
+    const Json& fact = facts_.at(table);
     const auto rows = value_in<int64_t>(fact, "rows", what);
     if (rows < 0) fail(ErrorKind::DataLoss, "{} has {} rows", what, rows);
     Part part{.table = table,
@@ -285,9 +285,8 @@ int64_t SavedRows::averaged_steps() const {
   return 0;
 }
 
-std::vector<store::NamedTensor> joined_rows(const SavedRows& rows, const SavedRows* changes,
-                                            RowValues values) {
-  std::vector<store::NamedTensor> joined;
+store::NamedTensors joined_rows(const SavedRows& rows, const SavedRows* changes, RowValues values) {
+  store::NamedTensors joined;
   const SavedRows& newest = changes != nullptr ? *changes : rows;
   for (const auto& [table, fact] : rows.facts().items()) {
     const std::string what = "the table '" + table + "' in the checkpoint";

@@ -10,7 +10,7 @@
 
 #include "tutti/base/json.h"
 #include "tutti/embedding/owned_rows.h"
-#include "tutti/store/safetensors.h"
+#include "tutti/store/named_tensors.h"
 
 // The rows of sharded tables in checkpoints: each owner writes its rows as tensors whose names say which they
 // are, such as "user.weight[1of4]", "user.weight/sum[1of4]" for a slot of the optimiser, and
@@ -21,16 +21,16 @@ namespace tutti::embedding {
 
 // Convert a state to tensors with the names of a checkpoint, without the owner, and back. Tensors that belong
 // to no state are a DataLoss.
-std::vector<store::NamedTensor> tensors_of(const std::string& table, const RowShard::State& state);
-RowShard::State state_of(const std::string& table, const std::vector<store::NamedTensor>& tensors);
+store::NamedTensors tensors_of(const std::string& table, const RowShard::State& state);
+RowShard::State state_of(const std::string& table, const store::NamedTensors& tensors);
 
 // Returns the rows that each owner of a layout has in a state, which has ids.
 std::vector<RowShard::State> split(const RowShard::State& state, const RowLayout& layout);
 
 // Returns the rows of one owner for a checkpoint.
-std::vector<store::NamedTensor> saved_rows(const OwnedRows& rows, RowShard::Which which);
+store::NamedTensors saved_rows(const OwnedRows& rows, RowShard::Which which);
 // The same with these values, without what optimisers keep and without a moving average besides.
-std::vector<store::NamedTensor> saved_weights(const OwnedRows& rows, RowValues values);
+store::NamedTensors saved_weights(const OwnedRows& rows, RowValues values);
 // The facts about the tables that a checkpoint has besides: {"user": {"rows": ..., "dim": ..., ...}}.
 // `counts` are those of all owners, and `averaged_steps` is 0 if there are no moving averages.
 Json saved_facts(const std::vector<TableSpec>& tables, const std::map<std::string, GrowthCounts>& counts,
@@ -50,17 +50,12 @@ RowPiece rows_alone(const RowShard& shard);
 // The parts of rows that are taken: their values, also their moving averages, or also what optimisers keep.
 enum class RowParts { Weights, WithAverage, All };
 
-// The part of a checkpoint that contains tables.
-struct TablesPart {
-  std::vector<store::NamedTensor> tensors = {};
-  Json facts = Json::object();
-};
-
 // The rows of a checkpoint, of all owners.
 class SavedRows {
  public:
-  // Throws DataLoss if the tensors and facts do not fit together.
-  SavedRows(const std::vector<store::NamedTensor>& tensors, const Json& facts);
+  // Takes the part of a checkpoint that contains tables, whose values are their facts. Throws DataLoss if
+  // they do not fit the tensors.
+  explicit SavedRows(const store::Snapshot& saved);
 
   // Calls `take` with these parts of all rows, in pieces.
   void for_each(RowParts parts, const TakeRows& take) const;
@@ -89,8 +84,8 @@ class SavedRows {
 // Returns the rows of a checkpoint as ordinary tensors, for readers that know nothing of owners:
 // "user.weight" in the order of the ids, and for tables that grow "user.ids" besides. `changes` are rows that
 // have changed since. If there are no moving averages, RowValues::Average are the rows themselves.
-std::vector<store::NamedTensor> joined_rows(const SavedRows& rows, const SavedRows* changes,
-                                            RowValues values = RowValues::Last);
+store::NamedTensors joined_rows(const SavedRows& rows, const SavedRows* changes,
+                                RowValues values = RowValues::Last);
 // Puts such tensors into a table that is not part of a training yet: all rows of a table that does not grow,
 // or those of the ids, which are undefined otherwise. Throws InvalidArgument if they do not fit.
 void put_joined(RowShard& alone, const torch::Tensor& weight, const torch::Tensor& ids);

@@ -43,55 +43,31 @@ class Tree {
  public:
   Tree(RowSums& to, const LaneRange& block, int64_t lanes) : to_(to), block_(block), lanes_(lanes) {}
 
-  // Appends a node of the row, whose values are copied.
-  void push(int64_t row, comm::TreeNode node, const float* values) {
-    // Nodes between the last one and this one have no data.
-    while (may_rise() && end_of(comm::parent_of(last().node)) <= begin_of(node)) rise();
-    to_.sums.push_back({row, node, 0});
+  // Appends a node of the row, whose values are copied. Nodes between the last one and this one have no data.
+  void push(int64_t row, comm::TreeNode place, const float* values) {
+    join_before(comm::first_leaf(place));
+    to_.sums.push_back({row, place, 0});
     to_.values.insert(to_.values.end(), values, values + to_.dim);
   }
   // Adds more values to the last node.
   void add(const float* values) { add_to(last_values(), values, to_.dim); }
-  bool is_empty() const { return to_.sums.size() == begin_; }
 
   // Ends a row with so many lookups.
   void finish(int64_t lookups) {
-    while (may_rise()) rise();
-    if (!is_empty()) to_.sums[begin_].lookups = lookups;
+    join_before(block_.end);
+    if (to_.sums.size() > begin_) to_.sums[begin_].lookups = lookups;
     begin_ = to_.sums.size();
   }
 
  private:
-  static int64_t begin_of(const comm::TreeNode& node) { return node.index << node.level; }
-  // One past the last lane below a node.
-  int64_t end_of(const comm::TreeNode& node) const {
-    return std::min(lanes_, (node.index + 1) << node.level);
-  }
-  RowSum& last() { return to_.sums.back(); }
   float* last_values() { return to_.values.data() + static_cast<int64_t>(to_.values.size()) - to_.dim; }
 
-  // Returns true if there is a last node that is not the root, and whose parent covers lanes of the block
-  // only.
-  bool may_rise() {
-    if (is_empty()) return false;
-    const comm::TreeNode& node = last().node;
-    if (begin_of(node) == 0 && end_of(node) == lanes_) return false;
-    const comm::TreeNode parent = comm::parent_of(node);
-    return begin_of(parent) >= block_.begin && end_of(parent) <= block_.end;
-  }
-
-  // Replaces the last node by its parent, and adds it to the node that waits before it if that is below the
-  // parent too: then it is the other child, or the only part of it that has data.
-  void rise() {
-    const comm::TreeNode parent = comm::parent_of(last().node);
-    const size_t count = to_.sums.size() - begin_;
-    if (count > 1 && begin_of(to_.sums[to_.sums.size() - 2].node) >= begin_of(parent)) {
+  void join_before(int64_t end) {
+    comm::join_complete(to_.sums, begin_, block_.begin, end, lanes_, [this](RowSum&, const RowSum&) {
       float* const values = last_values();
       add_to(values - to_.dim, values, to_.dim);
       to_.values.resize(to_.values.size() - static_cast<size_t>(to_.dim));
-      to_.sums.pop_back();
-    }
-    last().node = parent;
+    });
   }
 
   RowSums& to_;
@@ -217,7 +193,7 @@ RowSums sum_workers(std::span<const RowSumsView> workers, int64_t dim, int64_t l
   for (size_t i = 0; i < lookups.size(); ++i) {
     const Part& part = parts[static_cast<size_t>(lookups[i].index)];
     const RowSumsView& of = workers[part.worker];
-    tree.push(static_cast<int64_t>(lookups[i].key), of.sums[part.sum].node,
+    tree.push(static_cast<int64_t>(lookups[i].key), of.sums[part.sum].place,
               of.values.data() + part.sum * static_cast<size_t>(dim));
     of_row += of.sums[part.sum].lookups;
     if (i + 1 < lookups.size() && lookups[i + 1].key == lookups[i].key) continue;

@@ -31,7 +31,7 @@ RowIndex index_rows(std::span<const uint64_t> keys, int bits);
 // A sum of gradients of one row, over the lanes below a node of the tree.
 struct RowSum {
   int64_t row = 0;
-  comm::TreeNode node = {0, 0};
+  comm::TreeNode place = {0, 0};
   // The number of lookups of the row that this sum, and others after it, are made of; 0 in those others.
   int64_t lookups = 0;
 };

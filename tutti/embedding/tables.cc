@@ -45,7 +45,7 @@ void deal(const RowLayout& layout, const std::vector<uint64_t>& keys, RowSums& s
       const RowLayout::Place place = layout.place_of_key(keys[static_cast<size_t>(sum.row)]);
       if (place.owner != static_cast<int>(owner)) break;
       heads.push_back(place.row);
-      heads.push_back(code_of(sum.node));
+      heads.push_back(code_of(sum.place));
       if (layout.grows()) heads.push_back(sum.lookups);
     }
     heads[count_at] = static_cast<int64_t>(end - begin);

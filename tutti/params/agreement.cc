@@ -12,14 +12,23 @@
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 #include "tutti/base/version.h"
-#include "tutti/comm/difference.h"
 #include "tutti/comm/gather_all.h"
 #include "tutti/comm/uses_communicator.h"
 
 namespace tutti {
 namespace {
 
-using Lines = std::vector<std::string>;
+// Returns what all ranks say.
+std::vector<Agreement> agreements_of(const Context& context, comm::Communicator& comm,
+                                     const std::vector<std::string>& lines, const char* what) {
+  const std::string own = fmt::format("{}\n{}", context.task().short_name(), fmt::join(lines, "\n"));
+  std::vector<Agreement> all;
+  for (const std::string& text : gather_all(comm, own, what)) {
+    const std::vector<std::string> theirs = split(text, '\n');
+    all.push_back({fmt::format("rank {} ({})", all.size(), theirs[0]), {theirs.begin() + 1, theirs.end()}});
+  }
+  return all;
+}
 
 }  // namespace
 
@@ -37,29 +46,8 @@ std::vector<std::string> plan_of(const Context& context, const Parameters& param
 
 void require_same_plan(const Context& context, comm::Communicator& comm,
                        const std::vector<std::string>& plan) {
-  const auto all =
-      gather_all(comm, fmt::format("{}\n{}", context.task().short_name(), fmt::join(plan, "\n")), "the plan");
-  const Lines first = split(all[0], '\n');
-  for (int rank = 1; rank < comm.world(); ++rank) {
-    const Lines other = split(all[static_cast<size_t>(rank)], '\n');
-    // The first line is the name of the task.
-    const auto difference =
-        comm::difference_of({first.begin() + 1, first.end()}, {other.begin() + 1, other.end()});
-    if (!difference) continue;
-    fail(ErrorKind::InvalidArgument,
-         "the workers do not match: rank 0 ({}) has {}, rank {} ({}) has {}. Start all tasks with the same "
-         "program and flags",
-         first[0], difference->one, rank, other[0], difference->other);
-  }
-}
-
-void require_same_plan(const std::vector<std::string>& first, const std::vector<std::string>& theirs,
-                       const std::string& who, const std::string& first_name) {
-  const auto difference = comm::difference_of(first, theirs);
-  if (!difference) return;
-  fail(ErrorKind::InvalidArgument,
-       "{} does not match {}: it has {}, but {} has {}. Start all tasks with the same program and flags", who,
-       first_name, difference->other, first_name, difference->one);
+  const std::vector<Agreement> all = agreements_of(context, comm, plan, "the plan");
+  for (const Agreement& other : all) require_same(all[0], other);
 }
 
 void require_alone_if_single(const Context& context, const comm::Communicator& comm) {
@@ -93,49 +81,40 @@ void warn_of_idle_workers(const Context& context, const comm::Communicator& comm
       comm.world() - lanes, comm.world(), comm.world());
 }
 
-std::string difference(const TaskKernels& first, const TaskKernels& other) {
-  const auto common = static_cast<std::ptrdiff_t>(std::min(first.lines.size(), other.lines.size()));
-  const auto [here, there] =
-      std::mismatch(first.lines.begin(), first.lines.begin() + common, other.lines.begin());
-  if (here == first.lines.begin() + common) return "";
-  return fmt::format("the tasks compute with different kernels: {} with '{}', {} with '{}'", first.task,
-                     *here, other.task, *there);
+std::string mix_of(const Agreement& one, const Agreement& other) {
+  const auto common = static_cast<std::ptrdiff_t>(std::min(one.lines.size(), other.lines.size()));
+  const auto first_lines = [&](const Agreement& of) {
+    return Agreement{of.who, {of.lines.begin(), of.lines.begin() + common}};
+  };
+  const std::string found = difference(first_lines(one), first_lines(other));
+  return found.empty() ? "" : "the tasks compute with different kernels: " + found;
 }
 
-void refuse_mix(const std::string& difference) {
-  if (difference.empty()) return;
+void refuse_mix(const std::string& mix) {
+  if (mix.empty()) return;
   fail(ErrorKind::InvalidArgument,
        "{}. The bits of the result would depend on this mix. Start all tasks on processors of one kind, with "
        "the same libraries, --threads, and variables such as ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA and "
        "MKL_CBWR, or allow it with --mixed-machines",
-       difference);
+       mix);
 }
 
-void warn_of_mix(const Context& context, const std::string& difference) {
-  if (difference.empty() || context.warned_of_mix().exchange(true)) return;
-  context.log().warning("{}: the bits of the result depend on this mix (--mixed-machines)", difference);
+void warn_of_mix(const Context& context, const std::string& mix) {
+  if (mix.empty() || context.warned_of_mix().exchange(true)) return;
+  context.log().warning("{}: the bits of the result depend on this mix (--mixed-machines)", mix);
 }
 
-void refuse_or_warn_of_mix(const Context& context, const std::string& difference) {
-  context.config().compute.mixed_machines ? warn_of_mix(context, difference) : refuse_mix(difference);
+void refuse_or_warn_of_mix(const Context& context, const std::string& mix) {
+  context.config().compute.mixed_machines ? warn_of_mix(context, mix) : refuse_mix(mix);
 }
 
 void require_same_kernels(const Context& context, comm::Communicator& comm) {
   if (comm.world() == 1) return;
-  const auto all = gather_all(
-      comm, fmt::format("{}\n{}", context.task().short_name(), fmt::join(context.kernels().lines(), "\n")),
-      "the kernels");
-  const auto of_rank = [&](int rank) {
-    Lines lines = split(all[static_cast<size_t>(rank)], '\n');
-    std::string task = fmt::format("rank {} ({})", rank, lines.front());
-    lines.erase(lines.begin());
-    return TaskKernels{std::move(task), std::move(lines)};
-  };
-  std::string found;
-  for (int rank = 1; rank < comm.world() && found.empty(); ++rank)
-    found = difference(of_rank(0), of_rank(rank));
-  if (!context.config().compute.mixed_machines) refuse_mix(found);
-  if (comm.rank() == 0) warn_of_mix(context, found);
+  const auto all = agreements_of(context, comm, context.kernels().lines(), "the kernels");
+  std::string mix;
+  for (size_t rank = 1; rank < all.size() && mix.empty(); ++rank) mix = mix_of(all[0], all[rank]);
+  if (!context.config().compute.mixed_machines) refuse_mix(mix);
+  if (comm.rank() == 0) warn_of_mix(context, mix);
 }
 
 void warn_of_sparse_tables(const Context& context, const Parameters& parameters) {

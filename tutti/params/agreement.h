@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/base/agreement.h"
 #include "tutti/cluster/context.h"
 #include "tutti/comm/communicator.h"
 #include "tutti/params/optimizer_options.h"
@@ -23,10 +24,6 @@ std::vector<std::string> plan_of(const Context& context, const Parameters& param
 void require_same_plan(const Context& context, comm::Communicator& comm,
                        const std::vector<std::string>& plan);
 
-// Compares two plans. Throws InvalidArgument that says where `who` differs from `first_name`.
-void require_same_plan(const std::vector<std::string>& first, const std::vector<std::string>& theirs,
-                       const std::string& who, const std::string& first_name = "the chief");
-
 // Throws InvalidArgument if --strategy single was given, but there are several workers.
 void require_alone_if_single(const Context& context, const comm::Communicator& comm);
 
@@ -38,19 +35,14 @@ void on_chief(const Context& context, comm::Communicator& comm, const comm::Opti
 // Logs a warning on the chief if some workers have no lane and so will only wait.
 void warn_of_idle_workers(const Context& context, const comm::Communicator& comm, int64_t lanes);
 
-// A task, and what it has said of its kernels (Kernels::lines()).
-struct TaskKernels {
-  std::string task;
-  std::vector<std::string> lines;
-};
-// Compares the lines that both tasks have. Returns "" if they are the same, else a text that names both tasks
-// and their values.
-std::string difference(const TaskKernels& first, const TaskKernels& other);
-// For a difference: throws InvalidArgument or, with --mixed-machines, logs a warning, once for the context.
-// Does nothing if there is none.
-void refuse_mix(const std::string& difference);
-void warn_of_mix(const Context& context, const std::string& difference);
-void refuse_or_warn_of_mix(const Context& context, const std::string& difference);
+// Compares the lines of their kernels (Kernels::lines()) that two tasks have. Returns "" if they are the
+// same, else a text that names both tasks and their values.
+std::string mix_of(const Agreement& one, const Agreement& other);
+// Throws InvalidArgument for a mix of kernels, unless it is "", or with --mixed-machines logs a warning, once
+// for the context.
+void refuse_mix(const std::string& mix);
+void warn_of_mix(const Context& context, const std::string& mix);
+void refuse_or_warn_of_mix(const Context& context, const std::string& mix);
 // Compares every worker's kernels with those of rank 0. If they differ, all workers throw the same
 // InvalidArgument; with --mixed-machines, rank 0 logs a warning.
 void require_same_kernels(const Context& context, comm::Communicator& comm);

@@ -71,14 +71,14 @@ TEST(ModuleGroup, lanes_that_cannot_be_shared_equally_are_an_error_with_both_num
 }
 
 TEST(Kernels, of_two_tasks_differ_in_the_first_line_that_is_not_the_same) {
-  const TaskKernels first{"worker/0", {"a library", "updates 1", "2 threads", "results 7"}};
-  EXPECT_EQ(difference(first, {"worker/1", first.lines}), "");
-  EXPECT_EQ(difference(first, {"worker/1", {"a library", "updates 1", "1 thread", "results 8"}}),
-            "the tasks compute with different kernels: worker/0 with '2 threads', worker/1 with '1 thread'");
+  const Agreement first{"worker/0", {"a library", "updates 1", "2 threads", "results 7"}};
+  EXPECT_EQ(mix_of(first, {"worker/1", first.lines}), "");
+  EXPECT_EQ(mix_of(first, {"worker/1", {"a library", "updates 1", "1 thread", "results 8"}}),
+            "the tasks compute with different kernels: worker/0 has '2 threads', worker/1 has '1 thread'");
   // A server makes updates only, and says no more of its kernels.
-  EXPECT_EQ(difference(first, {"ps/0", {"a library", "updates 1"}}), "");
-  EXPECT_THAT(difference(first, {"ps/0", {"a library", "updates 2"}}), HasSubstr("ps/0 with 'updates 2'"));
-  EXPECT_EQ(difference(first, {}), "");
+  EXPECT_EQ(mix_of(first, {"ps/0", {"a library", "updates 1"}}), "");
+  EXPECT_THAT(mix_of(first, {"ps/0", {"a library", "updates 2"}}), HasSubstr("ps/0 has 'updates 2'"));
+  EXPECT_EQ(mix_of(first, {}), "");
 }
 
 // Ranks that are threads of one process differ only in their number of threads.
@@ -96,7 +96,7 @@ TEST(Kernels, of_all_ranks_have_to_be_the_same_unless_machines_may_be_mixed) {
       if (mixed)
         EXPECT_EQ(error, "");
       else
-        EXPECT_THAT(error, AllOf(HasSubstr("rank 0 (worker/0) with '1 thread'"), HasSubstr("rank 2")));
+        EXPECT_THAT(error, AllOf(HasSubstr("rank 0 (worker/0) has '1 thread'"), HasSubstr("rank 2")));
     }
   }
 }

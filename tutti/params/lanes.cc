@@ -53,36 +53,28 @@ void TreeSum::copy_to(const Vectors& to, const Vectors& from) const {
   }
 }
 
-void TreeSum::push(Subtree node) {
+void TreeSum::push(std::optional<Vectors> values) {
   TUTTI_CHECK(next_lane_ < block_.end, "lane {} of a block that ends at {}", next_lane_, block_.end);
   const torch::NoGradGuard no_grad;
+  waiting_.push_back({{0, next_lane_}, std::move(values)});
   const bool is_last = ++next_lane_ == block_.end;
-  for (;;) {
-    const auto move = next_move(node.place, waiting_.empty() ? nullptr : &waiting_.back().place, lanes_);
-    if (move == comm::Move::Stay) break;
-    if (move == comm::Move::JoinAndRise) {
-      Subtree left = std::move(waiting_.back());
-      waiting_.pop_back();
-      if (left.values && node.values) {
-        // Addition commutes to the bit, so either may be added to the other: the result is where it stays.
-        if (!is_last || !are_vectors(*node.values)) std::swap(left.values, node.values);
-        for (size_t i = 0; i < vectors_.size(); ++i) (*node.values)[i].add_((*left.values)[i]);
-      } else if (left.values) {
-        node.values = std::move(left.values);
-      }
-    }
-    node.place = parent_of(node.place);
+  const auto join = [&](Subtree& left, Subtree& right) {
+    // Addition commutes to the bit, so either may be added to the other: the result is where it stays.
+    const bool to_right = right.values && is_last && are_vectors(*right.values);
+    if (!left.values || to_right) std::swap(left.values, right.values);
+    if (!right.values) return;
+    for (size_t i = 0; i < vectors_.size(); ++i) (*left.values)[i].add_((*right.values)[i]);
+  };
+  comm::join_complete(waiting_, 0, block_.begin, next_lane_, lanes_, join);
+  const size_t index = waiting_.size() - 1;
+  Subtree& node = waiting_.back();
+  if (!node.values || (is_last && are_vectors(*node.values))) return;
+  while (waiting_room_.size() <= index) {
+    waiting_room_.emplace_back();
+    for (const torch::Tensor& vector : vectors_) waiting_room_.back().push_back(torch::empty_like(vector));
   }
-  const size_t index = waiting_.size();
-  if (node.values && !(is_last && are_vectors(*node.values))) {
-    while (waiting_room_.size() <= index) {
-      waiting_room_.emplace_back();
-      for (const torch::Tensor& vector : vectors_) waiting_room_.back().push_back(torch::empty_like(vector));
-    }
-    copy_to(waiting_room_[index], *node.values);
-    node.values = waiting_room_[index];
-  }
-  waiting_.push_back(std::move(node));
+  copy_to(waiting_room_[index], *node.values);
+  node.values = waiting_room_[index];
 }
 
 void TreeSum::reset() {

@@ -53,9 +53,9 @@ class TreeSum {
   TreeSum(Vectors vectors, LaneRange block, int64_t lanes, std::vector<Vectors> waiting_room = {});
 
   // Adds the next lane, whose values are in the vectors. Afterwards their content is undefined.
-  void add() { push({{0, next_lane_}, vectors_}); }
+  void add() { push(vectors_); }
   // Adds the next lane, which had no data.
-  void skip() { push({{0, next_lane_}, std::nullopt}); }
+  void skip() { push(std::nullopt); }
 
   // Forgets the lanes that were added in a step that was broken off.
   void reset();
@@ -66,7 +66,7 @@ class TreeSum {
   std::vector<Subtree> finish();
 
  private:
-  void push(Subtree node);
+  void push(std::optional<Vectors> values);
   bool are_vectors(const Vectors& values) const;
   void copy_to(const Vectors& to, const Vectors& from) const;
 

@@ -13,7 +13,6 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
-#include "tutti/base/type_name.h"
 #include "tutti/comm/gather_all.h"
 #include "tutti/params/gradient_mean.h"
 
@@ -49,48 +48,32 @@ Slots take_out(Optimizer::State& state) {
   return taken;
 }
 
-// No vector has this many elements: a larger size is invalid, or would overflow.
-constexpr int64_t kMostElements = int64_t{1} << 40;
-
-torch::ScalarType type_of(const std::string& name) {
-  for (const torch::ScalarType type : {torch::kFloat32, torch::kFloat64, torch::kBFloat16, torch::kFloat16}) {
-    if (type_name(type) == name) return type;
-  }
-  fail(ErrorKind::InvalidArgument, "an optimiser has no state of type '{}'", name);
-}
-
-int64_t size_in(const Json& json, const char* key) {
-  const auto size = json.at(key).get<int64_t>();
-  if (size < 0 || size > kMostElements)
-    fail(ErrorKind::InvalidArgument, "a slot of an optimiser has {} elements", size);
-  return size;
-}
-
 }  // namespace
 
-Json outline_of(const Optimizer::State& state) {
-  Json outline = {{"steps", state.steps}, {"slots", Json::array()}};
+// The tensors are the slots, whose places are among the values, and then the archive if there is one.
+store::Snapshot snapshot_of(const Optimizer::State& state) {
+  store::Snapshot snapshot{.values = {{"steps", state.steps}, {"places", Json::array()}}};
   for (const Optimizer::Slot& slot : state.slots) {
-    outline["slots"].push_back({{"name", slot.name},
-                                {"block", slot.block},
-                                {"offset", slot.offset},
-                                {"size", slot.vector.numel()},
-                                {"type", type_name(slot.vector.scalar_type())}});
+    snapshot.tensors.push_back({slot.name, slot.vector});
+    snapshot.values["places"].push_back({slot.block, slot.offset});
   }
-  if (state.archive.defined()) outline["archive"] = state.archive.numel();
-  return outline;
+  if (state.archive.defined()) snapshot.tensors.push_back({"archive", state.archive});
+  return snapshot;
 }
 
-Optimizer::State state_of(const Json& outline) {
+Optimizer::State state_of(const store::Snapshot& snapshot) {
   try {
-    Optimizer::State state{.steps = outline.at("steps").get<int64_t>(), .slots = {}};
-    if (outline.contains("archive"))
-      state.archive = torch::empty({size_in(outline, "archive")}, torch::kUInt8);
-    for (const Json& slot : outline.at("slots")) {
-      const int64_t size = size_in(slot, "size");
-      const torch::ScalarType type = type_of(slot.at("type").get<std::string>());
-      state.slots.push_back({slot.at("name").get<std::string>(), slot.at("block").get<size_t>(),
-                             slot.at("offset").get<int64_t>(), torch::empty({size}, type)});
+    Optimizer::State state{.steps = snapshot.values.at("steps").get<int64_t>(), .slots = {}};
+    const Json& places = snapshot.values.at("places");
+    for (const auto& [name, tensor] : snapshot.tensors) {
+      if (!tensor.defined() || tensor.dim() != 1)
+        fail(ErrorKind::InvalidArgument, "the optimiser's {} is not a vector", name);
+      const size_t i = state.slots.size();
+      if (i < places.size())
+        state.slots.push_back(
+            {name, places.at(i).at(0).get<size_t>(), places.at(i).at(1).get<int64_t>(), tensor});
+      else
+        state.archive = tensor;
     }
     return state;
   } catch (const Json::exception& error) {
@@ -134,36 +117,18 @@ void broadcast(comm::Communicator& comm, Parameters& parameters, int root) {
 }
 
 Optimizer::State broadcast(comm::Communicator& comm, const Optimizer::State& state, int root) {
-  if (comm.world() == 1) return state;
-  const bool mine = comm.rank() == root;
-  const auto outlines = gather_all(comm, mine ? outline_of(state).dump() : std::string(), kState);
-  const Optimizer::State result =
-      mine ? state
-           : state_of(parse_json(outlines[static_cast<size_t>(root)], "an outline", ErrorKind::DataLoss));
-  for (const Optimizer::Slot& slot : result.slots) comm.broadcast(slot.vector, root, {.what = kState}).wait();
-  if (result.archive.defined()) comm.broadcast(result.archive, root, {.what = kState}).wait();
-  return result;
+  return state_of(broadcast(comm, snapshot_of(state), root, kState));
 }
 
 Optimizer::State gather_state(comm::Communicator& comm, const Parameters& parameters,
                               const Optimizer& optimizer) {
   const torch::NoGradGuard no_grad;
-  const Optimizer::State mine = optimizer.state();
-  const auto outlines = gather_all(comm, outline_of(mine).dump(), kState);
-  if (comm.rank() != 0) {
-    for (const Optimizer::Slot& slot : mine.slots) comm.send(slot.vector, 0, {.what = kState}).wait();
-    return {};
-  }
-  Optimizer::State whole{.steps = mine.steps, .slots = {}};
-  for (const Optimizer::Slot& slot : mine.slots) put(whole, parameters, slot);
-  for (int rank = 1; rank < comm.world(); ++rank) {
-    const Optimizer::State theirs =
-        state_of(parse_json(outlines[static_cast<size_t>(rank)], "an outline", ErrorKind::DataLoss));
-    for (const Optimizer::Slot& slot : theirs.slots) {
-      comm.recv(slot.vector, rank, {.what = kState}).wait();
-      put(whole, parameters, slot);
-    }
-  }
+  Optimizer::State whole;
+  gather(comm, snapshot_of(optimizer.state()), kState, [&](const store::Snapshot& part) {
+    const Optimizer::State state = state_of(part);
+    whole.steps = state.steps;
+    for (const Optimizer::Slot& slot : state.slots) put(whole, parameters, slot);
+  });
   return whole;
 }
 

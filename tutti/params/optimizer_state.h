@@ -1,22 +1,20 @@
 #pragma once
 
-#include "tutti/base/json.h"
 #include "tutti/cluster/context.h"
 #include "tutti/comm/communicator.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
+#include "tutti/store/named_tensors.h"
 
 // Functions that carry parameters and the state of their optimiser between tasks.
 namespace tutti {
 
 class GradientMean;
 
-// Describes the slots, and the archive if there is one, without their contents: {"steps": 3, "slots":
-// [{"name", "block", ...}, ...], "archive": 1000}.
-Json outline_of(const Optimizer::State& state);
-// Returns slots and archive as described by the outline, with uninitialised memory. Throws InvalidArgument if
-// the outline is invalid.
-Optimizer::State state_of(const Json& outline);
+// Convert a state to a snapshot, which can be sent, and back, without copies. state_of() throws
+// InvalidArgument if the snapshot is not that of an optimiser.
+store::Snapshot snapshot_of(const Optimizer::State& state);
+Optimizer::State state_of(const store::Snapshot& snapshot);
 
 // Returns the vector of the slot of this name, which is as long as the block of the parameters. Adds a slot
 // of zeros if there is none.

@@ -186,7 +186,7 @@ TEST(OwnOptimizers, a_replicated_one_does_what_its_optimiser_does_also_after_a_r
     if (step == 3) {
       const Optimizer::State sent = optimizer->state();
       EXPECT_TRUE(sent.slots.empty());
-      Optimizer::State received = state_of(outline_of(sent));
+      Optimizer::State received = state_of(store::empty_snapshot(store::outline_of(snapshot_of(sent))));
       received.archive.copy_(sent.archive);
       optimizer = std::make_unique<Optimizer>(parameters, parameters.blocks(), two_groups());
       optimizer->restore(received);

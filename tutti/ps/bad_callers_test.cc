@@ -150,6 +150,10 @@ class BadCallers : public ::testing::Test {
             {"end", {}},
             {"dance", {}}};
   }
+  // The outline of a buffer.
+  static Json outline(int64_t elements, int64_t stride) {
+    return Json::array({{{"name", ""}, {"type", "float32"}, {"shape", {elements}}, {"strides", {stride}}}});
+  }
   static Json brief() { return {{"run", "r"}, {"patience", 1}}; }
 
   // Calls a method of a run that has begun. Accepts an answer, or an error that states a reason.
@@ -199,7 +203,12 @@ TEST_F(BadCallers, with_heads_that_make_no_sense) {
                                       Json::object(),
                                       Json({{"size", int64_t{1} << 60}, {"type", "float32"}}),
                                       Json::array({{{"size", int64_t{1} << 60}, {"type", "float32"}}}),
-                                      Json::array({{{"size", -5}, {"type", "nothing"}}})};
+                                      Json::array({{{"size", -5}, {"type", "nothing"}}}),
+                                      outline(int64_t{1} << 60, 1),
+                                      outline(int64_t{1} << 40, 1),
+                                      outline(-5, 1),
+                                      outline(5, 7),
+                                      Json::array({{{"name", "x"}, {"type", nullptr}}})};
   rpc::Channel channel(address_);
   for (const char* strategy : {"ps-async", "ps-sync"}) {
     for (const auto& [method, good] : good_messages()) {

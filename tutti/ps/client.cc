@@ -14,6 +14,7 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/cluster/roles.h"
+#include "tutti/params/agreement.h"
 #include "tutti/params/optimizer_state.h"
 #include "tutti/ps/peers.h"
 #include "tutti/ps/wire.h"
@@ -85,18 +86,18 @@ Json Client::call(size_t server, const char* method, const rpc::Message& request
 }
 
 // Returns what this task says of its kernels; nothing where the bits depend on the speed of the tasks.
-TaskKernels Client::kernels() const {
+Agreement Client::kernels() const {
   if (!same_bits_) return {};
   return {context_.task().short_name(), context_.kernels().lines()};
 }
 
 // Returns the kernels with which all servers have to make updates: those of this task, or, if it computes on
 // a GPU, those of the first server.
-TaskKernels Client::kernels_of_updates() {
+Agreement Client::kernels_of_updates() {
   if (!same_bits_) return {};
   if (context_.kernels().on_cpu())
     return {context_.task().short_name(), context_.kernels().lines_of_updates()};
-  return kernels_in(peers_.call(0, "state", {}, peers_.patience("its state")).head, "kernels");
+  return agreement_in(peers_.call(0, "state", {}, peers_.patience("its state")).head, "kernels");
 }
 
 std::vector<Json> Client::states_of_all() {
@@ -151,6 +152,7 @@ void Client::begin(const RunOptions& options, const Standing& standing, const Op
     }
     const Extras extras = i == 0 ? extras_ : Extras{};
     const Tensors frozen = i == 0 ? on_host(parameters_.frozen()) : Tensors{};
+    std::vector<rpc::Piece> pieces = pieces_of(parts_of(i, own_values()));
     rpc::Message message{{{"run", run},
                           {"plan", plan},
                           {"kernels", kernels_of_all},
@@ -168,13 +170,12 @@ void Client::begin(const RunOptions& options, const Standing& standing, const Op
                           {"step", standing.step},
                           {"progress", standing.progress},
                           {"parts", to_json(parts_[i])},
-                          {"buffers", to_json(extras.buffers)},
-                          {"counters", to_json(extras.counters)},
-                          {"frozen", to_json(frozen)},
-                          {"state", outline_of(mine)}},
-                         pieces_of(places(i, own_values(), extras_))};
-    append(message, frozen);
-    append(message, vectors_of(mine));
+                          {"buffers", pack(extras.buffers, pieces)},
+                          {"counters", pack(extras.counters, pieces)},
+                          {"frozen", pack(frozen, pieces)},
+                          {"state", pack_snapshot(snapshot_of(mine), pieces)}},
+                         {}};
+    message.pieces = std::move(pieces);
     const Json answer =
         peers_.call(i, "begin", message, peers_.patience("the parameters", standing.step)).head;
     mixes[i] = text_in(answer, "mix");

@@ -11,18 +11,18 @@
 #include <utility>
 #include <vector>
 
+#include "tutti/base/agreement.h"
 #include "tutti/base/json.h"
 #include "tutti/cluster/context.h"
 #include "tutti/comm/group.h"
 #include "tutti/embedding/row_state.h"
 #include "tutti/embedding/tables.h"
-#include "tutti/params/agreement.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
 #include "tutti/ps/peers.h"
 #include "tutti/ps/placement.h"
 #include "tutti/rpc/arena.h"
-#include "tutti/store/safetensors.h"
+#include "tutti/store/named_tensors.h"
 
 namespace tutti::ps {
 
@@ -122,7 +122,7 @@ class Client {
                                        std::optional<int64_t> step);
   // Returns these values of the rows of all servers, with the names of a checkpoint, without what belongs to
   // them besides.
-  std::vector<store::NamedTensor> all_rows(embedding::RowValues values);
+  store::NamedTensors all_rows(embedding::RowValues values);
   // Returns a checksum of all rows, and what has happened to the ids of tables that grow.
   struct RowsSummary {
     std::string checksum;
@@ -189,7 +189,7 @@ class Client {
     std::vector<std::vector<Optimizer::Slot>> kept = {};  // [server]
     // Of sharded tables: the rows, which the servers keep too; what happened to their ids; and the share of
     // the rows of a server that have changed since all of them were saved, the greatest of all servers.
-    std::vector<store::NamedTensor> rows = {};
+    store::NamedTensors rows = {};
     std::map<std::string, embedding::GrowthCounts> row_counts = {};
     int64_t averaged_steps = 0;  // of their moving averages
     double changed_share = 0;
@@ -203,7 +203,7 @@ class Client {
   // (store::write_shared_file). `tensors` are views of each of Snapshot::kept, with their names in the file.
   // `rows_file` is for the rows of sharded tables; "": there are none.
   void write(int server, const std::string& mark, const std::string& file, int64_t step,
-             const std::vector<std::vector<store::NamedTensor>>& tensors, const std::string& rows_file = "");
+             const std::vector<store::NamedTensors>& tensors, const std::string& rows_file = "");
 
   // Checks that all workers pass the same lines under this key; the first worker to arrive defines them.
   // Throws InvalidArgument with the difference, on all workers of the run.
@@ -235,8 +235,8 @@ class Client {
   const Placement& placement() const { return placement_; }
 
  private:
-  TaskKernels kernels() const;
-  TaskKernels kernels_of_updates();
+  Agreement kernels() const;
+  Agreement kernels_of_updates();
   Json call(size_t server, const char* method, const rpc::Message& request,
             const std::vector<torch::Tensor>& into, rpc::CallOptions options);
   std::vector<Json> states_of_all();

@@ -28,8 +28,7 @@ using embedding::RowShard;
 // Takes what a server's answer has of sharded tables.
 void take_rows(const Json& head, Reader& reader, Client::Snapshot& snapshot) {
   if (head.contains("rows")) {
-    for (auto& named : unpack_named<std::vector<store::NamedTensor>>(head.at("rows"), reader))
-      snapshot.rows.push_back(std::move(named));
+    for (auto& named : unpack_named(head.at("rows"), reader)) snapshot.rows.push_back(std::move(named));
   }
   const Json counts = head.value("row_counts", Json::object());
   for (const auto& [table, of_server] : counts.items())
@@ -249,10 +248,11 @@ Client::Snapshot Client::snapshot(Slots slots, RowShard::Which rows) {
   for (size_t i = 0; i < peers_.size(); ++i) {
     Reader reader(answers[i]);
     reader.take_into(places(i, own_values(), extras_));
-    Optimizer::State state = tutti::state_of(answers[i].head.at("state"));
+    const Json& outline = answers[i].head.at("state");
+    Optimizer::State state = tutti::state_of(slots == Slots::Send ? unpack_snapshot(outline, reader)
+                                                                  : store::empty_snapshot(outline));
     snapshot.state.steps = std::max(snapshot.state.steps, state.steps);
     if (slots == Slots::Send) {
-      reader.take_into(vectors_of(state));
       for (const Optimizer::Slot& slot : state.slots) put(snapshot.state, parameters_, slot);
     } else {
       snapshot.kept.push_back(std::move(state.slots));
@@ -274,8 +274,7 @@ bool Client::all_share(const std::string& mark) {
 }
 
 void Client::write(int server, const std::string& mark, const std::string& file, int64_t step,
-                   const std::vector<std::vector<store::NamedTensor>>& tensors,
-                   const std::string& rows_file) {
+                   const std::vector<store::NamedTensors>& tensors, const std::string& rows_file) {
   Json outlines = Json::array();
   for (size_t slot = 0; slot < tensors.size(); ++slot) {
     for (const auto& [name, tensor] : tensors[slot])

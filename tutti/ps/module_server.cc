@@ -109,7 +109,7 @@ ModuleService::Served::Served(std::string called, const ServedModule& served, co
   require_no_sharded_tables(parameters, "on a server of modules");
 }
 
-ModuleService::ModuleService(TaskKernels kernels, const GraphLimits& limits)
+ModuleService::ModuleService(Agreement kernels, const GraphLimits& limits)
     : kernels_(std::move(kernels)), limits_(limits) {}
 
 void ModuleService::add(const std::string& name, const ServedModule& module,
@@ -134,17 +134,17 @@ rpc::Message ModuleService::serve(const rpc::Caller& caller, const std::string& 
   try {
     return dispatch(caller, method, request);
   } catch (const Error& error) {
-    throw Error(error.kind(), fmt::format("{}: {}: {}", kernels_.task, method, error.what()));
+    throw Error(error.kind(), fmt::format("{}: {}: {}", kernels_.who, method, error.what()));
   } catch (const Json::exception& error) {
-    fail(ErrorKind::InvalidArgument, "{}: {}: the message is malformed: {}", kernels_.task, method,
+    fail(ErrorKind::InvalidArgument, "{}: {}: the message is malformed: {}", kernels_.who, method,
          error.what());
   } catch (const c10::Error& error) {
-    fail(ErrorKind::InvalidArgument, "{}: {}: {}", kernels_.task, method,
+    fail(ErrorKind::InvalidArgument, "{}: {}: {}", kernels_.who, method,
          first_line(error.what_without_backtrace()));
   } catch (const std::bad_alloc&) {
-    fail(ErrorKind::Overloaded, "{}: {}: out of memory", kernels_.task, method);
+    fail(ErrorKind::Overloaded, "{}: {}: out of memory", kernels_.who, method);
   } catch (const std::exception& error) {
-    fail(ErrorKind::InvalidArgument, "{}: {}: {}", kernels_.task, method, first_line(error.what()));
+    fail(ErrorKind::InvalidArgument, "{}: {}: {}", kernels_.who, method, first_line(error.what()));
   }
 }
 
@@ -300,13 +300,13 @@ rpc::Message ModuleService::state(const Call& call) {
   std::vector<store::NamedTensor> state = state_of(call.served.parameters, call.served.optimizer);
   for (auto& [name, tensor] : state) tensor = tensor.clone();
   rpc::Message answer;
-  answer.head = pack_named(state, answer.pieces);
+  answer.head["state"] = pack_named(state, answer.pieces);
   return answer;
 }
 
 rpc::Message ModuleService::load(const Call& call) {
   Reader reader(call.request);
-  const auto state = unpack_named<std::vector<store::NamedTensor>>(call.request.head, reader);
+  const auto state = unpack_named(call.request.head.at("state"), reader);
   reader.end();
   load_state(call.served.parameters, call.served.optimizer, state);
   return {};
@@ -394,14 +394,14 @@ void ModuleService::await_end(milliseconds patience, const Log& log) {
     Waiting waiting(log, patience, "--start-timeout");
     while (!changed_.wait_for(lock, waiting.patience(), [&] { return done() || !callers_.empty(); })) {
       if (last_.empty()) {
-        waiting.go_on({fmt::format("a client of the modules of {}", kernels_.task)});
+        waiting.go_on({fmt::format("a client of the modules of {}", kernels_.who)});
       } else if (waiting.left() > milliseconds(0)) {
         waiting.go_on({fmt::format("{}, which has left without end()", last_)});
       } else {
         fail(ErrorKind::PeerLost,
              "{}: {} has left without end(), and no client has connected for {:g} s (--start-timeout): look "
              "at the log of that client",
-             kernels_.task, last_, seconds(patience));
+             kernels_.who, last_, seconds(patience));
       }
     }
     waiting.end("a client is connected");

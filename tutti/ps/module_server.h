@@ -17,15 +17,15 @@
 #include <torch/nn/pimpl.h>
 #include <torch/types.h>
 
+#include "tutti/base/agreement.h"
 #include "tutti/base/error.h"
 #include "tutti/base/log.h"
 #include "tutti/cluster/context.h"
-#include "tutti/params/agreement.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
 #include "tutti/ps/wire.h"
 #include "tutti/rpc/host.h"
-#include "tutti/store/safetensors.h"
+#include "tutti/store/named_tensors.h"
 
 namespace tutti {
 
@@ -84,11 +84,11 @@ namespace tutti::ps {
 // Returns everything of a module that a checkpoint has to hold, by name: trained and frozen parameters,
 // buffers, the optimiser's slots ("exp_avg/conv1.weight") and its number of steps ("adam/steps"). The
 // module's tensors are not copied.
-std::vector<store::NamedTensor> state_of(const Parameters& parameters, const Optimizer& optimizer);
+store::NamedTensors state_of(const Parameters& parameters, const Optimizer& optimizer);
 
 // Restores such a state. If it does not match the module and the optimiser, throws an InvalidArgument that
 // names the first difference, and changes nothing.
-void load_state(Parameters& parameters, Optimizer& optimizer, const std::vector<store::NamedTensor>& state);
+void load_state(Parameters& parameters, Optimizer& optimizer, const store::NamedTensors& state);
 
 // Limits on the graphs, of all clients together, that are kept until their backward. A forward beyond them is
 // refused with Overloaded.
@@ -112,7 +112,7 @@ struct GraphLimits {
 class ModuleService final : public rpc::Service {
  public:
   // The kernels are those of the serving task, whose name is for error messages too.
-  explicit ModuleService(TaskKernels kernels, const GraphLimits& limits = {});
+  explicit ModuleService(Agreement kernels, const GraphLimits& limits = {});
 
   // To be called before open(). Throws InvalidArgument if the name is taken, Unimplemented if the module is
   // not on the CPU.
@@ -177,7 +177,7 @@ class ModuleService final : public rpc::Service {
   void drop(const Lock& lock, int64_t id);
   void require_room() const;
 
-  const TaskKernels kernels_;
+  const Agreement kernels_;
   const GraphLimits limits_;
 
   std::mutex compute_;  // held while anything is computed; taken before mutex_

@@ -11,12 +11,12 @@
 namespace tutti::ps {
 namespace {
 
-using NamedTensors = std::map<std::string, torch::Tensor>;
+using TensorsByName = std::map<std::string, torch::Tensor>;
 
 std::string steps_name(const Optimizer& optimizer) { return optimizer.name() + "/steps"; }
 
 // Removes the tensor from the state and returns it.
-torch::Tensor take(NamedTensors& state, const std::string& name) {
+torch::Tensor take(TensorsByName& state, const std::string& name) {
   const auto found = state.find(name);
   if (found == state.end())
     fail(ErrorKind::InvalidArgument, "the state has no {}: it belongs to another module or optimiser", name);
@@ -32,7 +32,7 @@ void require_alike(const std::string& name, const torch::Tensor& given, const to
 }
 
 // Converts the rest of the state, which has to consist of the optimiser's slots.
-std::vector<Optimizer::Slot> slots_of(const Parameters& parameters, const NamedTensors& state) {
+std::vector<Optimizer::Slot> slots_of(const Parameters& parameters, const TensorsByName& state) {
   std::vector<Optimizer::Slot> slots;
   for (const auto& [name, tensor] : state) {
     const size_t slash = name.find('/');
@@ -70,8 +70,8 @@ void restore(Optimizer& optimizer, const Optimizer::State& state) {
 
 }  // namespace
 
-std::vector<store::NamedTensor> state_of(const Parameters& parameters, const Optimizer& optimizer) {
-  std::vector<store::NamedTensor> named;
+store::NamedTensors state_of(const Parameters& parameters, const Optimizer& optimizer) {
+  store::NamedTensors named;
   for (const Parameters::View* view : parameters.all()) named.push_back({view->name, view->tensor.detach()});
   const Optimizer::State state = optimizer.state();
   for (const Optimizer::Slot& slot : state.slots) {
@@ -84,9 +84,9 @@ std::vector<store::NamedTensor> state_of(const Parameters& parameters, const Opt
   return named;
 }
 
-void load_state(Parameters& parameters, Optimizer& optimizer, const std::vector<store::NamedTensor>& state) {
+void load_state(Parameters& parameters, Optimizer& optimizer, const store::NamedTensors& state) {
   const torch::NoGradGuard no_grad;
-  NamedTensors left;
+  TensorsByName left;
   for (const auto& [name, tensor] : state) {
     if (!tensor.defined() || !left.emplace(name, tensor).second)
       fail(ErrorKind::InvalidArgument, "the state is invalid: {} is {}", name,

@@ -109,8 +109,8 @@ void RemoteModule::Connection::attach(const Context& context) {
           exchange("attach", {{{"module", name_}, {"patience", patience.count()}}, {}}, timeout_ + patience);
       plan_ = answer.head.at("plan").get<std::vector<std::string>>();
       if (context.kernels().on_cpu())
-        refuse_or_warn_of_mix(context, difference({context.task().short_name(), context.kernels().lines()},
-                                                  ps::kernels_in(answer.head, "kernels")));
+        refuse_or_warn_of_mix(context, mix_of({context.task().short_name(), context.kernels().lines()},
+                                              ps::agreement_in(answer.head, "kernels")));
       lost_.clear();
       return waiting.end(fmt::format("{} serves the module '{}'", who_, name_));
     } catch (const Error& error) {
@@ -264,15 +264,15 @@ std::string RemoteModule::sha256() { return ps::text_in(connection_->call("sha25
 
 const std::vector<std::string>& RemoteModule::plan() const { return connection_->plan(); }
 
-std::vector<store::NamedTensor> RemoteModule::state() {
+store::NamedTensors RemoteModule::state() {
   const rpc::Message answer = connection_->call("state", {});
   ps::Reader reader(answer);
-  return ps::unpack_named<std::vector<store::NamedTensor>>(answer.head, reader);
+  return ps::unpack_named(answer.head.at("state"), reader);
 }
 
-void RemoteModule::load(const std::vector<store::NamedTensor>& state) {
+void RemoteModule::load(const store::NamedTensors& state) {
   rpc::Message request;
-  request.head = ps::pack_named(state, request.pieces);
+  request.head["state"] = ps::pack_named(state, request.pieces);
   connection_->call("load", std::move(request));
 }
 

@@ -9,7 +9,7 @@
 #include <torch/types.h>
 
 #include "tutti/cluster/context.h"
-#include "tutti/store/safetensors.h"
+#include "tutti/store/named_tensors.h"
 
 namespace tutti {
 
@@ -53,9 +53,9 @@ class RemoteModule {
   const std::vector<std::string>& plan() const;
 
   // The contents of a checkpoint: parameters, buffers, and the optimiser's state, by name.
-  std::vector<store::NamedTensor> state();
+  store::NamedTensors state();
   // Restores that state. A state of another module or optimiser is an InvalidArgument and changes nothing.
-  void load(const std::vector<store::NamedTensor>& state);
+  void load(const store::NamedTensors& state);
 
   // Allows the serving task to end when all clients have left. Has to be the last call.
   void end();

@@ -117,16 +117,16 @@ std::vector<torch::Tensor> Client::read_rows(const embedding::RowOwners::Request
   return rows;
 }
 
-std::vector<store::NamedTensor> Client::all_rows(embedding::RowValues values) {
-  std::vector<std::vector<store::NamedTensor>> rows(peers_.size());
+store::NamedTensors Client::all_rows(embedding::RowValues values) {
+  std::vector<store::NamedTensors> rows(peers_.size());
   peers_.for_all([&](size_t i) {
     rpc::Message message = request();
     if (values == embedding::RowValues::Average) message.head["average"] = true;
     const rpc::Message answer = peers_.call(i, "all_rows", message, peers_.patience("the rows of tables"));
     Reader reader(answer);
-    rows[i] = unpack_named<std::vector<store::NamedTensor>>(answer.head.at("rows"), reader);
+    rows[i] = unpack_named(answer.head.at("rows"), reader);
   });
-  std::vector<store::NamedTensor> all;
+  store::NamedTensors all;
   for (auto& of_server : rows) all.insert(all.end(), of_server.begin(), of_server.end());
   return all;
 }

@@ -379,7 +379,7 @@ rpc::Message Service::state(Lock&, const rpc::Caller&, const rpc::Message&) {
   return {{{"begun", true},
            {"run", run_->id},
            {"step", run_->step},
-           {"plan", run_->plan},
+           {"plan", run_->plan.lines},
            {"progress", run_->progress},
            {"staleness", std::move(staleness)},
            {"dropped", run_->dropped},
@@ -418,14 +418,14 @@ rpc::Message Service::join_run(Lock& lock, const rpc::Caller& caller, const rpc:
   return {{{"run", run_->id},
            {"step", run_->step},
            {"progress", run_->progress},
-           {"mix", difference(run_->kernels, kernels_in(request.head, "kernels"))}},
+           {"mix", mix_of(run_->kernels, agreement_in(request.head, "kernels"))}},
           {}};
 }
 
 // Throws if the worker must not join the run.
 void Service::admit(Lock& lock, const rpc::Caller& caller, const rpc::Message& request, int rank) {
-  require_same_plan(run_->plan, lines_in(request.head, "plan"), name_of(caller));
-  if (!run_->mixed) refuse_mix(difference(run_->kernels, kernels_in(request.head, "kernels")));
+  require_same(run_->plan, {name_of(caller), lines_in(request.head, "plan")});
+  if (!run_->mixed) refuse_mix(mix_of(run_->kernels, agreement_in(request.head, "kernels")));
   if (rank >= run_->workers)
     fail(ErrorKind::InvalidArgument, "{} has rank {}, but the chief's cluster has {} workers",
          name_of(caller), rank, run_->workers);
@@ -520,18 +520,17 @@ rpc::Message Service::agree(Lock&, const rpc::Caller& caller, const rpc::Message
   require_run(request);
   static_cast<void>(rank_of(caller));  // throws unless the caller has joined
   const std::string key = text_in(request.head, "key");
-  const std::vector<std::string> lines = lines_in(request.head, "plan");
+  const Agreement plan{name_of(caller), lines_in(request.head, "plan")};
   const auto found = run_->agreed.find(key);
   if (found == run_->agreed.end()) {
     size_t bytes = key.size();
-    for (const std::string& line : lines) bytes += line.size();
+    for (const std::string& line : plan.lines) bytes += line.size();
     take_room(bytes);
-    run_->agreed.emplace(key, std::pair(lines, name_of(caller)));
+    run_->agreed.emplace(key, plan);
     return {};
   }
-  const auto& [first, who] = found->second;
   try {
-    require_same_plan(first, lines, name_of(caller), who);
+    require_same(found->second, plan);
   } catch (const Error& error) {
     refuse_run(error);
   }

@@ -12,13 +12,13 @@
 #include <string>
 #include <vector>
 
+#include "tutti/base/agreement.h"
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/log.h"
 #include "tutti/base/waiting.h"
 #include "tutti/comm/executor.h"
 #include "tutti/embedding/owned_rows.h"
-#include "tutti/params/agreement.h"
 #include "tutti/ps/placement.h"
 #include "tutti/ps/sync_step.h"
 #include "tutti/rpc/host.h"
@@ -68,7 +68,7 @@ struct ServiceOptions {
   // The optimisers besides those of torch::optim that a chief may ask for.
   std::vector<ElementwiseOptimizer> optimizers = {};
   // The name of this task, and what it says of its kernels (Kernels::lines_of_updates()).
-  TaskKernels kernels = {};
+  Agreement kernels = {};
 };
 
 // A parameter server for one group of workers (GroupServices has one for each). The group's chief describes
@@ -161,10 +161,10 @@ class Service final : public rpc::Service {
     // Returns values, buffers and counters, in this order.
     std::vector<torch::Tensor> everything() const;
 
-    const std::string id;  // new after each return to a checkpoint
-    const std::vector<std::string> plan;
-    const TaskKernels kernels;  // the chief's; without lines, those of others may be any
-    const bool mixed;           // kernels may differ (--mixed-machines)
+    const std::string id;     // new after each return to a checkpoint
+    const Agreement plan;     // the chief's, as all others
+    const Agreement kernels;  // without lines, those of others may be any
+    const bool mixed;         // kernels may differ (--mixed-machines)
     const int workers;
     const bool synchronous;
     const int64_t backup;     // synchronous: how many workers a step may leave behind
@@ -172,7 +172,7 @@ class Service final : public rpc::Service {
     Shard shard;
     std::vector<torch::Tensor> buffers;
     std::vector<torch::Tensor> counters;
-    const std::vector<torch::Tensor> frozen;  // parameters that are not trained; on server 0 only
+    std::vector<torch::Tensor> frozen;  // parameters that are not trained; on server 0 only
     int64_t step;
     Json progress;
     // The rows of sharded tables that this server owns; null if there are none.
@@ -193,7 +193,7 @@ class Service final : public rpc::Service {
     std::set<int> entered;
     int64_t entering = -1;  // the step that `entered` belongs to
     // By key of agree(): the lines of the first worker, and its name.
-    std::map<std::string, std::pair<std::vector<std::string>, std::string>> agreed;
+    std::map<std::string, Agreement> agreed;
     uint64_t holder = 0;  // the caller that holds updates back; 0: none
     std::string refused;  // why workers with different settings ended the run; "": they did not
     std::map<int64_t, int64_t> staleness_counts;  // number of updates by the age of their values, in steps
@@ -204,7 +204,7 @@ class Service final : public rpc::Service {
   struct Kept {
     uint64_t caller;
     Optimizer::State state;
-    std::vector<store::NamedTensor> rows;
+    store::NamedTensors rows;
   };
 
   struct Worker {
@@ -267,7 +267,7 @@ class Service final : public rpc::Service {
   bool is_past(int64_t step) const;
   embedding::OwnedRows& rows_to_begin();
   embedding::OwnedRows& rows_of_run() const;
-  std::vector<store::NamedTensor> copies_of_rows(const rpc::Message& request, Json& head);
+  store::NamedTensors copies_of_rows(const rpc::Message& request, Json& head);
   void add(rpc::Message& answer, const std::vector<torch::Tensor>& tensors,
            const rpc::Message& request) const;
   void add_values(rpc::Message& answer, const rpc::Message& request) const;

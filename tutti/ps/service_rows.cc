@@ -44,7 +44,7 @@ embedding::OwnedRows& Service::rows_to_begin() {
 rpc::Message Service::rows(Lock&, const rpc::Caller&, const rpc::Message& request) {
   const std::string table = text_in(request.head, "table");
   Reader reader(request);
-  const auto tensors = unpack_named<std::vector<store::NamedTensor>>(object_in(request.head, "rows"), reader);
+  const auto tensors = unpack_named(request.head.at("rows"), reader);
   reader.end();
   embedding::RowShard& shard = rows_to_begin().shard_of(table, "the message");
   shard.put(embedding::state_of(table, tensors), request.head.at("changed").get<bool>());
@@ -82,7 +82,7 @@ rpc::Message Service::read_rows(Lock& lock, const rpc::Caller& caller, const rpc
 
 rpc::Message Service::all_rows(Lock&, const rpc::Caller&, const rpc::Message& request) {
   require_run(request);
-  std::vector<store::NamedTensor> rows = embedding::saved_weights(rows_of_run(), values_in(request));
+  store::NamedTensors rows = embedding::saved_weights(rows_of_run(), values_in(request));
   for (store::NamedTensor& named : rows) named.tensor = named.tensor.clone();
   rpc::Message answer;
   answer.head["rows"] = pack_named(rows, answer.pieces);
@@ -97,7 +97,7 @@ rpc::Message Service::sum_rows(Lock&, const rpc::Caller&, const rpc::Message& re
 }
 
 // Returns copies of this server's rows for a snapshot, and adds the facts about them to the answer's head.
-std::vector<store::NamedTensor> Service::copies_of_rows(const rpc::Message& request, Json& head) {
+store::NamedTensors Service::copies_of_rows(const rpc::Message& request, Json& head) {
   if (!run_->rows) return {};
   const bool changed = request.head.value("changed_rows", false);
   double share = 0;
@@ -106,8 +106,7 @@ std::vector<store::NamedTensor> Service::copies_of_rows(const rpc::Message& requ
     share = std::max(share, shard.changed_share());
   }
   using Which = embedding::RowShard::Which;
-  std::vector<store::NamedTensor> rows =
-      embedding::saved_rows(*run_->rows, changed ? Which::Changed : Which::All);
+  store::NamedTensors rows = embedding::saved_rows(*run_->rows, changed ? Which::Changed : Which::All);
   for (store::NamedTensor& named : rows) named.tensor = named.tensor.clone();
   for (embedding::RowShard& shard : run_->rows->shards()) {
     if (!changed) shard.mark_saved();

@@ -95,17 +95,18 @@ rpc::Message Service::snapshot(Lock& lock, const rpc::Caller& caller, const rpc:
     await_pushes(lock, caller, request);
   }
   Optimizer::State state = run_->shard.optimizer().state();  // a copy
-  rpc::Message answer{{{"step", run_->step}, {"progress", run_->progress}, {"state", outline_of(state)}}, {}};
+  const store::Snapshot slots = snapshot_of(state);
+  rpc::Message answer{{{"step", run_->step}, {"progress", run_->progress}, {"state", outline_of(slots)}}, {}};
   for (const Stretch& stretch : run_->shard.stretches())
     answer.pieces.push_back(piece_of(stretch.values.clone()));
   append_copies(answer, run_->buffers, request);
   append_copies(answer, run_->counters, request);
-  std::vector<store::NamedTensor> rows = copies_of_rows(request, answer.head);
+  store::NamedTensors rows = copies_of_rows(request, answer.head);
   if (request.head.value("keep", false)) {
     kept_ = Kept{caller.id, std::move(state), std::move(rows)};
     return answer;
   }
-  append(answer, vectors_of(state));
+  answer.head["state"] = pack_snapshot(slots, answer.pieces);
   if (run_->rows) answer.head["rows"] = pack_named(rows, answer.pieces);
   return answer;
 }
@@ -138,7 +139,7 @@ rpc::Message Service::write(Lock& lock, const rpc::Caller& caller, const rpc::Me
     fail(ErrorKind::PeerLost,
          "the connection was lost before this server had written its part of a checkpoint");
   const Kept kept = *std::exchange(kept_, std::nullopt);
-  std::vector<store::NamedTensor> tensors;
+  store::NamedTensors tensors;
   for (const Json& one : request.head.at("tensors")) {
     const torch::Tensor& slot = kept.state.slots.at(one.at("slot").get<size_t>()).vector;
     tensors.push_back({text_in(one, "name"), slot.as_strided(one.at("shape").get<std::vector<int64_t>>(),
@@ -146,7 +147,7 @@ rpc::Message Service::write(Lock& lock, const rpc::Caller& caller, const rpc::Me
                                                              number_in(one, "begin"))});
   }
   const int64_t step = number_within(request.head, "step", 0, kMostSteps);
-  std::map<std::string, std::vector<store::NamedTensor>> files = {{name, std::move(tensors)}};
+  std::map<std::string, store::NamedTensors> files = {{name, std::move(tensors)}};
   if (!rows_name.empty()) files[rows_name] = kept.rows;
   writer_.run([folder, step, files = std::move(files), log = log_] {
     try {

@@ -22,8 +22,8 @@ constexpr int64_t kMostExamples = int64_t{1} << 40;  // per push
 
 // Checks the sizes in the head before any memory is allocated for them.
 void require_as_long_as_said(const Json& head, const rpc::Message& message) {
-  int64_t bytes = bytes_in(head.at("buffers")) + bytes_in(head.at("counters")) +
-                  bytes_in(head.value("frozen", Json::array())) + bytes_in(head.at("state").at("slots"));
+  int64_t bytes = store::bytes_in(head.at("buffers")) + store::bytes_in(head.at("counters")) +
+                  store::bytes_in(head.at("frozen")) + store::bytes_in(head.at("state").at("tensors"));
   for (const Part& part : parts_from_json(head.at("parts")))
     bytes += (part.end - part.begin) * static_cast<int64_t>(c10::elementSize(part.type));
   if (bytes != bytes_of(message))
@@ -31,6 +31,16 @@ void require_as_long_as_said(const Json& head, const rpc::Message& message) {
 }
 
 using Tensors = std::vector<torch::Tensor>;
+
+// The server keeps tensors of any shape as vectors, as pushes have them.
+Tensors vectors_in(const Json& outlines, Reader& reader) {
+  Tensors vectors;
+  for (const torch::Tensor& tensor : unpack(outlines, reader)) {
+    if (!tensor.defined()) fail(ErrorKind::InvalidArgument, "a buffer is undefined");
+    vectors.push_back(store::elements_of(tensor));
+  }
+  return vectors;
+}
 
 // Gives a lock up for the lifetime of this object.
 class Unlocked {
@@ -51,8 +61,8 @@ Service::Run::Run(const Json& head, const rpc::Message& message,
                   std::unique_ptr<embedding::OwnedRows> rows_of_tables,
                   std::function<std::string(int rank)> name_of_rank)
     : id(text_in(head, "run")),
-      plan(lines_in(head, "plan")),
-      kernels(kernels_in(head, "kernels")),
+      plan{"the chief", lines_in(head, "plan")},
+      kernels(agreement_in(head, "kernels")),
       mixed(head.value("mixed", false)),
       workers(static_cast<int>(number_within(head, "workers", 1, kMostWorkers))),
       synchronous(text_in(head, "strategy") == "ps-sync"),
@@ -60,20 +70,15 @@ Service::Run::Run(const Json& head, const rpc::Message& message,
       staleness(number_within(head, "staleness", -kMostSteps, kMostSteps)),
       shard(parts_from_json(head.at("parts")), optimizer_from_json(head.at("optimizer"), optimizers),
             ranges_from_json(head.value("ranges", Json::array()))),
-      buffers(zeros_from_json(head.at("buffers"))),
-      counters(zeros_from_json(head.at("counters"))),
-      frozen(zeros_from_json(head.value("frozen", Json::array()))),
       step(number_within(head, "step", 0, kMostSteps)),
       progress(object_in(head, "progress")),
       rows(std::move(rows_of_tables)) {
   Reader reader(message);
   for (const Stretch& stretch : shard.stretches()) reader.take_into(stretch.values);
-  reader.take_into(buffers);
-  reader.take_into(counters);
-  reader.take_into(frozen);
-  const Optimizer::State state = tutti::state_of(head.at("state"));
-  reader.take_into(vectors_of(state));
-  shard.optimizer().restore(state);
+  buffers = vectors_in(head.at("buffers"), reader);
+  counters = vectors_in(head.at("counters"), reader);
+  frozen = vectors_in(head.at("frozen"), reader);
+  shard.optimizer().restore(tutti::state_of(unpack_snapshot(head.at("state"), reader)));
   reader.end();
   if (synchronous && head.at("redo").get<bool>()) {
     for (const torch::Tensor& tensor : everything()) previous.push_back(tensor.clone());
@@ -118,7 +123,7 @@ rpc::Message Service::begin(Lock&, const rpc::Caller& caller, const rpc::Message
             fmt::format("{:.1f} MB", static_cast<double>(run_->shard.bytes()) / 1e6), run_->step,
             name_of(caller));
   changed_.notify_all();
-  const std::string mix = difference(kernels_in(request.head, "updates"), options_.kernels);
+  const std::string mix = mix_of(agreement_in(request.head, "updates"), options_.kernels);
   try {
     if (!run_->mixed) refuse_mix(mix);
   } catch (const Error& error) {

@@ -124,7 +124,7 @@ TEST_F(ServiceOf, writes_the_state_of_the_snapshot_whatever_comes_later) {
   request.head["keep"] = true;
   const rpc::Message answer = call(0, "snapshot", request);
   EXPECT_EQ(answer.pieces.size(), 1U);  // the values
-  EXPECT_EQ(answer.head.at("state").at("slots").size(), 1U);
+  EXPECT_EQ(answer.head.at("state").at("tensors").size(), 1U);
   call(0, "release", {head(), {}});
   call(0, "push", push(2));
 
@@ -352,9 +352,10 @@ TEST_F(ServiceOf, names_the_first_difference_between_two_plans) {
   call(0, "begin", begin("ps-async", 2));
   rpc::Message other = join(1);
   other.head["plan"] = {"six parameters"};
-  expect_error(ErrorKind::InvalidArgument,
-               HasSubstr("it has 'six parameters', but the chief has 'five parameters'"),
-               [&] { call(1, "join", other); });
+  expect_error(
+      ErrorKind::InvalidArgument,
+      HasSubstr("the chief has 'five parameters', worker/1 (host here, pid 101) has 'six parameters'"),
+      [&] { call(1, "join", other); });
 }
 
 TEST_F(ServiceOf, refuses_pieces_that_do_not_fit_and_stays_as_it_is) {

@@ -14,6 +14,7 @@
 #include "tutti/params/lane_sum.h"
 #include "tutti/params/lanes.h"
 #include "tutti/params/optimizer.h"
+#include "tutti/params/optimizer_state.h"
 #include "tutti/ps/wire.h"
 #include "tutti/rpc/host.h"
 
@@ -45,7 +46,8 @@ inline rpc::Message begin(const char* strategy, int workers, int64_t staleness =
            {"parts", to_json(std::vector<Part>{{0, 0, kSize, torch::kFloat32}})},
            {"buffers", Json::array()},
            {"counters", Json::array()},
-           {"state", {{"steps", 0}, {"slots", Json::array()}}}},
+           {"frozen", Json::array()},
+           {"state", store::outline_of(snapshot_of(Optimizer::State()))}},
           pieces_of({values})};
 }
 

@@ -56,13 +56,11 @@ class Contributions {
     rpc::Message message = ps::begin("ps-sync", workers_);
     const std::vector<torch::Tensor> buffers = {torch::zeros({3}), torch::zeros({1}, torch::kDouble)};
     const std::vector<torch::Tensor> counters = {torch::zeros({2}, torch::kLong)};
+    message.pieces = pieces_of({torch::ones({elements_})});
     message.head.update({{"lanes", lanes_},
                          {"parts", to_json(std::vector<Part>{{0, 0, elements_, torch::kFloat32}})},
-                         {"buffers", to_json(buffers)},
-                         {"counters", to_json(counters)}});
-    message.pieces = pieces_of({torch::ones({elements_})});
-    append(message, buffers);
-    append(message, counters);
+                         {"buffers", pack(buffers, message.pieces)},
+                         {"counters", pack(counters, message.pieces)}});
     return message;
   }
 

@@ -1,12 +1,9 @@
 #include "tutti/ps/wire.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <memory>
 
-#include <fmt/format.h>
-#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -17,44 +14,14 @@
 namespace tutti::ps {
 namespace {
 
-constexpr std::array kTypes = {torch::kFloat32, torch::kFloat64, torch::kBFloat16, torch::kFloat16,
-                               torch::kInt64,   torch::kInt32,   torch::kUInt8,    torch::kBool};
 // No tensor has so many elements; larger numbers in a message are invalid or would overflow.
 constexpr int64_t kMostElements = int64_t{1} << 40;
-
-torch::ScalarType type_of(const std::string& name) {
-  for (const torch::ScalarType type : kTypes) {
-    if (type_name(type) == name) return type;
-  }
-  fail(ErrorKind::InvalidArgument, "the type '{}' is unknown", name);
-}
 
 int64_t size_in(const Json& head, const char* name) {
   const int64_t size = number_in(head, name);
   if (size < 0 || size > kMostElements)
     fail(ErrorKind::InvalidArgument, "'{}' is {}, which is out of range", name, size);
   return size;
-}
-
-// Returns the number of elements of a tensor without gaps in memory. Throws InvalidArgument for any other.
-int64_t elements_of(const std::vector<int64_t>& shape, const std::vector<int64_t>& strides) {
-  const auto refuse = [&] {
-    fail(ErrorKind::InvalidArgument, "a tensor of shape [{}] cannot have the strides [{}]",
-         fmt::join(shape, ","), fmt::join(strides, ","));
-  };
-  if (shape.size() != strides.size()) refuse();
-  int64_t elements = 1;
-  int64_t last = 0;
-  const bool empty = std::find(shape.begin(), shape.end(), 0) != shape.end();
-  for (size_t d = 0; d < shape.size(); ++d) {
-    if (shape[d] < 0 || strides[d] < 0) refuse();
-    if (empty || shape[d] == 1) continue;
-    if (elements > kMostElements / shape[d] || strides[d] > kMostElements / shape[d]) refuse();
-    elements *= shape[d];
-    last += (shape[d] - 1) * strides[d];
-  }
-  if (!empty && last + 1 != elements) refuse();
-  return empty ? 0 : elements;
 }
 
 // Returns host memory of the size of a tensor on a device; it is pinned, so that copies to a GPU do not
@@ -184,62 +151,45 @@ void Reader::end() const {
     fail(ErrorKind::InvalidArgument, "the message has {} pieces, expected {}", next_ + left(), next_);
 }
 
-Json to_json(const std::vector<torch::Tensor>& tensors) {
-  Json json = Json::array();
-  for (const torch::Tensor& tensor : tensors)
-    json.push_back({{"type", type_name(tensor.scalar_type())}, {"size", tensor.numel()}});
-  return json;
-}
-
-std::vector<torch::Tensor> zeros_from_json(const Json& json) {
-  std::vector<torch::Tensor> tensors;
-  for (const Json& one : json) tensors.push_back(torch::zeros({size_in(one, "size")}, type_in(one, "type")));
-  return tensors;
-}
-
-int64_t bytes_in(const Json& list) {
-  int64_t bytes = 0;
-  for (const Json& one : list)
-    bytes += size_in(one, "size") * static_cast<int64_t>(c10::elementSize(type_in(one, "type")));
-  return bytes;
+Json pack_named(const store::NamedTensors& tensors, std::vector<rpc::Piece>& pieces) {
+  const store::NamedTensors dense = store::dense(tensors);
+  for (const auto& [name, tensor] : dense) {
+    if (tensor.defined() && tensor.numel() > 0) pieces.push_back(piece_of(tensor));
+  }
+  return store::outline_of(dense);
 }
 
 Json pack(const std::vector<torch::Tensor>& tensors, std::vector<rpc::Piece>& pieces) {
-  Json outlines = Json::array();
-  for (const torch::Tensor& each : tensors) {
-    if (!each.defined()) {
-      outlines.push_back(nullptr);
-      continue;
-    }
-    if (each.layout() != torch::kStrided)
-      fail(ErrorKind::InvalidArgument, "a sparse tensor cannot be sent: make it dense first");
-    torch::Tensor tensor = each.detach().to(torch::kCPU);
-    if (!tensor.is_non_overlapping_and_dense()) tensor = tensor.contiguous();
-    outlines.push_back({{"type", type_name(tensor.scalar_type())},
-                        {"shape", tensor.sizes().vec()},
-                        {"strides", tensor.strides().vec()}});
-    pieces.push_back(piece_of(tensor));
+  store::NamedTensors unnamed;
+  for (const torch::Tensor& tensor : tensors) unnamed.push_back({"", tensor});
+  return pack_named(unnamed, pieces);
+}
+
+Json pack_snapshot(const store::Snapshot& snapshot, std::vector<rpc::Piece>& pieces) {
+  return {{"values", snapshot.values}, {"tensors", pack_named(snapshot.tensors, pieces)}};
+}
+
+// The size of a piece is compared with the outline before memory is allocated.
+store::NamedTensors unpack_named(const Json& outlines, Reader& reader) {
+  if (!outlines.is_array()) fail(ErrorKind::InvalidArgument, "the message has no list of tensors");
+  store::NamedTensors tensors;
+  for (const Json& outline : outlines) {
+    const auto bytes = static_cast<size_t>(store::bytes_in(outline));
+    const rpc::Piece piece = bytes > 0 ? reader.take(bytes) : rpc::Piece();
+    tensors.push_back(store::empty_tensor(outline));
+    if (bytes > 0) std::memcpy(tensors.back().tensor.data_ptr(), piece.bytes.data(), bytes);
   }
-  return outlines;
+  return tensors;
 }
 
 std::vector<torch::Tensor> unpack(const Json& outlines, Reader& reader) {
-  if (!outlines.is_array()) fail(ErrorKind::InvalidArgument, "the message has no list of tensors");
   std::vector<torch::Tensor> tensors;
-  for (const Json& outline : outlines) {
-    if (outline.is_null()) {
-      tensors.emplace_back();
-      continue;
-    }
-    const auto shape = outline.at("shape").get<std::vector<int64_t>>();
-    const auto strides = outline.at("strides").get<std::vector<int64_t>>();
-    const int64_t elements = elements_of(shape, strides);
-    const torch::Tensor flat = reader.take(elements, type_of(text_in(outline, "type")));
-    const torch::Tensor tensor = torch::empty_strided(shape, strides, flat.options());
-    if (elements > 0) std::memcpy(tensor.data_ptr(), flat.data_ptr(), flat.nbytes());
-    tensors.push_back(tensor);
-  }
+  for (const auto& [name, tensor] : unpack_named(outlines, reader)) tensors.push_back(tensor);
   return tensors;
+}
+
+store::Snapshot unpack_snapshot(const Json& outline, Reader& reader) {
+  return {unpack_named(outline.at("tensors"), reader), outline.at("values")};
 }
 
 Json to_json(const std::vector<Part>& parts) {
@@ -260,12 +210,6 @@ std::vector<Part> parts_from_json(const Json& json) {
       fail(ErrorKind::InvalidArgument, "a part ends at {}, before it begins", parts.back().end);
   }
   return parts;
-}
-
-std::vector<torch::Tensor> vectors_of(const Optimizer::State& state) {
-  std::vector<torch::Tensor> vectors;
-  for (const Optimizer::Slot& slot : state.slots) vectors.push_back(slot.vector);
-  return vectors;
 }
 
 int64_t bytes_of(const rpc::Message& message) {
@@ -309,15 +253,15 @@ std::vector<std::string> lines_in(const Json& head, const char* name) {
   return lines;
 }
 
-Json to_json(const TaskKernels& kernels) { return {{"task", kernels.task}, {"lines", kernels.lines}}; }
+Json to_json(const Agreement& agreement) { return {{"who", agreement.who}, {"lines", agreement.lines}}; }
 
-TaskKernels kernels_in(const Json& head, const char* name) {
+Agreement agreement_in(const Json& head, const char* name) {
   const auto found = head.find(name);
   if (found == head.end()) return {};
-  return {text_in(*found, "task"), lines_in(*found, "lines")};
+  return {text_in(*found, "who"), lines_in(*found, "lines")};
 }
 
-torch::ScalarType type_in(const Json& head, const char* name) { return type_of(text_in(head, name)); }
+torch::ScalarType type_in(const Json& head, const char* name) { return type_named(text_in(head, name)); }
 
 std::vector<int64_t> counts_in(const Json& head, const char* name) {
   std::vector<int64_t> counts;
@@ -329,20 +273,6 @@ std::vector<int64_t> counts_in(const Json& head, const char* name) {
     counts.push_back(count);
   }
   return counts;
-}
-
-std::vector<int64_t> sizes_in(const Json& head, const char* name) {
-  std::vector<int64_t> sizes;
-  int64_t elements = 1;
-  for (const Json& entry : head.at(name)) {
-    const int64_t size = entry.is_number_integer() ? entry.get<int64_t>() : -1;
-    if (size < 0 || (size > 0 && elements > kMostElements / size))
-      fail(ErrorKind::InvalidArgument, "'{}' is {}, which is not a valid tensor shape", name,
-           head.at(name).dump());
-    elements *= size;
-    sizes.push_back(size);
-  }
-  return sizes;
 }
 
 }  // namespace tutti::ps

@@ -10,13 +10,12 @@
 
 #include <torch/types.h>
 
-#include "tutti/base/flags.h"
+#include "tutti/base/agreement.h"
 #include "tutti/base/json.h"
 #include "tutti/embedding/owned_rows.h"
-#include "tutti/params/agreement.h"
-#include "tutti/params/optimizer.h"
 #include "tutti/ps/placement.h"
 #include "tutti/rpc/message.h"
+#include "tutti/store/named_tensors.h"
 
 // Encoding of the messages between workers and servers. The rpc layer ensures that both ends are the same
 // version of Tutti; a malformed message throws InvalidArgument all the same.
@@ -84,12 +83,6 @@ class Reader {
   size_t next_ = 0;
 };
 
-// [{"type": "float32", "size": 10}, ...]
-Json to_json(const std::vector<torch::Tensor>& tensors);
-std::vector<torch::Tensor> zeros_from_json(const Json& json);
-// Returns the total size in bytes of the tensors in such a list.
-int64_t bytes_in(const Json& list);
-
 // Return the field of that name. All throw InvalidArgument if it is missing or has another type.
 int64_t number_in(const Json& head, const char* name);
 // Also checks that least <= number <= most. A missing number is `otherwise`, if that is given.
@@ -101,46 +94,23 @@ std::vector<std::string> lines_in(const Json& head, const char* name);
 torch::ScalarType type_in(const Json& head, const char* name);
 // A list of how many elements each of several vectors has.
 std::vector<int64_t> counts_in(const Json& head, const char* name);
-// The shape of one tensor.
-std::vector<int64_t> sizes_in(const Json& head, const char* name);
 
-// Encodes tensors of any shape and device, some of which may be undefined, as outlines and pieces. Strides of
-// dense tensors are kept, so that kernels run alike on the copy. Throws InvalidArgument for a sparse tensor.
+// Appends the elements of tensors (store::dense()) to the pieces, and returns their outlines. Tensors without
+// names may be undefined.
 Json pack(const std::vector<torch::Tensor>& tensors, std::vector<rpc::Piece>& pieces);
-// Returns copies on the CPU. Throws InvalidArgument for invalid outlines.
+Json pack_named(const store::NamedTensors& tensors, std::vector<rpc::Piece>& pieces);
+Json pack_snapshot(const store::Snapshot& snapshot, std::vector<rpc::Piece>& pieces);
+// Return copies on the CPU. Throw InvalidArgument for invalid outlines.
 std::vector<torch::Tensor> unpack(const Json& outlines, Reader& reader);
+store::NamedTensors unpack_named(const Json& outlines, Reader& reader);
+store::Snapshot unpack_snapshot(const Json& outline, Reader& reader);
 
-// The same for a list of tensors with names, such as std::vector<store::NamedTensor>.
-template <class Named>
-Json pack_named(const Named& all, std::vector<rpc::Piece>& pieces) {
-  Json names = Json::array();
-  std::vector<torch::Tensor> tensors;
-  for (const auto& [name, tensor] : all) {
-    names.push_back(name);
-    tensors.push_back(tensor);
-  }
-  return {{"names", std::move(names)}, {"tensors", pack(tensors, pieces)}};
-}
-
-template <class Named>
-Named unpack_named(const Json& outline, Reader& reader) {
-  const std::vector<std::string> names = lines_in(outline, "names");
-  const std::vector<torch::Tensor> tensors = unpack(outline.at("tensors"), reader);
-  if (names.size() != tensors.size())
-    fail(ErrorKind::InvalidArgument, "the message has {} names for {} tensors", names.size(), tensors.size());
-  Named all;
-  for (size_t i = 0; i < names.size(); ++i) all.push_back({names[i], tensors[i]});
-  return all;
-}
-
-Json to_json(const TaskKernels& kernels);
-// Returns kernels without lines if the field is missing.
-TaskKernels kernels_in(const Json& head, const char* name);
+Json to_json(const Agreement& agreement);
+// Returns an agreement without lines if the field is missing.
+Agreement agreement_in(const Json& head, const char* name);
 
 Json to_json(const std::vector<Part>& parts);
 std::vector<Part> parts_from_json(const Json& json);
-
-std::vector<torch::Tensor> vectors_of(const Optimizer::State& state);
 
 // Appends the gradients of a server's rows to a message; they have to stay where they are. rows_in() returns
 // those of a message, whose memory they refer to; none if there are none.

@@ -24,17 +24,17 @@ class TemporaryFolder;
 // changes of these parts since then.
 struct Base {
   int64_t step = 0;
-  std::map<std::string, std::vector<NamedTensor>> parts = {};  // by name; filled when a checkpoint is read
-  nlohmann::json state = nlohmann::json::object();             // of the earlier checkpoint, likewise
+  std::map<std::string, NamedTensors> parts = {};   // by name; filled when a checkpoint is read
+  nlohmann::json state = nlohmann::json::object();  // of the earlier checkpoint, likewise
 };
 
 // The state that a run needs to resume.
 struct Checkpoint {
-  int64_t step = 0;                    // number of steps made
-  std::vector<NamedTensor> weights;    // parameters and buffers: "conv1.weight", each once
-  std::vector<NamedTensor> optimizer;  // slots: "exp_avg/conv1.weight"
+  int64_t step = 0;        // number of steps made
+  NamedTensors weights;    // parameters and buffers: "conv1.weight", each once
+  NamedTensors optimizer;  // slots: "exp_avg/conv1.weight"
   // Further parts of the state, by name: "average", "random". Each is a separate file.
-  std::map<std::string, std::vector<NamedTensor>> more = {};
+  std::map<std::string, NamedTensors> more = {};
   // Further names of weights. The files of the weights and of their average have the tensors under these
   // names, too, for other readers.
   TiedNames tied = {};

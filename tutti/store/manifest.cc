@@ -95,8 +95,8 @@ Manifest manifest_in(const std::string& path, const json& json) {
 
 namespace fs = std::filesystem;
 
-ManifestFile write_part(const std::string& folder, const std::string& part,
-                        const std::vector<NamedTensor>& tensors, int64_t step, const TiedNames& tied = {}) {
+ManifestFile write_part(const std::string& folder, const std::string& part, const NamedTensors& tensors,
+                        int64_t step, const TiedNames& tied = {}) {
   const std::string name = fmt::format("{}.safetensors", part);
   // "pt" tells other readers that the tensors have PyTorch's layout.
   const WrittenFile written = write_safetensors(folder + "/" + name, tensors,
@@ -126,7 +126,7 @@ void verify(const std::string& path, const ManifestFile& listed) {
 
 // Reads the tensors of a file. Each tensor must occur in only one file of the part. Returns the further names
 // of the tensors.
-TiedNames read_into(std::vector<NamedTensor>& part, const std::string& path, const ManifestFile& listed,
+TiedNames read_into(NamedTensors& part, const std::string& path, const ManifestFile& listed,
                     std::set<std::pair<std::string, std::string>>& seen) {
   verify(path, listed);
   const SafetensorsFile file(path);
@@ -249,9 +249,9 @@ Checkpoint read_checkpoint_folder(const std::string& folder, const std::set<std:
   for (const ManifestFile& listed : manifest.files) {
     if (!parts.empty() && !parts.contains(listed.part)) continue;
     const std::string path = folder + "/" + listed.name;
-    std::vector<NamedTensor>& part = listed.part == kWeightsPart     ? checkpoint.weights
-                                     : listed.part == kOptimizerPart ? checkpoint.optimizer
-                                                                     : checkpoint.more[listed.part];
+    NamedTensors& part = listed.part == kWeightsPart     ? checkpoint.weights
+                         : listed.part == kOptimizerPart ? checkpoint.optimizer
+                                                         : checkpoint.more[listed.part];
     TiedNames tied = read_into(part, path, listed, seen);
     if (listed.part == kWeightsPart) checkpoint.tied = std::move(tied);
   }

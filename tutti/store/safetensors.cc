@@ -59,7 +59,7 @@ std::optional<torch::ScalarType> type_of(std::string_view name) {
 
 // --- Writing
 
-void check_writable(const std::string& path, const std::vector<NamedTensor>& tensors) {
+void check_writable(const std::string& path, const NamedTensors& tensors) {
   std::set<std::string> names;
   for (const auto& [name, tensor] : tensors) {
     if (name == kMetadataName || !names.insert(name).second) {
@@ -77,12 +77,11 @@ void check_writable(const std::string& path, const std::vector<NamedTensor>& ten
 }
 
 // Adds the tensors once more for each of their further names, which are noted in the metadata.
-std::vector<NamedTensor> with_further_names(std::vector<NamedTensor> tensors, const TiedNames& tied,
-                                            std::map<std::string, std::string>& metadata) {
-  std::map<std::string_view, torch::Tensor> by_name;
-  for (const auto& [name, tensor] : tensors) by_name.emplace(name, tensor);
+NamedTensors with_further_names(NamedTensors tensors, const TiedNames& tied,
+                                std::map<std::string, std::string>& metadata) {
+  const TensorsByName by_name = store::by_name(tensors);
   json noted = json::object();
-  std::vector<NamedTensor> further;
+  NamedTensors further;
   for (const auto& [name, first_name] : tied) {
     const auto found = by_name.find(first_name);
     if (found == by_name.end()) continue;
@@ -95,14 +94,14 @@ std::vector<NamedTensor> with_further_names(std::vector<NamedTensor> tensors, co
 }
 
 // Sorts by decreasing element size, so that each tensor begins at a multiple of its element size.
-std::vector<NamedTensor> in_file_order(std::vector<NamedTensor> tensors) {
+NamedTensors in_file_order(NamedTensors tensors) {
   std::stable_sort(tensors.begin(), tensors.end(), [](const NamedTensor& a, const NamedTensor& b) {
     return a.tensor.element_size() > b.tensor.element_size();
   });
   return tensors;
 }
 
-std::string header_of(const std::string& path, const std::vector<NamedTensor>& tensors,
+std::string header_of(const std::string& path, const NamedTensors& tensors,
                       const std::map<std::string, std::string>& metadata) {
   nlohmann::ordered_json header = nlohmann::ordered_json::object();
   if (!metadata.empty()) header[kMetadataName] = metadata;
@@ -272,9 +271,9 @@ void copy_pieces(const torch::Tensor& tensor, const std::function<void(std::span
 
 }  // namespace
 
-WrittenFile write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
+WrittenFile write_safetensors(const std::string& path, const NamedTensors& tensors,
                               std::map<std::string, std::string> metadata, const TiedNames& tied) {
-  const std::vector<NamedTensor> ordered = in_file_order(with_further_names(tensors, tied, metadata));
+  const NamedTensors ordered = in_file_order(with_further_names(tensors, tied, metadata));
   check_writable(path, ordered);
   const std::string header = header_of(path, ordered, metadata);
   FileWriter writer(path);
@@ -332,8 +331,8 @@ torch::Tensor SafetensorsFile::read(const TensorInfo& info) const {
   return tensor;
 }
 
-std::vector<NamedTensor> SafetensorsFile::read_all() const {
-  std::vector<NamedTensor> all;
+NamedTensors SafetensorsFile::read_all() const {
+  NamedTensors all;
   for (const TensorInfo& info : tensors_) all.push_back({info.name, read(info)});
   return all;
 }

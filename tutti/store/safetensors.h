@@ -11,14 +11,9 @@
 #include <torch/types.h>
 
 #include "tutti/base/file.h"
+#include "tutti/store/named_tensors.h"
 
 namespace tutti::store {
-
-// A tensor is identified by its name, never by its position or by a rank.
-struct NamedTensor {
-  std::string name;
-  torch::Tensor tensor;
-};
 
 // Passes the elements of a tensor to `take` in row-major order, in pieces. A tensor that is on a GPU or not
 // contiguous is copied one piece at a time; other tensors are not copied.
@@ -43,7 +38,7 @@ struct WrittenFile {
 // A tensor is written under its further names, too, since Python's load_state_dict() expects all names of a
 // model. The format has no references, so its elements are in the file once for each name; the names are
 // noted in the metadata. Names of tensors that are not among `tensors` are left out.
-WrittenFile write_safetensors(const std::string& path, const std::vector<NamedTensor>& tensors,
+WrittenFile write_safetensors(const std::string& path, const NamedTensors& tensors,
                               std::map<std::string, std::string> metadata = {}, const TiedNames& tied = {});
 
 // A tensor's entry in the header.
@@ -71,7 +66,7 @@ class SafetensorsFile {
 
   // Returns a copy on the CPU. An unknown name throws an InvalidArgument that suggests the nearest one.
   torch::Tensor read(const std::string& name) const;
-  std::vector<NamedTensor> read_all() const;
+  NamedTensors read_all() const;
 
  private:
   torch::Tensor read(const TensorInfo& info) const;

@@ -19,9 +19,9 @@ using nlohmann::json;
 using testing::AllOf;
 using testing::HasSubstr;
 
-std::vector<NamedTensor> one_of_each_type() {
+NamedTensors one_of_each_type() {
   const torch::Tensor numbers = torch::arange(6, torch::kDouble).reshape({2, 3});
-  std::vector<NamedTensor> tensors;
+  NamedTensors tensors;
   for (const auto type : {torch::kBool, torch::kByte, torch::kChar, torch::kShort, torch::kHalf,
                           torch::kBFloat16, torch::kInt, torch::kFloat, torch::kLong, torch::kDouble}) {
     tensors.push_back({std::string("tensor of ") + c10::toString(type), numbers.to(type)});
@@ -174,7 +174,7 @@ TEST(Safetensors, have_a_tensor_under_all_of_its_names) {
 
 TEST(Safetensors, refuses_what_the_format_cannot_hold) {
   const TestFolder folder;
-  const auto expect_refused = [&](const std::vector<NamedTensor>& tensors, const std::string& text) {
+  const auto expect_refused = [&](const NamedTensors& tensors, const std::string& text) {
     expect_error(ErrorKind::InvalidArgument, HasSubstr(text),
                  [&] { write_safetensors(folder / "file", tensors); });
     EXPECT_FALSE(std::filesystem::exists(folder / "file"));
@@ -303,7 +303,7 @@ TEST(Safetensors, says_which_tensor_is_of_a_type_it_does_not_know) {
 TEST(Safetensors, is_read_by_the_python_package) {
   TUTTI_NEEDS_ORACLES();
   const TestFolder folder;
-  std::vector<NamedTensor> tensors = one_of_each_type();
+  NamedTensors tensors = one_of_each_type();
   tensors.push_back({"a \"quoted\"\n näme", torch::arange(4, torch::kFloat).reshape({2, 2}).t()});
   tensors.push_back({"empty", torch::ones({0, 3})});
   tensors.push_back({"single", torch::tensor(2.5)});

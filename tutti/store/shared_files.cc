@@ -95,8 +95,8 @@ std::string shared_file_name(const std::string& part, int index, int count) {
   return fmt::format("{}-{}of{}.safetensors", part, index + 1, count);
 }
 
-void write_shared_file(const std::string& folder, const std::string& name,
-                       const std::vector<NamedTensor>& tensors, int64_t step) {
+void write_shared_file(const std::string& folder, const std::string& name, const NamedTensors& tensors,
+                       int64_t step) {
   const std::string path = folder + "/" + name;
   try {
     const WrittenFile written =

@@ -179,8 +179,8 @@ class Archive {
   std::map<std::string, torch::Tensor> storages_;
 };
 
-std::vector<NamedTensor> tensors_of(const PickleDict& dict) {
-  std::vector<NamedTensor> tensors;
+NamedTensors tensors_of(const PickleDict& dict) {
+  NamedTensors tensors;
   for (const auto& [key, value] : dict.entries) {
     const auto* name = std::get_if<std::string_view>(&key);
     const auto* tensor = std::get_if<torch::Tensor>(&value);
@@ -195,15 +195,14 @@ TorchFile chosen(const std::string& path, const PickleValue& value) {
   if (dict == nullptr)
     fail(ErrorKind::InvalidArgument,
          "{}: it has no dictionary of tensors by name, such as model.state_dict()", path);
-  if (std::vector<NamedTensor> tensors = tensors_of(**dict); !tensors.empty())
-    return {std::move(tensors), ""};
+  if (NamedTensors tensors = tensors_of(**dict); !tensors.empty()) return {std::move(tensors), ""};
   std::vector<TorchFile> found;
   std::vector<std::string> keys;
   for (const auto& [key, entry] : (*dict)->entries) {
     auto* const* inner = std::get_if<PickleDict*>(&entry);
     const auto* name = std::get_if<std::string_view>(&key);
     if (inner == nullptr || name == nullptr) continue;
-    std::vector<NamedTensor> tensors = tensors_of(**inner);
+    NamedTensors tensors = tensors_of(**inner);
     if (tensors.empty()) continue;
     keys.emplace_back(*name);
     found.push_back({std::move(tensors), keys.back()});
@@ -246,7 +245,7 @@ TorchFile read_torch_file(const std::string& path) {
   return file;
 }
 
-std::vector<NamedTensor> read_tensor_file(const std::string& path) {
+NamedTensors read_tensor_file(const std::string& path) {
   return is_torch_file(path) ? read_torch_file(path).tensors : SafetensorsFile(path).read_all();
 }
 

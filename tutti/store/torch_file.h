@@ -14,7 +14,7 @@ namespace tutti::store {
 bool is_torch_file(const std::string& path);
 
 struct TorchFile {
-  std::vector<NamedTensor> tensors;  // on the CPU, in the order of the file
+  NamedTensors tensors;  // on the CPU, in the order of the file
   // The key of the inner dictionary with the tensors: "state_dict" in {"state_dict": {...}, "epoch": 3}. "":
   // the tensors are in the file's dictionary itself.
   std::string key;
@@ -27,6 +27,6 @@ struct TorchFile {
 TorchFile read_torch_file(const std::string& path);
 
 // Reads all tensors of a file of either kind.
-std::vector<NamedTensor> read_tensor_file(const std::string& path);
+NamedTensors read_tensor_file(const std::string& path);
 
 }  // namespace tutti::store

@@ -113,7 +113,7 @@ TEST_F(TorchFiles, that_describe_more_than_they_have_are_refused) {
 
 TEST_F(TorchFiles, that_are_cut_or_changed_are_refused_or_have_the_right_values) {
   const std::string whole = contents(path("state.pt"));
-  const std::vector<NamedTensor> good = read_torch_file(path("state.pt")).tensors;
+  const NamedTensors good = read_torch_file(path("state.pt")).tensors;
   const TestFolder folder;
   for (size_t size = 4; size < whole.size(); size += 37)
     EXPECT_THROW(read_torch_file(folder.write("cut.pt", whole.substr(0, size))), Error) << size;
@@ -121,7 +121,7 @@ TEST_F(TorchFiles, that_are_cut_or_changed_are_refused_or_have_the_right_values)
   for (size_t at = 4; at < whole.size(); at += 7) {
     std::string changed = whole;
     changed[at] = static_cast<char>(changed[at] ^ 0x41);
-    std::vector<NamedTensor> tensors;
+    NamedTensors tensors;
     try {
       tensors = read_torch_file(folder.write("changed.pt", changed)).tensors;
     } catch (const Error&) {

@@ -174,7 +174,7 @@ std::optional<Evaluator::Found> Evaluator::newest(int64_t fit) const {
   for (; !saved.empty(); saved.pop_back()) {
     const store::SavedCheckpoint& last = saved.back();
     try {
-      return Found{{store::load_checkpoint(last.path, kEvaluatedParts), last.path}, last.manifest.sequence};
+      return Found{store::load_checkpoint(last.path, kEvaluatedParts), last.path, last.manifest.sequence};
     } catch (const Error& error) {
       context_.log().warning("skipped {}: {}", name_of(last), error.what());
     }
@@ -187,7 +187,7 @@ std::optional<Evaluator::Found> Evaluator::load_next(const RunState& state, int6
   for (auto saved = candidates(state, fit); !saved.empty(); saved = candidates(state, fit)) {
     const store::SavedCheckpoint first = saved.front();
     try {
-      Found found{{store::load_checkpoint(first.path, kEvaluatedParts), first.path}, first.manifest.sequence};
+      Found found{store::load_checkpoint(first.path, kEvaluatedParts), first.path, first.manifest.sequence};
       last_sequence_ = found.sequence;
       return found;
     } catch (const Error& error) {
@@ -231,12 +231,12 @@ const std::shared_ptr<store::EventWriter>& Evaluator::events_at(int64_t step) {
 
 void Evaluator::record(const Found& found, const std::map<std::string, double>& values, double seconds,
                        Json state) {
-  const store::Checkpoint& checkpoint = found.checkpoint.checkpoint;
+  const store::Checkpoint& checkpoint = found.checkpoint;
   while (last_step() >= checkpoint.step) evaluations_.erase(evaluations_.size() - 1);
   Json finite = Json::object();
   for (const auto& [name, value] : values) finite[name] = std::isfinite(value) ? Json(value) : Json(nullptr);
   Json each = {{"step", checkpoint.step},
-               {"checkpoint", found.checkpoint.where},
+               {"checkpoint", found.where},
                {"weights_sha256", checkpoint.state.value("weights_sha256", "")},
                {"seconds", seconds},
                {"values", std::move(finite)}};
@@ -285,8 +285,8 @@ void TrainingRun::follow(int64_t fit) {
 
 // Loads the weights, the rows of sharded tables and, if the training keeps one, the moving average.
 void TrainingRun::load(const Evaluator::Found& found) {
-  const store::Checkpoint& checkpoint = found.checkpoint.checkpoint;
-  const Session::Start start = session_.load(found.checkpoint);
+  const store::Checkpoint& checkpoint = found.checkpoint;
+  const Session::Start start = session_.load(found);
   strategy_.take_rows(start);
   progress_ = start.progress;
   training_.step = training_.last_step = checkpoint.step;

@@ -32,10 +32,8 @@ class Evaluator {
 
   const std::string& folder() const { return folder_; }
 
-  struct Found {
-    RunFolder::Found checkpoint;  // with its weights, its moving average and the rows of its tables
-    int64_t sequence = 0;
-  };
+  // A checkpoint with its weights, its moving average and the rows of its tables.
+  using Found = RunFolder::Found;
   // Waits for the next checkpoint of this call of fit(); returns nullopt when the fit is complete, and all of
   // its checkpoints were returned. Checkpoints are returned in the order in which they were saved; if one is
   // removed before it is read (--keep), the newest comes next.

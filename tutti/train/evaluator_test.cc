@@ -474,7 +474,7 @@ TEST(EvaluatorTask, goes_on_with_the_newest_if_a_checkpoint_is_removed_while_it_
   });
   int64_t last = 0;
   while (const auto found = following.next(0, no_signals())) {
-    const store::Checkpoint& checkpoint = found->checkpoint.checkpoint;
+    const store::Checkpoint& checkpoint = found->checkpoint;
     EXPECT_GT(checkpoint.step, last);
     EXPECT_EQ(checkpoint.weights.at(0).tensor.sum().item<double>(), 50000);
     last = checkpoint.step;

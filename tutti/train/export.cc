@@ -181,12 +181,8 @@ std::string TrainingRun::export_model(const std::string& dir, const data::Feed& 
       other == nullptr ? trained_model(context_, *replica_) : trained_model(context_, *other, precision);
   model.rows = [this] {
     const Snapshot saved = strategy_.rows();
-    std::map<std::string, torch::Tensor> rows;
-    if (saved.tensors.empty()) return rows;  // only the chief has them
-    for (const auto& [name, tensor] :
-         embedding::joined_rows(embedding::SavedRows(saved.tensors, saved.values), nullptr))
-      rows.emplace(name, tensor);
-    return rows;
+    if (saved.tensors.empty()) return store::TensorsByName();  // only the chief has them
+    return store::by_name(embedding::joined_rows(embedding::SavedRows(saved), nullptr));
   };
   model.facts["precision"] = context_.config().compute.precision;
   model.facts["step"] = progress_.step;

@@ -195,8 +195,8 @@ void MovingAverage::swap() {
   swapped_ = !swapped_;
 }
 
-std::vector<store::NamedTensor> MovingAverage::tensors() const {
-  std::vector<store::NamedTensor> all;
+store::NamedTensors MovingAverage::tensors() const {
+  store::NamedTensors all;
   if (!has_begun_) return all;
   for (const Net& net : nets_) {
     for (const auto& view : net.parameters.trained())
@@ -216,8 +216,7 @@ StatePart MovingAverage::part() {
 // Versions that did not save the number of steps began the average with the initial values. Such an average
 // goes on as it did there.
 void MovingAverage::take(const Snapshot& saved) {
-  std::map<std::string, torch::Tensor> by_name;
-  for (const auto& [name, tensor] : saved.tensors) by_name.emplace(name, tensor);
+  const store::TensorsByName by_name = store::by_name(saved.tensors);
   std::vector<std::vector<torch::Tensor>> averages;
   for (const Net& net : nets_) {
     averages.push_back(copies_of(net.parameters));

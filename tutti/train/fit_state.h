@@ -120,7 +120,7 @@ class MovingAverage final : public Hook {
   // Returns true if the parameters have the averaged values.
   bool is_in_use() const { return swapped_; }
   // Returns the average as tensors with the names of the parameters; empty before the first step.
-  std::vector<store::NamedTensor> tensors() const;
+  store::NamedTensors tensors() const;
   // The average as a part of a run's state.
   StatePart part();
 

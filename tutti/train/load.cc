@@ -59,7 +59,7 @@ std::string folder_of_checkpoint(const fs::path& path) {
 
 embedding::SavedRows rows_in(const std::vector<store::NamedTensor>& tensors, const Json& state) {
   const Json parts = state.value("state", Json::object());
-  return {tensors, parts.value(store::kRowsPart, Json::object())};
+  return embedding::SavedRows({tensors, parts.value(store::kRowsPart, Json::object())});
 }
 
 std::vector<store::NamedTensor> read_tensors(const std::string& path) {
@@ -292,9 +292,7 @@ std::vector<store::NamedTensor> tensors_in(const store::Checkpoint& checkpoint, 
 }
 
 std::map<std::string, torch::Tensor> load(const std::string& path) {
-  std::map<std::string, torch::Tensor> tensors;
-  for (const auto& [name, tensor] : read_tensors(path)) tensors.emplace(name, tensor);
-  return tensors;
+  return store::by_name(read_tensors(path));
 }
 
 std::string checkpoint_at(const std::string& path) {

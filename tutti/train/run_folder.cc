@@ -47,17 +47,7 @@ std::string folder_of(const Context& context, const std::string& name) {
   return logdir.empty() || name.empty() ? logdir : (std::filesystem::path(logdir) / name).string();
 }
 
-std::string text_of(const json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
-
-// Returns "NAME was, not now" for each key that both have with different values.
-std::vector<std::string> differing(const json& saved, const json& now) {
-  std::vector<std::string> lines;
-  for (const auto& [name, value] : now.items()) {
-    if (saved.contains(name) && saved.at(name) != value)
-      lines.push_back(fmt::format("{} {}, not {}", name, text_of(saved.at(name)), text_of(value)));
-  }
-  return lines;
-}
+std::string text_of(const Json& value) { return value.is_string() ? value.get<std::string>() : value.dump(); }
 
 // Throws DataLoss if values have other types. This can happen in a manifest that was edited, or was written
 // by another version of Tutti.
@@ -125,6 +115,21 @@ void require_well_formed(const store::Checkpoint& checkpoint, const std::string&
 
 }  // namespace
 
+std::vector<std::string> differing(const Json& saved, const Json& now) {
+  std::vector<std::string> lines;
+  for (const auto& [name, value] : now.items()) {
+    if (saved.contains(name) && SortedJson(saved.at(name)) != SortedJson(value))
+      lines.push_back(fmt::format("{} {}, not {}", name, text_of(saved.at(name)), text_of(value)));
+  }
+  return lines;
+}
+
+void record_flags(const Context& context, store::Checkpoint& checkpoint) {
+  for (const FlagValue& flag : context.flag_values()) {
+    if (flag.scope != FlagScope::Local) checkpoint.state["flags"][flag.name] = flag.text;
+  }
+}
+
 RunFolder::RunFolder(const Context& context, const std::string& name)
     : context_(context), path_(folder_of(context, name)) {
   if (path_.empty()) return;
@@ -183,7 +188,7 @@ std::optional<RunFolder::Found> RunFolder::newest() {
     for (const std::string& line : loaded.skipped) context_.log().warning("skipped {}", line);
     if (loaded.checkpoint) {
       const std::string where = path_of(loaded.checkpoint->step);
-      found.emplace(Found{*std::move(loaded.checkpoint), where});
+      found = {*std::move(loaded.checkpoint), where};
     }
   }
   if (!found && (mode == "must" || mode == "weights") && path_.empty())

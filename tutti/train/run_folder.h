@@ -8,6 +8,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/json.h"
 #include "tutti/cluster/context.h"
 #include "tutti/params/parameters.h"
 #include "tutti/store/checkpoint.h"
@@ -29,6 +30,13 @@ struct RunFacts {
   std::vector<std::string> depends_on_workers = {};
 };
 
+// Returns "NAME was, not now" for each key that both have with different values, in the order of `now`.
+std::vector<std::string> differing(const Json& saved, const Json& now);
+
+// Puts the flags of the program, but for those of a single process, into a checkpoint, so that a later
+// process can make the same model (tutti export).
+void record_flags(const Context& context, store::Checkpoint& checkpoint);
+
 // The folder in that of a run to which evaluators write.
 inline constexpr const char* kEvaluatorFolder = "evaluator";
 
@@ -38,7 +46,8 @@ class RunFolder {
  public:
   struct Found {
     store::Checkpoint checkpoint;
-    std::string where;  // the path, for messages
+    std::string where;     // the path, for messages
+    int64_t sequence = 0;  // for an Evaluator
   };
 
   // If `name` is not empty, uses the folder of that name in --logdir. Reserves the folder for one training of

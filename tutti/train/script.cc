@@ -20,8 +20,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
-#include "tutti/base/type_name.h"
-#include "tutti/ps/wire.h"
+#include "tutti/store/named_tensors.h"
 
 namespace tutti {
 namespace {
@@ -178,11 +177,10 @@ Json outline_of_tensors(const Named& named, std::map<const void*, std::string>& 
   for (const auto& entry : named) {
     const torch::Tensor& tensor = entry.value();
     const std::string& first = first_names.emplace(tensor.unsafeGetTensorImpl(), entry.key()).first->second;
-    all.push_back({{"name", entry.key()},
-                   {"first", first},
-                   {"type", type_name(tensor.scalar_type())},
-                   {"sizes", tensor.sizes().vec()},
-                   {"trained", tensor.requires_grad()}});
+    // The elements do not follow, so their order in memory does not matter.
+    Json outline = store::outline_of({{entry.key(), torch::empty(tensor.sizes(), tensor.scalar_type())}});
+    outline[0].update({{"first", first}, {"trained", tensor.requires_grad()}});
+    all.push_back(std::move(outline[0]));
   }
   return all;
 }
@@ -279,7 +277,7 @@ std::shared_ptr<torch::nn::Module> module_of(const Json& outline) {
     };
     const auto tensor_of = [&](const Json& entry) {
       const auto [found, is_new] = tensors.try_emplace(entry.at("first").get<std::string>());
-      if (is_new) found->second = torch::zeros(ps::sizes_in(entry, "sizes"), ps::type_in(entry, "type"));
+      if (is_new) found->second = store::empty_tensor(entry).tensor.zero_();
       return found->second;
     };
     for (const Json& path : outline.at("modules")) {

@@ -191,14 +191,15 @@ TEST(Outline, gives_a_module_with_the_same_parameters_in_the_same_order) {
 }
 
 TEST(Outline, that_makes_no_sense_is_refused) {
-  for (const char* text :
-       {R"({"modules": [], "parameters": [{"name": "a.b", "first": "a.b", "type": "float32", "sizes": [1],
+  for (
+      const char* text :
+      {R"({"modules": [], "parameters": [{"name": "a.b", "first": "a.b", "type": "float32", "shape": [1], "strides": [1],
             "trained": true}], "buffers": []})",
-        R"({"modules": ["a", "a"], "parameters": [], "buffers": []})",
-        R"({"modules": [], "parameters": [{"name": "a", "first": "a", "type": "float33", "sizes": [1],
+       R"({"modules": ["a", "a"], "parameters": [], "buffers": []})",
+       R"({"modules": [], "parameters": [{"name": "a", "first": "a", "type": "float33", "shape": [1], "strides": [1],
             "trained": true}], "buffers": []})",
-        R"({"modules": [], "parameters": [{"name": "a", "first": "a", "type": "float32",
-            "sizes": [1099511627776, 1099511627776], "trained": true}], "buffers": []})"}) {
+       R"({"modules": [], "parameters": [{"name": "a", "first": "a", "type": "float32",
+            "shape": [1099511627776, 1099511627776], "strides": [1099511627776, 1], "trained": true}], "buffers": []})"}) {
     const Json outline = parse_json(text, "an outline");
     expect_error(ErrorKind::InvalidArgument, ::testing::_, [&] { module_of(outline); });
   }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 #include <torch/version.h>
@@ -208,28 +209,18 @@ std::optional<int64_t> Session::rows_base(int64_t step) const {
 // Warns about changed options, such as a learning rate: the run continues with the values of the program.
 void Session::warn_of_other_options(const SessionPart& part, const store::Checkpoint& saved,
                                     const std::string& where) const {
-  const nlohmann::json before = saved.state.value("optimizer", nlohmann::json::object());
-  const nlohmann::json now = to_json(part.optimizer.options());
-  std::string text;
-  for (const auto& [name, value] : now.items()) {
-    if (name == "name" || !before.contains(name) || before.at(name) == value) continue;
-    text +=
-        fmt::format("{}{} {}, not {}", text.empty() ? "" : "; ", name, before.at(name).dump(), value.dump());
-  }
-  if (!text.empty())
+  const auto changed =
+      differing(saved.state.value("optimizer", nlohmann::json::object()), to_json(part.optimizer.options()));
+  if (!changed.empty())
     context_.log().warning("{}: the optimiser {} had {}; the run continues with the new values", where,
-                           part.optimizer.name(), text);
+                           part.optimizer.name(), fmt::join(changed, "; "));
 }
 
 void Session::describe_data(const Json& data, const Progress& progress) {
   const Json resumed = std::exchange(resumed_data_, Json::object());
   data_ = data;
   if (resumed_fit_ != progress.fit) return;
-  for (const auto& [name, value] : data.items()) {
-    if (!resumed.contains(name) || resumed.at(name) == value) continue;
-    folder_.refuse_other_run(fmt::format("other data: {} {}, not {}", name,
-                                         resumed.at(name).get<std::string>(), value.get<std::string>()));
-  }
+  for (const std::string& line : differing(resumed, data)) folder_.refuse_other_run("other data: " + line);
 }
 
 void Session::open_events(const std::optional<int64_t>& resumed_after) {

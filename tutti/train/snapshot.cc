@@ -19,16 +19,10 @@
 namespace tutti {
 namespace {
 
-using TensorsByName = std::map<std::string, torch::Tensor>;
+using store::TensorsByName;
 
 constexpr size_t kDifferencesShown = 12;
 constexpr const char* kArchive = "archive";  // the state of a ReplicatedOptimizer; slots have a '/'
-
-TensorsByName by_name(const std::vector<store::NamedTensor>& tensors) {
-  TensorsByName map;
-  for (const auto& [name, tensor] : tensors) map.emplace(name, tensor);
-  return map;
-}
 
 // One line per difference: "- conv1.weight float32[32,1,5,5]" only in the checkpoint, "+" only in the model.
 std::vector<std::string> differences(const Parameters& parameters, TensorsByName saved) {
@@ -167,9 +161,8 @@ double number_of_json(const Json& value, std::string_view what) {
   fail(ErrorKind::DataLoss, "{} should be a number, but it is {}", what, json_type_name(value));
 }
 
-std::vector<store::NamedTensor> tensors_of(const Parameters& parameters,
-                                           const std::vector<Optimizer::Slot>& slots) {
-  std::vector<store::NamedTensor> tensors;
+store::NamedTensors tensors_of(const Parameters& parameters, const std::vector<Optimizer::Slot>& slots) {
+  store::NamedTensors tensors;
   for (const auto& slot : slots) {
     for (const auto& view : parameters.trained()) {
       if (view.block != slot.block) continue;

@@ -10,16 +10,11 @@
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
 #include "tutti/store/checkpoint.h"
-#include "tutti/store/safetensors.h"
+#include "tutti/store/named_tensors.h"
 
 namespace tutti {
 
-// The state of one part of a run after a step: tensors and other values.
-struct Snapshot {
-  std::vector<store::NamedTensor> tensors = {};
-  Json values = Json::object();
-  bool empty() const { return tensors.empty() && values.empty(); }
-};
+using store::Snapshot;
 using Snapshots = std::map<std::string, Snapshot>;  // by the name of the part
 
 // A number for the values of a snapshot, and back. Infinity and NaN, which JSON does not have, become the
@@ -55,8 +50,7 @@ store::Checkpoint snapshot(const Parameters& parameters, const OptimizerOptions&
 
 // Returns slots, or parts of them, as tensors with the names of the parameters. A part of a parameter is
 // flat, in the order of memory, and named with its elements: "exp_avg/conv1.weight[128:256]".
-std::vector<store::NamedTensor> tensors_of(const Parameters& parameters,
-                                           const std::vector<Optimizer::Slot>& slots);
+store::NamedTensors tensors_of(const Parameters& parameters, const std::vector<Optimizer::Slot>& slots);
 
 // Restores the model from a checkpoint and returns the optimiser's state. If the checkpoint belongs to
 // another model or optimiser, changes nothing and throws an InvalidArgument that lists the differences, by

@@ -27,33 +27,6 @@
 namespace tutti {
 namespace {
 
-Json outline_of(const Snapshots& parts) {
-  Json outline = Json::object();
-  for (const auto& [name, part] : parts) {
-    Json tensors = Json::array();
-    for (const auto& [tensor_name, tensor] : part.tensors)
-      tensors.push_back({{"name", tensor_name},
-                         {"type", static_cast<int>(tensor.scalar_type())},
-                         {"sizes", tensor.sizes().vec()}});
-    outline[name] = {{"tensors", std::move(tensors)}, {"values", part.values}};
-  }
-  return outline;
-}
-
-// Returns parts as described by the outline, with uninitialised tensors.
-Snapshots parts_of(const Json& outline) {
-  Snapshots parts;
-  for (const auto& [name, part] : outline.items()) {
-    Snapshot& made = parts[name];
-    made.values = part.at("values");
-    for (const Json& tensor : part.at("tensors"))
-      made.tensors.push_back({tensor.at("name").get<std::string>(),
-                              torch::empty(tensor.at("sizes").get<std::vector<int64_t>>(),
-                                           static_cast<torch::ScalarType>(tensor.at("type").get<int>()))});
-  }
-  return parts;
-}
-
 std::string generator_name(int rank, size_t generator) { return fmt::format("rank{}.{}", rank, generator); }
 
 }  // namespace
@@ -64,15 +37,14 @@ Session::Start start_together(const Context& context, comm::Communicator& comm, 
   if (comm.world() == 1) return start;
   Json told = to_json(start.progress);
   told["lanes"] = session.lanes();
-  told["more"] = outline_of(start.more);
+  for (const auto& [name, part] : start.more) told["more"].push_back(name);
   const auto all = gather_all(comm, comm.rank() == 0 ? told.dump() : std::string(), "the progress");
   const Json chiefs = Json::parse(all[0]);
   start.progress = progress_of(chiefs);
   session.follow(chiefs.at("lanes").get<int64_t>());
-  if (comm.rank() > 0) start.more = parts_of(chiefs.at("more"));
-  for (auto& [name, part] : start.more) {
-    for (const auto& [tensor_name, tensor] : part.tensors)
-      comm.broadcast(tensor, 0, {.what = "the state of the run"}).wait();
+  for (const Json& name : chiefs.value("more", Json::array())) {
+    Snapshot& part = start.more[name.get<std::string>()];
+    part = broadcast(comm, part, 0, "the state of the run");
   }
   return start;
 }
@@ -138,13 +110,10 @@ StatePart generators_part(torch::Device device, int rank) {
 Snapshots gather_generators(comm::Communicator& comm, Snapshots parts) {
   const auto found = parts.find(kGenerators);
   if (comm.world() == 1 || found == parts.end()) return parts;
-  std::vector<store::NamedTensor> all;
-  const std::vector<store::NamedTensor> own = std::move(found->second.tensors);
-  for (size_t i = 0; i < own.size(); ++i) {
-    const auto states = gather_all(comm, own[i].tensor, "the random generators");
-    for (int rank = 0; rank < comm.world(); ++rank)
-      all.push_back({generator_name(rank, i), states[static_cast<size_t>(rank)]});
-  }
+  store::NamedTensors all;
+  gather(comm, found->second, "the random generators", [&](const Snapshot& theirs) {
+    all.insert(all.end(), theirs.tensors.begin(), theirs.tensors.end());
+  });
   found->second.tensors = std::move(all);
   return parts;
 }

@@ -10,9 +10,9 @@
 #include "tutti/comm/failure_board.h"
 #include "tutti/comm/flat.h"
 #include "tutti/comm/hierarchy/host_sums.h"
+#include "tutti/comm/reduce.h"
 #include "tutti/comm/room.h"
 #include "tutti/comm/shared/shared_transport.h"
-#include "tutti/comm/widen.h"
 
 namespace tutti::comm {
 namespace {

@@ -160,9 +160,9 @@ void Master::begin_one(size_t worker) {
   const Json answer =
       peers_.call(worker, "begin", message, peers_.patience("start of a passive worker")).head;
   Worker& begun = workers_[worker];
-  const TaskKernels kernels = ps::kernels_in(answer, "kernels");
+  const Agreement kernels = ps::agreement_in(answer, "kernels");
   if (begun.kernels)  // it was lost and has come back
-    refuse_or_warn_of_mix(context_, difference({kernels.task + " before", begun.kernels->lines}, kernels));
+    refuse_or_warn_of_mix(context_, mix_of({kernels.who + " before", begun.kernels->lines}, kernels));
   begun.kernels = kernels;
   begun.on_cpu = answer.at("on_cpu").get<bool>();
 }
@@ -171,11 +171,11 @@ void Master::begin_one(size_t worker) {
 void Master::require_same_kernels() const {
   const Worker& first = workers_.front();
   for (const Worker& worker : workers_) {
-    refuse_or_warn_of_mix(context_, difference(*first.kernels, *worker.kernels));
+    refuse_or_warn_of_mix(context_, mix_of(*first.kernels, *worker.kernels));
     if (worker.on_cpu)
       refuse_or_warn_of_mix(
           context_,
-          difference({context_.task().short_name(), context_.kernels().lines_of_updates()}, *worker.kernels));
+          mix_of({context_.task().short_name(), context_.kernels().lines_of_updates()}, *worker.kernels));
   }
 }
 

@@ -72,11 +72,15 @@ void take_into(ps::Reader& reader, const std::vector<torch::Tensor>& tensors) {
 }
 
 Json append(rpc::Message& message, const Batch& batch) {
-  return ps::pack_named(batch.tensors(), message.pieces);
+  store::NamedTensors tensors;
+  for (const auto& [name, tensor] : batch.tensors()) tensors.push_back({name, tensor});
+  return ps::pack_named(tensors, message.pieces);
 }
 
 Batch take_batch(ps::Reader& reader, const Json& outline) {
-  return Batch(ps::unpack_named<Batch::Tensors>(outline, reader));
+  Batch::Tensors tensors;
+  for (const auto& [name, tensor] : ps::unpack_named(outline, reader)) tensors.emplace_back(name, tensor);
+  return Batch(std::move(tensors));
 }
 
 MasterConnection::MasterConnection(const Context& context, Stop stop)
@@ -210,9 +214,9 @@ void MasterConnection::answer_with(const std::function<rpc::Message()>& body) {
 }
 
 rpc::Message description(const Task& task, const Kernels& kernels) {
-  return {{{"kernels", ps::to_json(TaskKernels{task.short_name(), kernels.lines()})},
-           {"on_cpu", kernels.on_cpu()}},
-          {}};
+  return {
+      {{"kernels", ps::to_json(Agreement{task.short_name(), kernels.lines()})}, {"on_cpu", kernels.on_cpu()}},
+      {}};
 }
 
 Assignment::Assignment(const Json& head)
@@ -355,10 +359,9 @@ Run begin(const Context& context, const std::optional<Trainable>& model, const r
   Run run;
   run.kernels = find_kernels(context.device(), threads, ps::text_in(head, "precision"));
   run.replica = replica_of(context, frozen_as_in(head, model ? *model : model_of(context, message)), head);
-  if (model) {
-    require_same_plan(ps::lines_in(head, "plan"), run.replica->parameters().plan(),
-                      context.task().short_name());
-  }
+  if (model)
+    require_same({"the master", ps::lines_in(head, "plan")},
+                 {context.task().short_name(), run.replica->parameters().plan()});
   ps::Reader reader(message);
   passive::take_into(reader, passive::frozen(run.replica->parameters()));
   run.server = std::make_unique<LaneServer>(*run.replica, passive::Assignment(head));

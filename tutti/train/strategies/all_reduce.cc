@@ -143,9 +143,7 @@ void AllReduce::restore(const Optimizer::State& state) {
 void AllReduce::restore_rows(const Session::Start& start, embedding::RowParts parts) {
   const auto has_rows = comm::gather_all(comm_, int64_t{!start.rows.empty()}, "the rows of tables");
   if (has_rows[0] != 0) {
-    std::optional<embedding::TablesPart> changes;
-    if (start.changed_rows) changes = {start.changed_rows->tensors, start.changed_rows->values};
-    rows_->restore({start.rows.tensors, start.rows.values}, changes, parts);
+    rows_->restore(start.rows, start.changed_rows, parts);
   } else if (start.progress.restarts > 0 || context_.identity().is_evaluator) {
     fail(ErrorKind::InvalidArgument,
          "the checkpoint of step {} has no rows of sharded tables: it is that of another model, or of one "
@@ -159,10 +157,7 @@ void AllReduce::take_rows(const Session::Start& start) {
   if (rows_) restore_rows(start, embedding::RowParts::WithAverage);
 }
 
-Snapshot AllReduce::rows() {
-  embedding::TablesPart weights = rows_->gather_weights();
-  return {std::move(weights.tensors), std::move(weights.facts)};
-}
+Snapshot AllReduce::rows() { return rows_->gather_weights(); }
 
 void AllReduce::sum_up_rows() {
   if (!rows_) return;

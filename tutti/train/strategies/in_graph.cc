@@ -140,7 +140,7 @@ Strategy::Start InGraphWorker::start(Session& session, const std::vector<std::st
   Progress progress;
   connection_.answer_with([&]() -> rpc::Message {
     const Json& head = request.message->head;
-    require_same_plan(ps::lines_in(head, "plan"), plan, context_.task().short_name());
+    require_same({"the master", ps::lines_in(head, "plan")}, {context_.task().short_name(), plan});
     const passive::Assignment assignment(head);
     server_.emplace(replica_, assignment);
     ps::Reader reader(*request.message);

@@ -268,7 +268,7 @@ ps::RowsToBegin ParameterServers::rows_to_begin(const Session::Start& found) con
   }
   const auto parts = found.has_optimizer ? embedding::RowParts::All : embedding::RowParts::Weights;
   const auto passing = [&](const Snapshot& saved, bool changed) {
-    const auto all = std::make_shared<embedding::SavedRows>(saved.tensors, saved.values);
+    const auto all = std::make_shared<embedding::SavedRows>(saved);
     all->require_complete(rows.tables, parts, changed);
     if (found.has_optimizer) rows.averaged_steps = all->averaged_steps();
     for (const embedding::TableSpec& table : rows.tables)

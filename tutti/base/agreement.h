@@ -1,0 +1,26 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace tutti {
+
+// What one task says of facts that all tasks of a job must have the same, such as flags, parameters or
+// kernels: a line for each, with its name and its value ("--batch 32"), in the same order on all tasks.
+struct Agreement {
+  std::string who = {};  // "worker/2", for messages
+  std::vector<std::string> lines = {};
+};
+
+// Returns how two agreements differ, with both names and values: "worker/0 has '--batch 32', worker/1 has
+// '--batch 16'"; "" if they do not. Names the first line that differs or, if it is a flag, all flags that
+// differ, since one may have changed another: --epochs sets --steps to 0.
+std::string difference(const Agreement& one, const Agreement& other);
+
+// Throws InvalidArgument for a difference, unless it is "".
+void refuse_difference(const std::string& difference);
+inline void require_same(const Agreement& one, const Agreement& other) {
+  refuse_difference(difference(one, other));
+}
+
+}  // namespace tutti
