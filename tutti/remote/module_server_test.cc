@@ -1,5 +1,5 @@
 // Tests the module service without a network, with valid and invalid messages.
-#include "tutti/ps/module_server.h"
+#include "tutti/remote/module_server.h"
 
 #include <thread>
 

@@ -1,4 +1,4 @@
-#include "tutti/ps/module_server.h"
+#include "tutti/remote/module_server.h"
 
 #include <algorithm>
 #include <optional>
