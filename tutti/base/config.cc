@@ -95,9 +95,10 @@ void add_carrier_flags(FlagSet& set, RunConfig& config) {
   set.add_choice("--comm", config.network.backend,
                  {"auto", "shm", "tcp", "mpi", "nccl", "shm+tcp", "shm+mpi", "gloo", "shm+gloo"},
                  "how gradients are sent: shm is shared memory and needs all workers on one host, tcp is "
-                 "TCP, mpi is Open MPI, nccl is NVIDIA's NCCL between GPUs, shm+tcp and shm+mpi use shared "
+                 "TCP, mpi is Open MPI, nccl is NVIDIA's NCCL between GPUs (experimental), shm+tcp and "
+                 "shm+mpi use shared "
                  "memory within a host and TCP or MPI between hosts; "
-                 "auto: nccl if each worker has a GPU of its own, else shm+tcp; "
+                 "auto: nccl if each worker has a GPU of its own and a check of it succeeds, else shm+tcp; "
                  "gloo is a former name of tcp");
   set.add("--timeout", config.network.timeout,
           "seconds to wait for another task before giving up and naming it");

@@ -353,15 +353,24 @@ std::unique_ptr<Transport> make_transport(const Context& context, const Roster& 
                              timeout_of(context));
 }
 
-std::unique_ptr<OnDevice> make_on_device(const Context& context, const Roster& roster) {
+// With --comm auto, NCCL is used only if it gives the sum that the transport gives.
+std::unique_ptr<OnDevice> make_on_device(const Context& context, Roster& roster, Transport& transport) {
   if (!takes_nccl(context, roster)) return nullptr;
-  return nccl_on_device(with_prefix(roster.table, "nccl/"), context.device(),
-                        {.rank = context.rank(),
-                         .world = context.world(),
-                         .who = roster.who,
-                         .holder = roster.who.front(),
-                         .silence = timeout_of(context)},
-                        timeout_of(context));
+  const auto make = [&] {
+    return nccl_on_device(with_prefix(roster.table, "nccl/"), context.device(),
+                          {.rank = context.rank(),
+                           .world = context.world(),
+                           .who = roster.who,
+                           .holder = roster.who.front(),
+                           .silence = timeout_of(context)},
+                          timeout_of(context));
+  };
+  if (context.config().network.backend == "nccl") return make();
+  CheckedDevice checked =
+      check_on_device(make, context.device(), transport, *with_prefix(roster.table, "nccl-check/"),
+                      roster.who, timeout_of(context));
+  if (!checked.failure.empty()) roster.no_nccl = "NCCL has failed its check: " + checked.failure;
+  return std::move(checked.on_device);
 }
 
 std::string where(const Roster& roster) {
@@ -373,8 +382,8 @@ std::string where(const Roster& roster) {
 std::shared_ptr<Communicator> connect_all(const Context& context, Roster& roster) {
   call_roll(context, roster);
   require_same_flags(context, *roster.table, roster.who);
-  auto on_device = make_on_device(context, roster);
   auto transport = make_transport(context, roster);
+  auto on_device = make_on_device(context, roster, *transport);
   return std::make_shared<Collectives>(std::move(transport), timeout_of(context), context.timeline(),
                                        std::move(on_device), mpi_never_finalise);
 }
