@@ -33,7 +33,6 @@
 #include "tutti/train/loop.h"
 #include "tutti/train/model.h"
 #include "tutti/train/passive/master.h"
-#include "tutti/train/passive/worker.h"
 #include "tutti/train/run.h"
 #include "tutti/train/schedule.h"
 #include "tutti/train/script.h"
