@@ -98,7 +98,7 @@ void add_carrier_flags(FlagSet& set, RunConfig& config) {
                  "TCP, mpi is Open MPI, nccl is NVIDIA's NCCL between GPUs (experimental), shm+tcp and "
                  "shm+mpi use shared "
                  "memory within a host and TCP or MPI between hosts; "
-                 "auto: nccl if each worker has a GPU of its own and a test sum is right, else shm+tcp; "
+                 "auto: nccl if each worker has a GPU of its own and a check of it succeeds, else shm+tcp; "
                  "gloo is a former name of tcp");
   set.add("--timeout", config.network.timeout,
           "seconds to wait for another task before giving up and naming it");

@@ -263,15 +263,11 @@ void require_same_flags(const Context& context, Rendezvous& table, const std::ve
   refuse_difference(table.get(kVerdict, timeout_of(context)).substr(1));
 }
 
-void require_nccl_if_asked_for(const Context& context, const Roster& roster) {
-  if (context.config().network.backend == "nccl" && !roster.no_nccl.empty())
-    fail(ErrorKind::InvalidArgument, "--comm nccl is not possible: {}. Use --comm auto", roster.no_nccl);
-}
-
 // Returns true if tensors on GPUs are sent directly from GPU to GPU. Throws if --comm nccl is impossible.
 bool takes_nccl(const Context& context, const Roster& roster) {
-  require_nccl_if_asked_for(context, roster);
   const std::string& asked = context.config().network.backend;
+  if (asked == "nccl" && !roster.no_nccl.empty())
+    fail(ErrorKind::InvalidArgument, "--comm nccl is not possible: {}. Use --comm auto", roster.no_nccl);
   return (asked == "nccl" || asked == "auto") && roster.no_nccl.empty();
 }
 
@@ -348,24 +344,24 @@ std::unique_ptr<Transport> make_transport(const Context& context, const Roster& 
                              timeout_of(context));
 }
 
-// Returns nullptr if tensors on GPUs are to go through host memory. The roster then says why.
-std::unique_ptr<OnDevice> make_on_device(const Context& context, Roster& roster) {
+// With --comm auto, NCCL is used only if it gives the sum that the transport gives.
+std::unique_ptr<OnDevice> make_on_device(const Context& context, Roster& roster, Transport& transport) {
   if (!takes_nccl(context, roster)) return nullptr;
-  const milliseconds timeout = timeout_of(context);
-  const BoardOptions options{.rank = context.rank(),
-                             .world = context.world(),
-                             .who = roster.who,
-                             .holder = roster.who.front(),
-                             .silence = timeout};
   const auto make = [&] {
-    return nccl_on_device(with_prefix(roster.table, "nccl/"), context.device(), options, timeout);
+    return nccl_on_device(with_prefix(roster.table, "nccl/"), context.device(),
+                          {.rank = context.rank(),
+                           .world = context.world(),
+                           .who = roster.who,
+                           .holder = roster.who.front(),
+                           .silence = timeout_of(context)},
+                          timeout_of(context));
   };
-  TriedDevice tried =
-      try_device(make, context.device(), *with_prefix(roster.table, "nccl-tried/"), options, timeout);
-  if (tried.carrier) return std::move(tried.carrier);
-  roster.no_nccl = fmt::format("NCCL failed its test at the start ({})", tried.why_not);
-  require_nccl_if_asked_for(context, roster);
-  return nullptr;
+  if (context.config().network.backend == "nccl") return make();
+  CheckedDevice checked =
+      check_on_device(make, context.device(), transport, *with_prefix(roster.table, "nccl-check/"),
+                      roster.who, timeout_of(context));
+  if (!checked.failure.empty()) roster.no_nccl = "NCCL has failed its check: " + checked.failure;
+  return std::move(checked.on_device);
 }
 
 std::string where(const Roster& roster) {
@@ -377,8 +373,8 @@ std::string where(const Roster& roster) {
 std::shared_ptr<Communicator> connect_all(const Context& context, Roster& roster) {
   call_roll(context, roster);
   require_same_flags(context, *roster.table, roster.who);
-  auto on_device = make_on_device(context, roster);
   auto transport = make_transport(context, roster);
+  auto on_device = make_on_device(context, roster, *transport);
   return std::make_shared<Collectives>(std::move(transport), timeout_of(context), context.timeline(),
                                        std::move(on_device), mpi_never_finalise);
 }

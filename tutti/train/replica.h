@@ -20,10 +20,13 @@
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
 #include "tutti/params/precision.h"
-#include "tutti/rpc/arena.h"
 #include "tutti/train/trainable.h"
 
 namespace tutti {
+
+namespace rpc {
+class Arena;
+}
 
 struct ReplicaOptions {
   Precision precision = Precision::Float32;

@@ -17,10 +17,11 @@
 #include "tutti/cluster/identity.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/cluster/threads.h"
+#include "tutti/ps/server.h"
 #include "tutti/train/export.h"
 #include "tutti/train/export/check.h"
 #include "tutti/train/load.h"
-#include "tutti/train/passive/worker.h"
+#include "tutti/train/passive/master.h"
 #include "tutti/train/stop_signals.h"
 
 namespace tutti {
@@ -117,27 +118,31 @@ Server::Server(const ClusterSpec& cluster, const std::string& job, int index, co
              std::move(optimizers)) {}
 
 Server::Server(const Context& context, std::vector<ElementwiseOptimizer> optimizers)
-    : context_(context), server_(context_, std::move(optimizers)) {
+    : context_(context), server_(std::make_unique<ps::Server>(context_, std::move(optimizers))) {
   context_.log().info("serving at {}", target());
 }
+
+Server::~Server() = default;
+
+std::string Server::target() const { return server_->target(); }
 
 void Server::join() {
   using Clock = std::chrono::steady_clock;
   const StopSignals signals(context_.config());
   std::optional<int> signal;
   Clock::time_point deadline;
-  while (!server_.join_for(std::chrono::milliseconds(100))) {
+  while (!server_->join_for(std::chrono::milliseconds(100))) {
     if (signal && Clock::now() >= deadline) {
       context_.log().warning(
           "{} callers have not disconnected within {:g} s (--timeout); the server ends anyway",
-          server_.callers(), context_.config().network.timeout);
+          server_->callers(), context_.config().network.timeout);
       break;
     }
     if (signal || !signals.received()) continue;
     signal = signals.received();
     deadline = Clock::now() + milliseconds_of(context_.config().network.timeout);
-    server_.end();
-    if (const int callers = server_.callers(); callers > 0)
+    server_->end();
+    if (const int callers = server_->callers(); callers > 0)
       context_.log().info(
           "{}: waiting for the callers to disconnect ({} left); a second signal ends the server at once",
           signal_name(*signal), callers);

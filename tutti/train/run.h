@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -8,9 +9,12 @@
 #include "tutti/cluster/cluster_spec.h"
 #include "tutti/cluster/context.h"
 #include "tutti/params/optimizer_options.h"
-#include "tutti/ps/server.h"
 
 namespace tutti {
+
+namespace ps {
+class Server;
+}
 
 // The description and the flags of a program, set before its flags are read.
 struct Program {
@@ -46,9 +50,10 @@ class Server {
   Server(const ClusterSpec& cluster, const std::string& job, int index, const RunConfig& config = {},
          std::vector<ElementwiseOptimizer> optimizers = {});
   explicit Server(const Context& context, std::vector<ElementwiseOptimizer> optimizers = {});
+  ~Server();
 
   // Returns "grpc://host:port".
-  std::string target() const { return server_.target(); }
+  std::string target() const;
   // Returns when every worker has finished, or after `tutti stop`. If the configuration asks to stop on
   // signals, waits after a signal until the connected tasks have finished, since they may want to save a
   // checkpoint, and then throws Interrupted; a second signal ends the process.
@@ -56,11 +61,11 @@ class Server {
 
  private:
   const Context context_;
-  ps::Server server_;
+  const std::unique_ptr<ps::Server> server_;
 };
 
 // Runs a serving task until the job is done: a parameter server if its job is one of servers, else a passive
-// worker (passive/worker.h). `optimizers` are those of Server.
+// worker (passive/master.h). `optimizers` are those of Server.
 void serve(const Context& context, std::vector<ElementwiseOptimizer> optimizers = {});
 
 }  // namespace tutti

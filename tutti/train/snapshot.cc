@@ -14,7 +14,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 #include "tutti/params/optimizer_state.h"
-#include "tutti/ps/remote_module.h"
+#include "tutti/remote/remote_module.h"
 
 namespace tutti {
 namespace {

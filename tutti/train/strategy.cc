@@ -200,10 +200,8 @@ std::unique_ptr<Strategy> make_strategy(const Context& context, const Trainable&
     fail(ErrorKind::InvalidArgument,
          "--strategy in-graph cannot be used for a group of the workers, since the master belongs to all of "
          "them: use --strategy allreduce, or parameter servers");
-  } else if (context.is_chief()) {
-    strategy = std::make_unique<InGraphMaster>(context, model, optimizer, replica, options.clip_norm);
   } else {
-    strategy = std::make_unique<InGraphWorker>(context, model, optimizer, replica);
+    strategy = std::make_unique<InGraph>(context, model, optimizer, replica, options.clip_norm);
   }
   require_no_synchronised_modules(*strategy);
   const bool has_tables = !strategy->replica().tables().empty();

@@ -8,7 +8,6 @@
 
 #include <torch/types.h>
 
-#include "tutti/comm/failure_board.h"
 #include "tutti/comm/rendezvous.h"
 #include "tutti/comm/transport.h"
 
@@ -28,17 +27,21 @@ struct RankDevice {
 // Returns why these ranks cannot use NCCL, as text for messages, or "" if they can.
 std::string why_not_nccl(const std::vector<RankDevice>& ranks);
 
-// A carrier between devices, or why the ranks must not use it.
-struct TriedDevice {
-  std::unique_ptr<OnDevice> carrier;
-  std::string why_not;
+// The connection between devices, if it gives the right sum on all ranks; else null, on all of them.
+struct CheckedDevice {
+  std::unique_ptr<OnDevice> on_device;
+  std::string failure = {};  // of the first rank that has one, with its name; the same on all ranks
 };
 
-// Makes a carrier of tensors on this device, and lets it add a few numbers over the ranks, which takes
-// milliseconds. Every rank calls this with the same table, which nothing else may use. All ranks get the same
-// result: the carrier if no rank had an error and all sums have the bits of the sum that each rank computes
-// in its own memory.
-TriedDevice try_device(const std::function<std::unique_ptr<OnDevice>()>& make, torch::Device device,
-                       Rendezvous& table, const BoardOptions& options, std::chrono::milliseconds timeout);
+// How long the ranks wait for each other in the check. The sum itself takes milliseconds.
+inline constexpr std::chrono::milliseconds kCheckTimeout{10000};
+
+// Connects the devices by `make`, and compares a small sum over all ranks with the sum of the transport.
+// Every rank calls this. `table` is for this call alone; `who` are the names of the ranks. Whatever the
+// devices do is no error; throws only if the transport or the table fails.
+CheckedDevice check_on_device(const std::function<std::unique_ptr<OnDevice>()>& make, torch::Device device,
+                              Transport& transport, Rendezvous& table, const std::vector<std::string>& who,
+                              std::chrono::milliseconds timeout,
+                              std::chrono::milliseconds check_timeout = kCheckTimeout);
 
 }  // namespace tutti::comm

@@ -1,21 +1,16 @@
 #include "tutti/comm/nccl/choice.h"
 
-#include <atomic>
 #include <functional>
-#include <memory>
-#include <mutex>
+#include <latch>
 #include <thread>
 
 #include <gmock/gmock.h>
 
 #include "tutti/base/error.h"
-#include "tutti/comm/inproc/inproc.h"
+#include "tutti/comm/test_ranks.h"
 
 namespace tutti::comm::choice_test {
 namespace {
-
-using std::chrono::milliseconds;
-using ::testing::HasSubstr;
 
 TEST(ChoiceOfNccl, is_made_where_every_rank_has_a_gpu_of_its_own) {
   EXPECT_EQ(why_not_nccl({{"worker/0", "a", "0000:01:00"},
@@ -33,86 +28,113 @@ TEST(ChoiceOfNccl, says_who_has_no_gpu_or_not_for_itself) {
             "worker/0 and worker/2 share a GPU");
 }
 
-// A device that moves tensors as threads do, and then does something else to what it has received.
-class OtherDevice final : public OnDevice {
+// Moves tensors as the devices of a rank would, in the way that the test says: with `exchange`, which makes
+// the right exchange, and with the values received from rank 0.
+using Way = std::function<void(const std::function<void()>& exchange, torch::Tensor received)>;
+class OtherWay final : public OnDevice {
  public:
-  using Spoil = std::function<void(std::span<const torch::Tensor> received)>;
-  OtherDevice(std::unique_ptr<Transport> inner, Spoil spoil)
-      : inner_(std::move(inner)), spoil_(std::move(spoil)) {}
+  OtherWay(std::unique_ptr<Transport> inner, Way way) : inner_(std::move(inner)), way_(std::move(way)) {}
   std::string name() const override { return "other"; }
+  bool takes(const torch::Tensor&) const override { return true; }
   int rank() const override { return inner_->rank(); }
   int world() const override { return inner_->world(); }
-  bool takes(const torch::Tensor&) const override { return true; }
   void exchange_tensors(std::span<const torch::Tensor> sends, std::span<const torch::Tensor> recvs,
                         const Operation& operation) override {
-    inner_->exchange_tensors(sends, recvs, operation);
-    spoil_(recvs);
+    way_([&] { inner_->exchange_tensors(sends, recvs, operation); }, recvs[0]);
   }
   void abandon(const std::string& text) override { inner_->abandon(text); }
 
  private:
   const std::unique_ptr<Transport> inner_;
-  const Spoil spoil_;
+  const Way way_;
 };
 
-void change_nothing(std::span<const torch::Tensor>) {}
+struct Found {
+  bool used = false;
+  std::string failure;
+};
 
-// Tries a device on each of several ranks; `spoil` is what rank 1 does. Expects the same answer everywhere,
-// and returns it; "" if all have the device.
-std::string why_not(
-    int world, const OtherDevice::Spoil& spoil, const std::function<void(int rank)>& before = [](int) {}) {
+constexpr int kWorld = 3;
+constexpr std::chrono::milliseconds kLong{60000};
+
+// Runs the check on all ranks. way(rank) may throw, as for a rank whose devices cannot connect.
+std::vector<Found> check_on_ranks(const std::function<Way(int rank)>& way,
+                                  std::chrono::milliseconds check_timeout = kLong) {
+  const auto hosts = testing::make_transports("plain", kWorld, kLong);
+  const auto others = testing::make_transports("plain", kWorld, kLong);
   const auto table = local_rendezvous();
-  auto transports = inproc_transports(world, milliseconds(60000));
-  std::vector<TriedDevice> tried(static_cast<size_t>(world));
+  std::vector<Found> found(kWorld);
   std::vector<std::thread> ranks;
-  for (int rank = 0; rank < world; ++rank) {
+  for (int rank = 0; rank < kWorld; ++rank)
     ranks.emplace_back([&, rank] {
-      const auto make = [&] {
-        before(rank);
-        return std::make_unique<OtherDevice>(std::move(transports[static_cast<size_t>(rank)]),
-                                             rank == 1 ? spoil : change_nothing);
-      };
-      tried[static_cast<size_t>(rank)] =
-          try_device(make, torch::kCPU, *table, {.rank = rank, .world = world}, milliseconds(60000));
+      const auto transport = hosts(rank);
+      const CheckedDevice checked =
+          check_on_device([&] { return std::make_unique<OtherWay>(others(rank), way(rank)); }, torch::kCPU,
+                          *transport, *table, {"worker/0", "worker/1", "worker/2"}, kLong, check_timeout);
+      found[static_cast<size_t>(rank)] = {checked.on_device != nullptr, checked.failure};
     });
-  }
   for (std::thread& rank : ranks) rank.join();
-  for (const TriedDevice& one : tried) {
-    EXPECT_EQ(one.why_not, tried[0].why_not);
-    EXPECT_EQ(one.carrier == nullptr, !one.why_not.empty());
+  return found;
+}
+
+Way right_way(int) {
+  return [](const auto& exchange, const torch::Tensor&) { exchange(); };
+}
+
+TEST(CheckOfNccl, lets_it_be_used_if_it_gives_the_sum_of_the_host) {
+  for (const Found& found : check_on_ranks(right_way)) {
+    EXPECT_TRUE(found.used);
+    EXPECT_EQ(found.failure, "");
   }
-  return tried[0].why_not;
 }
 
-TEST(TriedDevice, is_used_if_its_sums_have_the_bits_of_the_host) {
-  for (const int world : {2, 3, 4, 8}) EXPECT_EQ(why_not(world, change_nothing), "") << world;
+TEST(CheckOfNccl, lets_no_rank_use_it_if_one_gets_another_sum) {
+  const std::vector<Found> all = check_on_ranks([](int rank) -> Way {
+    return [rank](const auto& exchange, torch::Tensor received) {
+      exchange();
+      if (rank == 1) received.mul_(1.001);
+    };
+  });
+  for (const Found& found : all) {
+    EXPECT_FALSE(found.used);
+    EXPECT_THAT(found.failure, ::testing::ContainsRegex("worker/[0-2]: its sum differs"));
+    EXPECT_EQ(found.failure, all[0].failure);
+  }
 }
 
-// The last bit of one number.
-TEST(TriedDevice, is_not_used_by_any_rank_if_one_bit_is_wrong_on_one_of_them) {
-  const auto flip = [](std::span<const torch::Tensor> received) {
-    for (const torch::Tensor& tensor : received) {
-      if (tensor.defined() && tensor.numel() > 0) *static_cast<uint32_t*>(tensor.data_ptr()) ^= 1U;
-    }
+// The other ranks wait for it in vain.
+TEST(CheckOfNccl, lets_no_rank_use_it_if_one_cannot_connect) {
+  const auto way = [](int rank) -> Way {
+    if (rank == 1) fail(ErrorKind::Unimplemented, "no such device");
+    return right_way(rank);
   };
-  EXPECT_THAT(why_not(3, flip), HasSubstr("it added wrongly"));
+  const std::vector<Found> all = check_on_ranks(way, std::chrono::milliseconds(100));
+  for (const Found& found : all) {
+    EXPECT_FALSE(found.used);
+    EXPECT_THAT(found.failure, ::testing::StartsWith("worker/0: "));
+    EXPECT_EQ(found.failure, all[0].failure);
+  }
 }
 
-TEST(TriedDevice, is_not_used_if_it_fails_while_it_adds) {
-  const auto throws = [](std::span<const torch::Tensor>) { fail(ErrorKind::PeerLost, "the link is down"); };
-  EXPECT_THAT(why_not(2, throws), HasSubstr("the link is down"));
-}
-
-TEST(TriedDevice, is_not_used_if_a_rank_cannot_make_it) {
-  const auto cannot = [](int rank) {
-    if (rank == 1) throw std::runtime_error("no driver");
+TEST(CheckOfNccl, lets_no_rank_use_it_if_one_hangs_until_the_others_have_given_up) {
+  std::latch given_up(kWorld - 1);
+  const auto way = [&](int rank) -> Way {
+    return [&, rank](const auto& exchange, const torch::Tensor&) {
+      if (rank == 2) given_up.wait();
+      try {
+        exchange();
+      } catch (const Error&) {
+        if (rank != 2) given_up.count_down();
+        throw;
+      }
+    };
   };
-  // The others would wait for it.
-  const auto abandoned = [&](int rank) {
-    cannot(rank);
-    fail(ErrorKind::PeerLost, "rank 1 is gone");
-  };
-  EXPECT_THAT(why_not(2, change_nothing, abandoned), HasSubstr("rank 0: rank 1 is gone"));
+  const std::vector<Found> all = check_on_ranks(way, std::chrono::milliseconds(100));
+  for (const Found& found : all) {
+    EXPECT_FALSE(found.used);
+    EXPECT_THAT(found.failure, ::testing::StartsWith("worker/0: "));
+    EXPECT_EQ(found.failure, all[0].failure);
+  }
 }
 
 }  // namespace

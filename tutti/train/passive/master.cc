@@ -9,9 +9,13 @@
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
 #include "tutti/cluster/roles.h"
+#include "tutti/params/agreement.h"
 #include "tutti/params/control_word.h"
 #include "tutti/params/lane_sum.h"
 #include "tutti/ps/client.h"
+#include "tutti/ps/peers.h"
+#include "tutti/ps/sync_step.h"
+#include "tutti/rpc/arena.h"
 #include "tutti/train/passive/worker.h"
 #include "tutti/train/script.h"
 
@@ -38,6 +42,21 @@ std::vector<bool> sums_with_data(const LaneRange& block, int64_t lanes, const st
 
 }  // namespace
 
+struct Master::Worker {
+  torch::Tensor losses;  // the vectors that receive an answer: by lane of the worker
+  torch::Tensor word;
+  std::vector<std::vector<torch::Tensor>> sums;  // gradients and buffers
+  std::vector<torch::Tensor> counters;
+
+  rpc::Message answer;                             // of the last request, in the form that ps::SyncStep takes
+  std::vector<std::optional<LossOutput>> outputs;  // by lane of the worker; empty for lanes without data
+  bool is_ready = false;               // it has been begun; used only by its thread, like the answer
+  std::optional<Agreement> kernels;   // with which it computes, once it has been begun
+  bool on_cpu = true;
+  bool is_asked = false;  // in this step
+  comm::Work under_way = {};
+};
+
 std::vector<Task> passive::tasks_of(const ClusterSpec& cluster) {
   std::vector<Task> tasks = workers_of(cluster);
   if (!tasks.empty()) tasks.erase(tasks.begin());
@@ -57,7 +76,8 @@ Master::Master(const Context& context, const Trainable& model, const OptimizerOp
           model, optimizer,
           options_of_master(replica_options(context, layout_for(context, *model.module)), arena_))),
       replica_(*own_),
-      peers_(context, passive::tasks_of(context.cluster()), "passive workers", arena_) {
+      peers_(std::make_unique<ps::Peers>(context, passive::tasks_of(context.cluster()), "passive workers",
+                                         arena_)) {
   require_no_sharded_tables(parameters(), "by a Master");
   begin({.plan = parameters().plan(), .lanes = workers()});
 }
@@ -68,7 +88,8 @@ Master::Master(const Context& context, const Trainable& model, Replica& replica,
       model_(model),
       arena_(std::move(arena)),
       replica_(replica),
-      peers_(context, passive::tasks_of(context.cluster()), "passive workers", arena_) {
+      peers_(std::make_unique<ps::Peers>(context, passive::tasks_of(context.cluster()), "passive workers",
+                                         arena_)) {
   begin(std::move(run));
 }
 
@@ -76,11 +97,13 @@ Master::~Master() {
   wait_for_all();
   if (std::uncaught_exceptions() > exceptions_) return;
   try {
-    end();
+    tell("end", Json::object());
   } catch (const std::exception& error) {
     context_.log().warning("could not tell a passive worker that the job is done: {}", error.what());
   }
 }
+
+int Master::workers() const { return static_cast<int>(peers_->size()); }
 
 LaneRange Master::lanes_of(int worker) const { return tutti::lanes_of(worker, workers(), run_.lanes); }
 
@@ -92,10 +115,11 @@ void Master::begin(Run run) {
          "PROGRAM --strategy in-graph`");
   run_ = std::move(run);
   vectors_.emplace(parameters(), run_.lanes);
-  sum_.emplace(parameters().blocks(), optimizer(), vectors_->buffers(), vectors_->counters(),
-               ps::SyncOptions{.workers = workers(), .lanes = run_.lanes, .name_of = [this](int rank) {
-                                 return peers_.name(static_cast<size_t>(rank));
-                               }});
+  sum_ = std::make_unique<ps::SyncStep>(
+      parameters().blocks(), optimizer(), vectors_->buffers(), vectors_->counters(),
+      ps::SyncOptions{.workers = workers(), .lanes = run_.lanes, .name_of = [this](int rank) {
+                        return peers_->name(static_cast<size_t>(rank));
+                      }});
   const ControlWord word(blocks_of(workers(), run_.lanes), run_.lanes, kNumbers);
   const Allocate allocate = ps::arena_allocator(arena_);
   const auto like = [&](const torch::Tensor& tensor) { return allocate(tensor.numel(), tensor.options()); };
@@ -112,26 +136,14 @@ void Master::begin(Run run) {
     }
     for (const torch::Tensor& counter : vectors_->counters()) worker.counters.push_back(like(counter));
   }
-  peers_.connect();
+  peers_->connect();
   try {
-    peers_.for_all([this](size_t worker) { until_done(worker, {}); });
+    peers_->for_all([this](size_t worker) { until_done(worker, {}); });
     require_same_kernels();
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::InvalidArgument) refuse(error.what());
+    if (error.kind() == ErrorKind::InvalidArgument) tell("refuse", {{"why", error.what()}});
     throw;
   }
-}
-
-// Tells the workers that have begun the reason why the run does not start.
-void Master::refuse(const std::string& why) {
-  peers_.for_all([&](size_t worker) {
-    if (!workers_[worker].is_ready) return;
-    try {
-      peers_.call(worker, "refuse", {{{"why", why}}, {}}, peers_.patience("end of the job"));
-    } catch (const Error& error) {
-      context_.log().warning("{}", error.what());
-    }
-  });
 }
 
 void Master::begin_one(size_t worker) {
@@ -158,7 +170,7 @@ void Master::begin_one(size_t worker) {
     message.pieces.push_back({std::as_bytes(std::span(content)), model_.script});
   }
   const Json answer =
-      peers_.call(worker, "begin", message, peers_.patience("start of a passive worker")).head;
+      peers_->call(worker, "begin", message, peers_->patience("start of a passive worker")).head;
   Worker& begun = workers_[worker];
   const Agreement kernels = ps::agreement_in(answer, "kernels");
   if (begun.kernels)  // it was lost and has come back
@@ -187,10 +199,10 @@ void Master::until_done(size_t worker, const std::function<void()>& body) {
   for (;;) {
     try {
       if (!is_ready) {
-        peers_.connect(worker);
+        peers_->connect(worker);
         begin_one(worker);
         is_ready = true;
-        if (std::exchange(was_lost, false)) context_.log().info("{} is back", peers_.name(worker));
+        if (std::exchange(was_lost, false)) context_.log().info("{} is back", peers_->name(worker));
       }
       if (body) body();
       return;
@@ -211,7 +223,7 @@ void Master::gradients(int worker, std::vector<Batch> batches) {
     fail(ErrorKind::InvalidArgument,
          "call gradients() once per worker and step, with one batch for each of its {} lanes", lanes.size());
   workers_[at].is_asked = true;
-  workers_[at].under_way = peers_.run(at, [this, step = step(), batches = std::move(batches)](size_t peer) {
+  workers_[at].under_way = peers_->run(at, [this, step = step(), batches = std::move(batches)](size_t peer) {
     until_done(peer, [&] { compute(peer, step, batches); });
   });
 }
@@ -245,17 +257,17 @@ void Master::compute(size_t index, int64_t step, const std::vector<Batch>& batch
   rpc::Message answer{Json::object(), ps::pieces_of({worker.word})};
   ps::append_segments(answer, gradients);
   ps::append(answer, rest);
-  rpc::CallOptions options = peers_.patience("gradients", step);
+  rpc::CallOptions options = peers_->patience("gradients", step);
   const ps::Places places(into);
   options.into = places.spans();
-  const Json head = peers_.call(index, "step", request, options).head;
+  const Json head = peers_->call(index, "step", request, options).head;
   std::vector<std::optional<LossOutput>> outputs(batches.size());
   for (size_t lane = 0; lane < batches.size(); ++lane) {
     if (batches[lane].size() > 0)
       outputs[lane] = LossOutput(worker.losses[static_cast<int64_t>(lane)].to(torch::kFloat32));
   }
   if (head.at("predictions").get<bool>()) {
-    const rpc::Message message = peers_.call(index, "predictions", {}, peers_.patience("predictions"));
+    const rpc::Message message = peers_->call(index, "predictions", {}, peers_->patience("predictions"));
     ps::Reader reader(message);
     for (const Json& lane : message.head.at("lanes"))
       outputs.at(static_cast<size_t>(ps::number_in(lane, "lane") - block.begin)).value().prediction =
@@ -304,32 +316,26 @@ void Master::apply() {
 }
 
 void Master::finish(const Json& progress, int signal) {
-  peers_.for_all([&](size_t worker) {
+  peers_->for_all([&](size_t worker) {
     rpc::Message message{{{"progress", progress}, {"signal", signal}}, {}};
     append(message, everything(parameters()));
-    until_done(worker, [&] { peers_.call(worker, "finish", message, peers_.patience("end of the fit")); });
+    until_done(worker, [&] { peers_->call(worker, "finish", message, peers_->patience("end of the fit")); });
   });
 }
 
 void Master::note(const std::string& key, const Json& value) {
-  peers_.for_all([&](size_t worker) {
+  tell("note", {{"key", key}, {"value", value}});
+}
+
+// Sends a message to all workers that have begun. A lost worker is no error: it is not needed for this.
+void Master::tell(const char* method, const Json& head) {
+  peers_->for_all([&](size_t worker) {
+    if (!workers_[worker].is_ready) return;
     try {
-      peers_.call(worker, "note", {{{"key", key}, {"value", value}}, {}}, peers_.patience("a note"));
+      peers_->call(worker, method, {head, {}}, peers_->patience(method));
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::PeerLost) throw;
       context_.log().warning("{}; ignored, since the job no longer needs this worker", error.what());
-    }
-  });
-}
-
-// Tells all workers that are still there that no more requests will come.
-void Master::end() {
-  peers_.for_all([&](size_t worker) {
-    try {
-      peers_.call(worker, "end", {}, peers_.patience("end of the job"));
-    } catch (const Error& error) {
-      // The worker has ended by itself.
-      if (error.kind() != ErrorKind::PeerLost) throw;
     }
   });
 }

@@ -12,16 +12,17 @@
 
 #include "tutti/base/json.h"
 #include "tutti/cluster/context.h"
-#include "tutti/params/agreement.h"
 #include "tutti/params/lane_sum.h"
 #include "tutti/params/optimizer.h"
-#include "tutti/ps/peers.h"
-#include "tutti/ps/sync_step.h"
-#include "tutti/rpc/arena.h"
 #include "tutti/train/replica.h"
 #include "tutti/train/trainable.h"
 
 namespace tutti {
+
+namespace ps {
+class Peers;
+class SyncStep;
+}  // namespace ps
 
 namespace passive {
 // Returns the tasks of a cluster that compute for a master: all but the master, in rank order.
@@ -63,7 +64,7 @@ class Master {
   // master.
   ~Master();
 
-  int workers() const { return static_cast<int>(peers_.size()); }
+  int workers() const;
   Parameters& parameters() { return replica_.parameters(); }
   Optimizer& optimizer() { return replica_.optimizer(); }
   int64_t step() const { return run_.step; }
@@ -96,27 +97,12 @@ class Master {
   void note(const std::string& key, const Json& value);
 
  private:
-  // A passive worker, seen from here.
-  struct Worker {
-    torch::Tensor losses;  // the vectors that receive an answer: by lane of the worker
-    torch::Tensor word;
-    std::vector<std::vector<torch::Tensor>> sums;  // gradients and buffers
-    std::vector<torch::Tensor> counters;
-
-    rpc::Message answer;  // of the last request, in the form that ps::SyncStep takes
-    std::vector<std::optional<LossOutput>> outputs;  // by lane of the worker; empty for lanes without data
-    bool is_ready = false;             // it has been begun; used only by its thread, like the answer
-    std::optional<Agreement> kernels;  // with which it computes, once it has been begun
-    bool on_cpu = true;
-    bool is_asked = false;  // in this step
-    comm::Work under_way = {};
-  };
+  struct Worker;  // a passive worker, seen from here
 
   void begin(Run run);
   void begin_one(size_t worker);
   void require_same_kernels() const;
-  void refuse(const std::string& why);
-  void end();
+  void tell(const char* method, const Json& head);
   void until_done(size_t worker, const std::function<void()>& body);
   void compute(size_t worker, int64_t step, const std::vector<Batch>& batches);
   std::exception_ptr wait_for_all() noexcept;
@@ -129,9 +115,14 @@ class Master {
   Replica& replica_;
   Run run_;
   std::optional<LaneVectors> vectors_;  // set by begin()
-  std::optional<ps::SyncStep> sum_;     // too
+  std::unique_ptr<ps::SyncStep> sum_;   // too
   std::vector<Worker> workers_;
-  ps::Peers peers_;  // last member, so that its threads end first
+  std::unique_ptr<ps::Peers> peers_;  // last member, so that its threads end first
 };
+
+// Runs a passive worker for the master of this cluster until the master ends. With a model the worker
+// computes that model; without one it runs the programs that a master sends, which requires --allow-programs.
+// Throws Interrupted after SIGTERM, SIGINT or SIGHUP.
+void follow_master(const Context& context, const std::optional<Trainable>& model = std::nullopt);
 
 }  // namespace tutti

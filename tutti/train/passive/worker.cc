@@ -83,33 +83,34 @@ Batch take_batch(ps::Reader& reader, const Json& outline) {
   return Batch(std::move(tensors));
 }
 
-MasterConnection::MasterConnection(const Context& context, Stop stop)
+Worker::Part::Part(Replica& own, int rank, int workers, int64_t of)
+    : replica(own),
+      lanes(of),
+      range(lanes_of(rank, workers, of)),
+      vectors(own.parameters(), of),
+      sum(vectors, gradients_of(own.parameters()), range, of),
+      word(blocks_of(workers, of), of, kNumbers) {}
+
+Worker::Worker(const Context& context, Stop stop)
     : context_(context),
       stop_(stop),
       host_(host_options(context), mailbox_),
       announcement_(context, host_.port()) {}
 
 // Refuses the pending request, so that no caller is left waiting: the host ends when all are answered.
-MasterConnection::~MasterConnection() {
+Worker::~Worker() {
   if (!taken_) return;
   mailbox_.refuse(std::make_exception_ptr(
       Error(ErrorKind::PeerLost, fmt::format("{} has ended", context_.task().short_name()))));
 }
 
-std::optional<rpc::Mailbox::Request> MasterConnection::take(milliseconds patience) {
+std::optional<rpc::Mailbox::Request> Worker::take(milliseconds patience) {
   announcement_.check();
-  if (std::exchange(kept_, false)) return taken_;
-  TUTTI_CHECK(!taken_, "the last request has not been answered");
-  taken_ = mailbox_.next(patience);
+  if (!taken_) taken_ = mailbox_.next(patience);
   return taken_;
 }
 
-void MasterConnection::keep() {
-  TUTTI_CHECK(taken_, "there is no request to keep");
-  kept_ = true;
-}
-
-std::optional<MasterConnection::Request> MasterConnection::next(milliseconds patience) {
+std::optional<Worker::Request> Worker::next(milliseconds patience) {
   const auto deadline = deadline_after(patience);
   do {
     const bool connected = mailbox_.is_there(master_);
@@ -119,26 +120,18 @@ std::optional<MasterConnection::Request> MasterConnection::next(milliseconds pat
     const bool from_master = taken->caller->id == master_;
     if (from_master && *taken->method == kRefuse) {
       const std::string why = ps::text_in(taken->message->head, "why");
-      answer({});
+      answer();
       fail(ErrorKind::InvalidArgument, "{}", why);
     }
     if (from_master || is_stop(*taken)) return Request{*taken->method, taken->message};
-    if (*taken->method == kBegin && !mailbox_.is_there(master_)) {
-      keep();
+    if (*taken->method == kBegin && !mailbox_.is_there(master_))
       fail(ErrorKind::PeerLost, "{} has left, and is starting again", master_name_);
-    }
     refuse(*taken);
   } while (std::chrono::steady_clock::now() < deadline);
   return std::nullopt;
 }
 
-MasterConnection::Request MasterConnection::next() {
-  for (;;) {
-    if (auto request = next(milliseconds(60000))) return *request;
-  }
-}
-
-std::optional<MasterConnection::Request> MasterConnection::next_beginning(milliseconds patience) {
+std::optional<Worker::Request> Worker::next_beginning(milliseconds patience) {
   const auto deadline = deadline_after(patience);
   do {
     const auto taken = take(until(deadline));
@@ -153,7 +146,7 @@ std::optional<MasterConnection::Request> MasterConnection::next_beginning(millis
   return std::nullopt;
 }
 
-MasterConnection::Request MasterConnection::await_beginning() {
+Worker::Request Worker::await_beginning() {
   const RunConfig::Network& network = context_.config().network;
   Waiting waiting = master_name_.empty()
                         ? Waiting(context_.log(), milliseconds_of(network.start_timeout), "--start-timeout")
@@ -167,7 +160,7 @@ MasterConnection::Request MasterConnection::await_beginning() {
   }
 }
 
-std::string MasterConnection::missing_master() const {
+std::string Worker::missing_master() const {
   if (!master_name_.empty())
     return fmt::format(
         "the master, {}, whose connection has ended: it was killed, is stopped, or has failed. Look at its "
@@ -178,11 +171,11 @@ std::string MasterConnection::missing_master() const {
                      name_with_address(context_.cluster(), context_.task()));
 }
 
-bool MasterConnection::is_stop(const rpc::Mailbox::Request& taken) const {
+bool Worker::is_stop(const rpc::Mailbox::Request& taken) const {
   return stop_ == Stop::ByAnybody && *taken.method == kStop;
 }
 
-void MasterConnection::refuse(const rpc::Mailbox::Request& taken) {
+void Worker::refuse(const rpc::Mailbox::Request& taken) {
   const std::string why =
       *taken.method == kStop
           ? fmt::format("{} runs its own program and is not a bare server: end its process instead",
@@ -196,47 +189,40 @@ void MasterConnection::refuse(const rpc::Mailbox::Request& taken) {
   mailbox_.refuse(std::make_exception_ptr(Error(ErrorKind::InvalidArgument, why)));
 }
 
-void MasterConnection::answer(rpc::Message message) {
+void Worker::answer(const std::function<rpc::Message()>& body) {
   TUTTI_CHECK(taken_, "there is no request to answer");
-  taken_.reset();
-  mailbox_.answer(std::move(message));
-}
-
-void MasterConnection::answer_with(const std::function<rpc::Message()>& body) {
-  TUTTI_CHECK(taken_, "there is no request to answer");
+  std::optional<rpc::Message> message;
+  std::exception_ptr error;
   try {
-    answer(body());
+    message = body();
   } catch (...) {
-    taken_.reset();
-    mailbox_.refuse(std::current_exception());
-    throw;
+    error = std::current_exception();
   }
+  taken_.reset();
+  if (message) return mailbox_.answer(std::move(*message));
+  mailbox_.refuse(error);
+  std::rethrow_exception(error);
 }
 
-rpc::Message description(const Task& task, const Kernels& kernels) {
-  return {
-      {{"kernels", ps::to_json(Agreement{task.short_name(), kernels.lines()})}, {"on_cpu", kernels.on_cpu()}},
-      {}};
+rpc::Message Worker::begin(Replica& replica, const Kernels& kernels, const rpc::Message& beginning) {
+  const Json& head = beginning.head;
+  const auto rank = static_cast<int>(ps::number_within(head, "rank", 0, ps::kMostWorkers));
+  const auto workers = static_cast<int>(ps::number_within(head, "workers", rank + 1, ps::kMostWorkers));
+  part_.emplace(replica, rank, workers, ps::number_within(head, "lanes", 1, kMostLanes));
+  ps::Reader reader(beginning);
+  take_into(reader, frozen(replica.parameters()));
+  return {{{"kernels", ps::to_json(Agreement{context_.task().short_name(), kernels.lines()})},
+           {"on_cpu", kernels.on_cpu()}},
+          {}};
 }
 
-Assignment::Assignment(const Json& head)
-    : rank(static_cast<int>(ps::number_within(head, "rank", 0, ps::kMostWorkers))),
-      workers(static_cast<int>(ps::number_within(head, "workers", rank + 1, ps::kMostWorkers))),
-      lanes(ps::number_within(head, "lanes", 1, kMostLanes)) {}
-
-LaneServer::LaneServer(Replica& replica, const Assignment& assignment)
-    : replica_(replica),
-      vectors_(replica.parameters(), assignment.lanes),
-      lanes_(lanes_of(assignment.rank, assignment.workers, assignment.lanes)),
-      sum_(vectors_, gradients_of(replica.parameters()), lanes_, assignment.lanes),
-      word_(blocks_of(assignment.workers, assignment.lanes), assignment.lanes, kNumbers) {}
-
-rpc::Message LaneServer::serve(const std::string& method, const rpc::Message& request, const Wishes& wishes) {
-  if (method == "step") return step(request, wishes);
+rpc::Message Worker::serve(const Request& request, const Wishes& wishes) {
+  const std::string& method = request.method;
+  if (method == "step") return step(*request.message, wishes);
   if (method == "predictions") return predictions();
   if (method == "finish") {
-    ps::Reader reader(request);
-    take_into(reader, everything(replica_.parameters()));
+    ps::Reader reader(*request.message);
+    take_into(reader, everything(part_->replica.parameters()));
     reader.end();
     return {};
   }
@@ -245,32 +231,35 @@ rpc::Message LaneServer::serve(const std::string& method, const rpc::Message& re
   fail(ErrorKind::InvalidArgument, "'{}' is not supported during a step", method);
 }
 
-rpc::Message LaneServer::step(const rpc::Message& request, const Wishes& wishes) {
+rpc::Message Worker::step(const rpc::Message& request, const Wishes& wishes) {
+  Part& part = *part_;
   const int64_t step = ps::number_in(request.head, "step");
   const Json& lanes = request.head.at("lanes");
-  if (static_cast<int64_t>(lanes.size()) != lanes_.size())
+  if (static_cast<int64_t>(lanes.size()) != part.range.size())
     fail(ErrorKind::InvalidArgument, "the request is for {} lanes, but this worker has {}", lanes.size(),
-         lanes_.size());
+         part.range.size());
   ps::Reader reader(request);
-  take_into(reader, everything(replica_.parameters()));
+  take_into(reader, everything(part.replica.parameters()));
   const torch::Tensor losses =
-      torch::full({lanes_.size()}, std::numeric_limits<double>::quiet_NaN(), torch::kDouble);
-  predictions_.clear();
+      torch::full({part.range.size()}, std::numeric_limits<double>::quiet_NaN(), torch::kDouble);
+  part.predictions.clear();
   const auto observe = [&](int64_t lane, const Batch&, const LossOutput& output) {
-    losses[lane - lanes_.begin] = output.loss.to(torch::kDouble).cpu();
-    if (output.prediction.defined()) predictions_.emplace_back(lane, output.prediction);
+    losses[lane - part.range.begin] = output.loss.to(torch::kDouble).cpu();
+    if (output.prediction.defined()) part.predictions.emplace_back(lane, output.prediction);
   };
-  sum_.begin_step();
-  int64_t lane = lanes_.begin;
+  part.sum.begin_step();
+  int64_t lane = part.range.begin;
   for (const Json& outline : lanes)
-    replica_.run_lane(step, lane++, outline.is_null() ? Batch() : take_batch(reader, outline), sum_, observe);
+    part.replica.run_lane(step, lane++, outline.is_null() ? Batch() : take_batch(reader, outline), part.sum,
+                          observe);
   reader.end();
-  const std::vector<TreeSum::Subtree> subtrees = sum_.finish();
+  const std::vector<TreeSum::Subtree> subtrees = part.sum.finish();
   const torch::NoGradGuard no_grad;
-  const torch::Tensor word = torch::zeros({word_.size()}, torch::kDouble);
-  const Gradients gradients = replica_.options().nan_guard ? sum_.gradients_in(subtrees) : Gradients::Finite;
-  word_.write(word, step, wishes, kNoRate, subtrees, gradients);
-  rpc::Message answer{{{"predictions", !predictions_.empty()}}, {}};
+  const torch::Tensor word = torch::zeros({part.word.size()}, torch::kDouble);
+  const Gradients gradients =
+      part.replica.options().nan_guard ? part.sum.gradients_in(subtrees) : Gradients::Finite;
+  part.word.write(word, step, wishes, kNoRate, subtrees, gradients);
+  rpc::Message answer{{{"predictions", !part.predictions.empty()}}, {}};
   append(answer, {losses, word});
   bool any = false;
   for (const TreeSum::Subtree& subtree : subtrees) {
@@ -279,14 +268,14 @@ rpc::Message LaneServer::step(const rpc::Message& request, const Wishes& wishes)
     // The last vector holds the numbers, which are in the word.
     append(answer, {subtree.values->begin(), subtree.values->end() - 1});
   }
-  if (any) append(answer, vectors_.counters());
+  if (any) append(answer, part.vectors.counters());
   return answer;
 }
 
-rpc::Message LaneServer::predictions() {
+rpc::Message Worker::predictions() {
   rpc::Message answer;
   Json lanes = Json::array();
-  for (const auto& [lane, prediction] : predictions_)
+  for (const auto& [lane, prediction] : part_->predictions)
     lanes.push_back({{"lane", lane}, {"batch", append(answer, Batch({{"prediction", prediction}}))}});
   answer.head["lanes"] = std::move(lanes);
   return answer;
@@ -297,8 +286,7 @@ rpc::Message LaneServer::predictions() {
 namespace tutti {
 namespace {
 
-using passive::LaneServer;
-using passive::MasterConnection;
+using passive::Worker;
 
 constexpr std::chrono::milliseconds kBetweenLooks{100};
 
@@ -310,13 +298,6 @@ Trainable frozen_as_in(const Json& head, const Trainable& model) {
   }
   return model;
 }
-
-// The state of this worker for one master.
-struct Run {
-  std::unique_ptr<Replica> replica;
-  std::unique_ptr<LaneServer> server;
-  Kernels kernels;
-};
 
 // Returns the model in the message. The script is the last of the pieces.
 Trainable model_of(const Context& context, const rpc::Message& message) {
@@ -351,21 +332,23 @@ std::unique_ptr<Replica> replica_of(const Context& context, const Trainable& mod
   return std::make_unique<Replica>(model, torch::optim::SGDOptions(1), options);
 }
 
-Run begin(const Context& context, const std::optional<Trainable>& model, const rpc::Message& message) {
-  const Json& head = message.head;
-  // With another number of threads, kernels may add in another order.
-  const auto threads = static_cast<int>(std::clamp<int64_t>(ps::number_in(head, "threads"), 1, 4096));
-  set_threads(threads);
-  Run run;
-  run.kernels = find_kernels(context.device(), threads, ps::text_in(head, "precision"));
-  run.replica = replica_of(context, frozen_as_in(head, model ? *model : model_of(context, message)), head);
-  if (model)
-    require_same({"the master", ps::lines_in(head, "plan")},
-                 {context.task().short_name(), run.replica->parameters().plan()});
-  ps::Reader reader(message);
-  passive::take_into(reader, passive::frozen(run.replica->parameters()));
-  run.server = std::make_unique<LaneServer>(*run.replica, passive::Assignment(head));
-  return run;
+// Begins with a master. Returns the replica with which the worker computes.
+std::unique_ptr<Replica> begin(const Context& context, const std::optional<Trainable>& model, Worker& worker,
+                               const rpc::Message& message) {
+  std::unique_ptr<Replica> replica;
+  worker.answer([&] {
+    const Json& head = message.head;
+    // With another number of threads, kernels may add in another order.
+    const auto threads = static_cast<int>(std::clamp<int64_t>(ps::number_in(head, "threads"), 1, 4096));
+    set_threads(threads);
+    const Kernels kernels = find_kernels(context.device(), threads, ps::text_in(head, "precision"));
+    replica = replica_of(context, frozen_as_in(head, model ? *model : model_of(context, message)), head);
+    if (model)
+      require_same({"the master", ps::lines_in(head, "plan")},
+                   {context.task().short_name(), replica->parameters().plan()});
+    return worker.begin(*replica, kernels, message);
+  });
+  return replica;
 }
 
 // The first task of a cluster is the program that trains, and is called by nobody.
@@ -383,22 +366,18 @@ void require_no_master(const Context& context) {
 }
 
 // Serves one master until it ends or a signal arrives. Returns true if the job is done.
-bool follow(const Context& context, const std::optional<Trainable>& model, MasterConnection& connection,
-            const StopSignals& signals, const MasterConnection::Request& beginning) {
-  Run run;
-  connection.answer_with([&]() -> rpc::Message {
-    run = begin(context, model, *beginning.message);
-    return passive::description(context.task(), run.kernels);
-  });
-  context.log().info("driven by {}", connection.master());
+bool follow(const Context& context, const std::optional<Trainable>& model, Worker& worker,
+            const StopSignals& signals, const rpc::Message& beginning) {
+  const std::unique_ptr<Replica> replica = begin(context, model, worker, beginning);
+  context.log().info("driven by {}", worker.master());
   while (!signals.received()) {
-    const auto request = connection.next(kBetweenLooks);
+    const auto request = worker.next(kBetweenLooks);
     if (!request) continue;
     if (request->method == "end" || request->method == "stop") {
-      connection.answer({});
+      worker.answer();
       return true;
     }
-    connection.answer_with([&] { return run.server->serve(request->method, *request->message, {}); });
+    worker.answer([&] { return worker.serve(*request, {}); });
   }
   return false;
 }
@@ -408,22 +387,22 @@ bool follow(const Context& context, const std::optional<Trainable>& model, Maste
 void follow_master(const Context& context, const std::optional<Trainable>& model) {
   require_no_master(context);
   const StopSignals signals(context.config());
-  MasterConnection connection(context, MasterConnection::Stop::ByAnybody);
+  Worker worker(context, Worker::Stop::ByAnybody);
   context.log().info("serving at {}", context.cluster().address(context.task().job, context.task().index));
   Reminder reminder(context.log(), milliseconds_of(context.config().network.start_timeout));
   while (!signals.received()) {
-    const auto request = connection.next_beginning(kBetweenLooks);
+    const auto request = worker.next_beginning(kBetweenLooks);
     if (!request) {
-      reminder.still_missing({connection.missing_master()});
+      reminder.still_missing({worker.missing_master()});
       continue;
     }
     static_cast<void>(reminder.nobody_is_missing());
     if (request->method == "stop") {
-      connection.answer({});
+      worker.answer();
       return;
     }
     try {
-      if (follow(context, model, connection, signals, *request)) {
+      if (follow(context, model, worker, signals, *request->message)) {
         context.log().info("the job is done");
         return;
       }

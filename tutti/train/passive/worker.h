@@ -10,6 +10,7 @@
 
 #include <torch/types.h>
 
+#include "tutti/base/deadline.h"
 #include "tutti/base/json.h"
 #include "tutti/cluster/context.h"
 #include "tutti/data/batch.h"
@@ -41,42 +42,48 @@ void take_into(ps::Reader& reader, const std::vector<torch::Tensor>& tensors);
 Json append(rpc::Message& message, const Batch& batch);
 Batch take_batch(ps::Reader& reader, const Json& outline);
 
-// A passive worker's connection to its master. Listens at the task's own address in the cluster. There is one
-// master at a time: the one that sent the last "begin", for as long as it is connected. Not thread-safe.
-class MasterConnection {
+// A passive worker: computes lanes with the parameters and batches that its master sends, and keeps no state
+// between steps. Listens at the task's own address in the cluster. There is one master at a time: the one
+// that sent the last "begin", for as long as it is connected. Not thread-safe.
+class Worker {
  public:
   // Says whether any caller may stop the worker, as `tutti stop` does, or only its master.
   enum class Stop { ByAnybody, ByNobody };
   // The context must outlive this.
-  MasterConnection(const Context& context, Stop stop);
-  ~MasterConnection();
-  MasterConnection(const MasterConnection&) = delete;
-  MasterConnection& operator=(const MasterConnection&) = delete;
+  Worker(const Context& context, Stop stop);
+  ~Worker();
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
 
   struct Request {
     std::string method;
     const rpc::Message* message;
   };
 
-  // Returns the master's next request, which has to be answered before the next call; nullopt if none arrived
-  // before the timeout. Throws PeerLost if the master has left or begins again, and InvalidArgument, with the
-  // master's reason, if it has refused the workers because one of them was started in another way.
-  std::optional<Request> next(std::chrono::milliseconds patience);
-  // Waits without a timeout.
-  Request next();
   // Returns the "begin" of a new master, or a "stop"; nullopt if none arrived before the timeout.
   std::optional<Request> next_beginning(std::chrono::milliseconds patience);
   // Like next_beginning(), but waits for --start-timeout or, for a master that was lost, for --timeout
   // (Waiting).
   Request await_beginning();
+  // Returns the master's next request; nullopt if none arrived before the timeout. Throws PeerLost if the
+  // master has left or begins again, and InvalidArgument, with the master's reason, if it has refused the
+  // workers because one of them was started in another way.
+  std::optional<Request> next(std::chrono::milliseconds patience = kLongestWait);
+  // Answers the current request, which next() and next_beginning() return until then, with the result of the
+  // body. An exception goes to the master, and is rethrown to the caller.
+  void answer(const std::function<rpc::Message()>& body = [] { return rpc::Message(); });
 
-  void answer(rpc::Message message);
-  // Runs the body for the current request, and answers with its result. An exception goes to the master, and
-  // is rethrown to the caller.
-  void answer_with(const std::function<rpc::Message()>& body);
-
-  // Makes the next call return the same request again.
-  void keep();
+  // Takes the lanes and the frozen tensors of a "begin". Returns the answer, from which the master knows with
+  // what this worker computes. The replica must outlive the steps.
+  rpc::Message begin(Replica& replica, const Kernels& kernels, const rpc::Message& beginning);
+  // Of the whole job, as the master has said.
+  int64_t lanes() const { return part_->lanes; }
+  // Returns the answer to one of the requests
+  //   step         returns the losses of the request's lanes, and the pieces that ps::SyncStep takes
+  //   predictions  returns the predictions that came with the losses of the last step
+  //   finish       takes over the final parameters and buffers
+  // and ignores "note". Throws InvalidArgument for any other request.
+  rpc::Message serve(const Request& request, const Wishes& wishes);
 
   // The name of the master, such as "master/0 (host a, pid 4711)"; "" before there is one.
   const std::string& master() const { return master_name_; }
@@ -84,9 +91,24 @@ class MasterConnection {
   std::string missing_master() const;
 
  private:
+  // The part of the lanes that a master has assigned.
+  struct Part {
+    Part(Replica& replica, int rank, int workers, int64_t lanes);
+
+    Replica& replica;
+    const int64_t lanes;    // of all workers
+    const LaneRange range;  // those of this one
+    LaneVectors vectors;
+    LocalSum sum;
+    const ControlWord word;
+    std::vector<std::pair<int64_t, torch::Tensor>> predictions = {};  // by lane
+  };
+
   std::optional<rpc::Mailbox::Request> take(std::chrono::milliseconds patience);
   bool is_stop(const rpc::Mailbox::Request& taken) const;
   void refuse(const rpc::Mailbox::Request& taken);
+  rpc::Message step(const rpc::Message& request, const Wishes& wishes);
+  rpc::Message predictions();
 
   const Context& context_;
   const Stop stop_;
@@ -94,56 +116,9 @@ class MasterConnection {
   rpc::Host host_;
   ps::Announcement announcement_;
   std::optional<rpc::Mailbox::Request> taken_;  // not answered yet
-  bool kept_ = false;
-  uint64_t master_ = 0;  // the caller id; 0: none
+  uint64_t master_ = 0;                         // the caller id; 0: none
   std::string master_name_;
-};
-
-// Returns the answer of a worker that has begun, from which the master knows with what it computes.
-rpc::Message description(const Task& task, const Kernels& kernels);
-
-// The rank that a master has assigned to a passive worker, with the numbers of workers and lanes.
-struct Assignment {
-  int rank = 0;
-  int workers = 1;
-  int64_t lanes = 1;
-
-  explicit Assignment(const Json& head);
-};
-
-// A passive worker's part in the steps: computes with the parameters and batches that its master sends, and
-// keeps no state between steps. Not thread-safe.
-class LaneServer {
- public:
-  // The replica must outlive this.
-  LaneServer(Replica& replica, const Assignment& assignment);
-
-  // Handles the requests
-  //   step         returns the losses of the request's lanes, and the pieces that ps::SyncStep takes
-  //   predictions  returns the predictions that came with the losses of the last step
-  //   finish       takes over the final parameters and buffers
-  // and ignores "note". Throws InvalidArgument for any other request.
-  rpc::Message serve(const std::string& method, const rpc::Message& request, const Wishes& wishes);
-
- private:
-  rpc::Message step(const rpc::Message& request, const Wishes& wishes);
-  rpc::Message predictions();
-
-  Replica& replica_;
-  LaneVectors vectors_;
-  const LaneRange lanes_;
-  LocalSum sum_;
-  const ControlWord word_;
-  std::vector<std::pair<int64_t, torch::Tensor>> predictions_;  // by lane
+  std::optional<Part> part_;  // once begun
 };
 
 }  // namespace tutti::passive
-
-namespace tutti {
-
-// Runs a passive worker for the master of this cluster (passive/master.h) until the master ends. With a model
-// the worker computes that model; without one it runs the programs that a master sends, which requires
-// --allow-programs. Throws Interrupted after SIGTERM, SIGINT or SIGHUP.
-void follow_master(const Context& context, const std::optional<Trainable>& model = std::nullopt);
-
-}  // namespace tutti

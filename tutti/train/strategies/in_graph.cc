@@ -12,6 +12,7 @@
 #include "tutti/params/buckets.h"
 #include "tutti/params/device_scope.h"
 #include "tutti/ps/wire.h"
+#include "tutti/rpc/arena.h"
 
 namespace tutti {
 namespace {
@@ -30,27 +31,37 @@ Group computing_group(const Context& context) {
   return group;
 }
 
-// The master has the values of everything, so it would have to own all rows.
-void require_no_tables(const Replica& replica) {
-  require_no_sharded_tables(replica.parameters(), "with --strategy in-graph");
-}
-
 }  // namespace
 
-InGraphMaster::InGraphMaster(const Context& context, const Trainable& model,
-                             const OptimizerOptions& optimizer, const ReplicaOptions& replica,
-                             double clip_norm)
+InGraph::InGraph(const Context& context, const Trainable& model, const OptimizerOptions& optimizer,
+                 const ReplicaOptions& replica, double clip_norm)
     : context_(context),
       model_(model),
       clip_norm_(clip_norm),
       group_(computing_group(context)),
       arena_(std::make_shared<rpc::Arena>()),
-      replica_(model, optimizer, options_of_master(replica, arena_)),
+      replica_(model, optimizer, context.is_chief() ? options_of_master(replica, arena_) : replica),
       timeline_file_(context) {
-  require_no_tables(replica_);
+  // The master has the values of everything, so it would have to own all rows.
+  require_no_sharded_tables(replica_.parameters(), "with --strategy in-graph");
+  if (!context.is_chief()) worker_.emplace(context, passive::Worker::Stop::ByNobody);
 }
 
-Strategy::Start InGraphMaster::start(Session& session, const std::vector<std::string>& plan) {
+InGraph::~InGraph() {
+  if (!finished_ || std::uncaught_exceptions() > exceptions_) return;
+  try {
+    for (bool ended = false; !ended;) {
+      ended = worker_->next().value().method == "end";
+      // Values that the master shares are not needed here.
+      worker_->answer();
+    }
+  } catch (const std::exception& error) {
+    context_.log().warning("{}", error.what());
+  }
+}
+
+Strategy::Start InGraph::start(Session& session, const std::vector<std::string>& plan) {
+  if (worker_) return follow(session, plan);
   Session::Start found = session.start();
   replica_.optimizer().restore(found.optimizers.front());
   master_.emplace(context_, model_, replica_, arena_,
@@ -64,11 +75,49 @@ Strategy::Start InGraphMaster::start(Session& session, const std::vector<std::st
   return {found.progress, 0, std::move(found.more)};
 }
 
-// The progress is for a worker that comes back.
-void InGraphMaster::set_progress(const Progress& progress) { master_->set_progress(to_json(progress)); }
+// A worker's start.
+Strategy::Start InGraph::follow(Session& session, const std::vector<std::string>& plan) {
+  const passive::Worker::Request request = worker_->await_beginning();
+  Progress progress;
+  worker_->answer([&] {
+    const Json& head = request.message->head;
+    require_same({"the master", ps::lines_in(head, "plan")}, {context_.task().short_name(), plan});
+    rpc::Message answer = worker_->begin(replica_, context_.kernels(), *request.message);
+    progress = progress_of(head.at("progress"));
+    session.follow(worker_->lanes());
+    return answer;
+  });
+  facts_ = {.name = kName, .restarts = true, .evaluation_part = -1, .chief_reads_all = true};
+  return {progress, 0};
+}
 
-StepResult InGraphMaster::step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
-                               const LaneObserver& observe) {
+void InGraph::set_progress(const Progress& progress) {
+  if (master_) master_->set_progress(to_json(progress));
+}
+
+// Answers the master's next request. Returns the step that the master makes with the answer, if it is one.
+std::optional<int64_t> InGraph::serve(const Wishes& wishes) {
+  const passive::Worker::Request request = worker_->next().value();
+  const Json& head = request.message->head;
+  std::optional<int64_t> step;
+  worker_->answer([&] {
+    if (request.method == "step") step = ps::number_in(head, "step");
+    if (request.method == "finish") {
+      wishes_ = {.stop = true, .signal = static_cast<int>(ps::number_within(head, "signal", 0, SIGRTMAX))};
+      end_ = progress_of(head.at("progress"));
+    }
+    // Only the master decides when to save; this worker does not learn about it.
+    return worker_->serve(request, {.stop = wishes.stop, .signal = wishes.signal});
+  });
+  return step;
+}
+
+StepResult InGraph::step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
+                         const LaneObserver& observe) {
+  while (worker_) {
+    if (const auto made = serve(wishes)) return {.step = *made + 1, .made = false, .wishes = {}};
+    if (end_) return {.step = step, .made = false, .wishes = wishes_};
+  }
   std::vector<Batch> all;
   for (int worker = 0; worker < master_->workers(); ++worker) {
     const LaneRange lanes = master_->lanes_of(worker);
@@ -94,99 +143,27 @@ StepResult InGraphMaster::step(int64_t step, const Wishes& wishes, data::BatchQu
   return {step + 1, true, mean.examples, mean.loss_sum, wishes_};
 }
 
-void InGraphMaster::save(Session& session, const Progress& progress, const Snapshots& more) {
-  session.save(progress, {replica_.optimizer().state()}, more);
+void InGraph::save(Session& session, const Progress& progress, const Snapshots& more) {
+  if (master_) session.save(progress, {replica_.optimizer().state()}, more);
 }
 
-void InGraphMaster::finish(Progress& progress) { master_->finish(to_json(progress), wishes_.signal); }
-
-Json InGraphMaster::share(const std::string& what, const MakeValue& make) {
-  const Json outcome = outcome_of(make);
-  master_->note(what, outcome);
-  return result_of(outcome);
+void InGraph::finish(Progress& progress) {
+  if (master_) return master_->finish(to_json(progress), wishes_.signal);
+  while (!end_) serve({});
+  progress = *std::exchange(end_, {});
+  finished_ = true;
 }
 
-void InGraphMaster::fill(store::Report& report) const {
-  report.strategy = kName;
-  report.world = group_.world;
-}
-
-InGraphWorker::InGraphWorker(const Context& context, const Trainable& model,
-                             const OptimizerOptions& optimizer, const ReplicaOptions& replica)
-    : context_(context),
-      group_(computing_group(context)),
-      replica_(model, optimizer, replica),
-      connection_(context, passive::MasterConnection::Stop::ByNobody),
-      timeline_file_(context) {
-  require_no_tables(replica_);
-}
-
-InGraphWorker::~InGraphWorker() {
-  if (!finished_ || std::uncaught_exceptions() > exceptions_) return;
-  try {
-    for (bool ended = false; !ended;) {
-      const passive::MasterConnection::Request request = connection_.next();
-      ended = request.method == "end";
-      // Metrics that the master sends are not needed here.
-      connection_.answer({});
-    }
-  } catch (const std::exception& error) {
-    context_.log().warning("{}", error.what());
+// A worker waits for the value that the master sends under this name.
+Json InGraph::share(const std::string& what, const MakeValue& make) {
+  if (master_) {
+    const Json outcome = outcome_of(make);
+    master_->note(what, outcome);
+    return result_of(outcome);
   }
-}
-
-Strategy::Start InGraphWorker::start(Session& session, const std::vector<std::string>& plan) {
-  const passive::MasterConnection::Request request = connection_.await_beginning();
-  Progress progress;
-  connection_.answer_with([&]() -> rpc::Message {
-    const Json& head = request.message->head;
-    require_same({"the master", ps::lines_in(head, "plan")}, {context_.task().short_name(), plan});
-    const passive::Assignment assignment(head);
-    server_.emplace(replica_, assignment);
-    ps::Reader reader(*request.message);
-    passive::take_into(reader, passive::frozen(replica_.parameters()));
-    progress = progress_of(head.at("progress"));
-    session.follow(assignment.lanes);
-    return passive::description(context_.task(), context_.kernels());
-  });
-  facts_ = {.name = kName, .restarts = true, .evaluation_part = -1, .chief_reads_all = true};
-  return {progress, 0};
-}
-
-StepResult InGraphWorker::step(int64_t step, const Wishes& wishes, data::BatchQueue& /*queue*/,
-                               const LaneObserver& /*observe*/) {
-  for (;;) {
-    const passive::MasterConnection::Request request = connection_.next();
-    if (request.method == "finish") {
-      connection_.keep();
-      const auto signal = static_cast<int>(ps::number_within(request.message->head, "signal", 0, SIGRTMAX));
-      return {.step = step, .made = false, .wishes = {.stop = true, .signal = signal}};
-    }
-    const int64_t made = request.method == "step" ? ps::number_in(request.message->head, "step") : step;
-    // Only the master decides when to save; this worker does not learn about it.
-    connection_.answer_with([&] {
-      return server_->serve(request.method, *request.message, {.stop = wishes.stop, .signal = wishes.signal});
-    });
-    if (request.method == "step") return {.step = made + 1, .made = false, .wishes = {}};
-  }
-}
-
-void InGraphWorker::finish(Progress& progress) {
-  for (;;) {
-    const passive::MasterConnection::Request request = connection_.next();
-    if (request.method == "finish") progress = progress_of(request.message->head.at("progress"));
-    connection_.answer_with([&] { return server_->serve(request.method, *request.message, {}); });
-    if (request.method != "finish") continue;
-    finished_ = true;
-    return;
-  }
-}
-
-// Waits for the value that the master sends under this name.
-Json InGraphWorker::share(const std::string& what, const MakeValue& /*make*/) {
-  const passive::MasterConnection::Request request = connection_.next();
+  const passive::Worker::Request request = worker_->next().value();
   Json value;
-  connection_.answer_with([&]() -> rpc::Message {
+  worker_->answer([&]() -> rpc::Message {
     if (request.method != "note" || ps::text_in(request.message->head, "key") != what) {
       fail(ErrorKind::InvalidArgument,
            "{} expects '{}' from the master, but it sent '{}': all tasks have to run the same program",
@@ -198,7 +175,7 @@ Json InGraphWorker::share(const std::string& what, const MakeValue& /*make*/) {
   return result_of(value);
 }
 
-void InGraphWorker::fill(store::Report& report) const {
+void InGraph::fill(store::Report& report) const {
   report.strategy = kName;
   report.world = group_.world;
 }

@@ -2,7 +2,7 @@
 #include <torch/torch.h>
 
 #include "tutti/base/test_errors.h"
-#include "tutti/ps/module_server.h"
+#include "tutti/remote/module_service.h"
 
 namespace tutti::ps {
 namespace {

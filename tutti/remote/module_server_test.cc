@@ -1,6 +1,4 @@
 // Tests the module service without a network, with valid and invalid messages.
-#include "tutti/ps/module_server.h"
-
 #include <thread>
 
 #include <gmock/gmock.h>
@@ -10,6 +8,7 @@
 #include "tutti/params/random_scope.h"
 #include "tutti/ps/test_messages.h"
 #include "tutti/ps/wire.h"
+#include "tutti/remote/module_service.h"
 
 namespace tutti::ps {
 namespace {

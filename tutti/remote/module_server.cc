@@ -1,5 +1,3 @@
-#include "tutti/ps/module_server.h"
-
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -20,6 +18,7 @@
 #include "tutti/params/random_scope.h"
 #include "tutti/ps/peers.h"
 #include "tutti/ps/wire.h"
+#include "tutti/remote/module_service.h"
 
 namespace tutti::ps {
 namespace {
@@ -430,13 +429,21 @@ namespace tutti {
 ModuleServer::ModuleServer(const Context& context, const ps::GraphLimits& limits)
     : context_(context),
       address_(ps::fixed_address_of(context, context.task())),
-      service_({context.task().short_name(), context.kernels().lines()}, limits),
-      host_(ps::host_at_own_address(context), service_) {}
+      service_(std::make_unique<ps::ModuleService>(
+          Agreement{context.task().short_name(), context.kernels().lines()}, limits)),
+      host_(std::make_unique<rpc::Host>(ps::host_at_own_address(context), *service_)) {}
+
+ModuleServer::~ModuleServer() = default;
+
+void ModuleServer::add(const std::string& name, const ServedModule& module,
+                       const OptimizerOptions& optimizer) {
+  service_->add(name, module, optimizer);
+}
 
 void ModuleServer::join() {
   context_.log().info("serving modules at {}", address_);
-  service_.open();
-  service_.await_end(milliseconds_of(context_.config().network.start_timeout), context_.log());
+  service_->open();
+  service_->await_end(milliseconds_of(context_.config().network.start_timeout), context_.log());
 }
 
 }  // namespace tutti

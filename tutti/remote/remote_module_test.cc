@@ -1,5 +1,5 @@
 // Tests both ends in one process, over a real connection. Two processes: tests/remote_test.cc.
-#include "tutti/ps/remote_module.h"
+#include "tutti/remote/remote_module.h"
 
 #include <thread>
 
@@ -11,7 +11,7 @@
 #include "tutti/base/test_folder.h"
 #include "tutti/base/torch_compat.h"
 #include "tutti/cluster/roles.h"
-#include "tutti/ps/module_server.h"
+#include "tutti/remote/module_server.h"
 #include "tutti/rpc/host.h"
 #include "tutti/store/safetensors.h"
 

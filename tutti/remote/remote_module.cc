@@ -1,4 +1,4 @@
-#include "tutti/ps/remote_module.h"
+#include "tutti/remote/remote_module.h"
 
 #include <algorithm>
 #include <atomic>

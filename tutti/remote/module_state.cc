@@ -6,7 +6,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/params/optimizer_state.h"
-#include "tutti/ps/module_server.h"
+#include "tutti/remote/module_service.h"
 
 namespace tutti::ps {
 namespace {
