@@ -90,7 +90,8 @@ Guardian::Guardian(const GuardedJob& job, int keep, std::vector<std::string> pro
     : command_(std::move(program)), keep_(keep) {
   // `tutti bench` starts jobs as well, from another program in the same folder.
   if (command_.empty())
-    command_ = {std::filesystem::read_symlink("/proc/self/exe").replace_filename("tutti").string(), kGuardian};
+    command_ = {std::filesystem::read_symlink("/proc/self/exe").replace_filename("tutti").string(),
+                kGuardian};
   command_.insert(command_.end(), {job.mark, job.group});
   start();
 }

@@ -50,8 +50,8 @@ struct Master::Worker {
 
   rpc::Message answer;                             // of the last request, in the form that ps::SyncStep takes
   std::vector<std::optional<LossOutput>> outputs;  // by lane of the worker; empty for lanes without data
-  bool is_ready = false;               // it has been begun; used only by its thread, like the answer
-  std::optional<Agreement> kernels;   // with which it computes, once it has been begun
+  bool is_ready = false;             // it has been begun; used only by its thread, like the answer
+  std::optional<Agreement> kernels;  // with which it computes, once it has been begun
   bool on_cpu = true;
   bool is_asked = false;  // in this step
   comm::Work under_way = {};
