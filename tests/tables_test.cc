@@ -181,7 +181,9 @@ TEST(Tables, of_a_killed_server_or_worker_are_trained_to_the_end) {
       run.kill(lost, 1);
       EXPECT_EQ(run.run().wait(), 0) << run.run().err();
       EXPECT_EQ(json_of(report).at("weights_sha256"), straight.hash) << lost;
-      if (kind.empty()) EXPECT_EQ(json_of(report).at("metrics"), straight.metrics) << lost;
+      if (kind.empty()) {  // the program measures once more after the fit of a Trainer
+        EXPECT_EQ(json_of(report).at("metrics"), straight.metrics) << lost;
+      }
     }
   }
 }

@@ -1,5 +1,6 @@
 // The communicator without a model: every rank throws darts at a square, and together they estimate pi. Then
 // each rank sends a message to the next one, and each half of the ranks finds its largest number of hits.
+#include <tutti/comm/timeline_file.h>
 #include <tutti/tutti.h>
 #include <vector>
 
@@ -14,7 +15,7 @@ int main(int argc, char** argv) {
   return tutti::run(argc, argv, program, [](tutti::Context& ctx) {
     const tutti::Group group = tutti::connect(ctx);
     tutti::comm::Communicator& comm = *group.connected();
-    const tutti::comm::TimelineFile timeline(ctx, comm);  // writes the file of --timeline, if that is given
+    const tutti::comm::TimelineFile timeline(ctx, &comm);  // writes the file of --timeline, if that is given
 
     torch::manual_seed(comm.rank());
     constexpr int64_t kDarts = 1000000;

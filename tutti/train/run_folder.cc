@@ -317,10 +317,4 @@ void RunFolder::save(store::Checkpoint checkpoint, int64_t lanes, const RunFacts
   context_.log().debug("saved {}", path_of(checkpoint.step));
 }
 
-void record_flags(const Context& context, store::Checkpoint& checkpoint) {
-  for (const FlagValue& flag : context.flag_values()) {
-    if (flag.scope != FlagScope::Local) checkpoint.state["flags"][flag.name] = flag.text;
-  }
-}
-
 }  // namespace tutti

@@ -81,7 +81,7 @@ Strategy::Start InGraph::follow(Session& session, const std::vector<std::string>
   Progress progress;
   worker_->answer([&] {
     const Json& head = request.message->head;
-    require_same({"the master", ps::lines_in(head, "plan")}, {context_.task().short_name(), plan});
+    tutti::require_same({"the master", ps::lines_in(head, "plan")}, {context_.task().short_name(), plan});
     rpc::Message answer = worker_->begin(replica_, context_.kernels(), *request.message);
     progress = progress_of(head.at("progress"));
     session.follow(worker_->lanes());
