@@ -64,7 +64,7 @@ TEST_F(ServersBench, splits_every_size_among_the_servers) {
   const auto result = run_program(Words{program_path("tutti"), "run", "--ps", "3", "-n", "1", "--"} +
                                   command({"--sizes", "4,1002", "--over", "network", "--json", json_}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.out, HasSubstr("3 servers, 1 workers"));
+  EXPECT_THAT(result.out, HasSubstr("servers: 3, workers: 1"));
   std::vector<int64_t> sizes;
   const nlohmann::json figures = written();
   for (const auto& row : figures.at("rows")) sizes.push_back(row.at("bytes"));

@@ -28,6 +28,7 @@ struct Options {
   bool two_groups = false;
   bool own_loop = false;
   std::string export_to;  // a folder
+  std::string checker;    // of exports: this program may run in a fork of the tests
 };
 
 constexpr int64_t kExamples = 3000;
@@ -183,6 +184,7 @@ int main(int argc, char** argv) {
     flags.add("--keep-best", options.keep_best, "save the weights with the best AUC");
     flags.add("--own-loop", options.own_loop, "train in a loop of its own");
     flags.add("--export-to", options.export_to, "where the loop of its own exports the model");
+    flags.add("--export-checker", options.checker, "the program that checks the exported model");
     flags.add("--bare", options.bare, "the tables are all that the model learns");
     flags.add(
         "--two-groups", options.two_groups,
@@ -192,8 +194,9 @@ int main(int argc, char** argv) {
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
     const auto net = std::make_shared<Net>(options);
     if (!options.weights.empty()) tutti::load_weights(*net, options.weights);
-    if (options.own_loop) return train_in_own_loop(ctx, options, net);
     tutti::RunConfig config = ctx.config();
+    if (!options.checker.empty()) config.exports.checker = options.checker;
+    if (options.own_loop) return train_in_own_loop(ctx.with(config), options, net);
     tutti::TrainerOptions how{.clip_norm = options.clip_norm, .average = options.average};
     if (options.two_groups) {
       how.group = tutti::all_workers(ctx).split([](int rank) { return rank % 2; });

@@ -258,7 +258,9 @@ TEST(Tables, are_trained_in_a_loop_of_the_program_as_by_a_trainer) {
 }
 
 TEST(Tables, are_exported_from_a_loop_of_the_program_with_their_average) {
-  const Flags flags = {"--own-loop", "--average", "0.8", "--steps", "8", "--export-to"};
+  const Flags flags = {
+      "--own-loop", "--export-checker", program_path("tutti-torch"), "--average", "0.8", "--steps",
+      "8",          "--export-to"};
   const auto exported = [&](const Job& job) {
     const TestFolder folder;
     Job exporting = job;

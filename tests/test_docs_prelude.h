@@ -37,6 +37,7 @@ extern tutti::Batch (*const batch_of)(int64_t index, int64_t lane);
 extern tutti::Parameters params, params_g, params_d;
 extern torch::optim::AdamOptions adam;
 extern tutti::DistributedOptimizer opt, opt_g, opt_d;
+extern tutti::Loop loop;
 extern const std::shared_ptr<Net> generator;
 extern double (*const distance_error)(const std::shared_ptr<Net>& net);
 extern const std::shared_ptr<Net> tail, front;

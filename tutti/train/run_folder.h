@@ -112,8 +112,4 @@ class RunFolder {
   std::vector<std::string> differences_;
 };
 
-// Puts the flags of the program, but for those of a single process, into a checkpoint, so that a later
-// process can make the same model (tutti export).
-void record_flags(const Context& context, store::Checkpoint& checkpoint);
-
 }  // namespace tutti
