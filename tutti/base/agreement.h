@@ -5,8 +5,8 @@
 
 namespace tutti {
 
-// What one task says of facts that all tasks of a job must have the same, such as flags, parameters or
-// kernels: a line for each, with its name and its value ("--batch 32"), in the same order on all tasks.
+// The facts of one task that must be the same on all tasks of a job, such as flags, parameters or kernels.
+// Each is a line with its name and its value ("--batch 32"), in the same order on all tasks.
 struct Agreement {
   std::string who = {};  // "worker/2", for messages
   std::vector<std::string> lines = {};

@@ -249,7 +249,7 @@ std::string Stream::address() const {
 
 Socket Stream::release() {
   if (has_unread()) throw StreamEnd(ErrorKind::DataLoss, "received bytes that belong to no message");
-  // What is sent has to arrive even if this end closes the connection soon (open_stream).
+  // Bytes that were sent have to arrive even if this end closes the connection soon (open_stream).
   const linger usual{0, 0};
   setsockopt(socket_.descriptor(), SOL_SOCKET, SO_LINGER, &usual, sizeof usual);
   return std::move(socket_);

@@ -121,7 +121,7 @@ class Stream {
   bool beat_pending_ = false;  // guarded by mutex_: TLS has not sent all of a beat
 };
 
-// The name that a certificate has to be for: that of the host in the address, or any.
+// The name that a certificate must have: the name of the host in the address, or any name.
 enum class CertificateName { Host, Any };
 
 // Makes one attempt to connect to HOST:PORT. With `tls`, encrypts the connection. Throws a StreamEnd with the

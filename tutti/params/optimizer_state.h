@@ -12,7 +12,7 @@ namespace tutti {
 class GradientMean;
 
 // Convert a state to a snapshot, which can be sent, and back, without copies. state_of() throws
-// InvalidArgument if the snapshot is not that of an optimiser.
+// InvalidArgument if the snapshot was not made from an optimiser's state.
 store::Snapshot snapshot_of(const Optimizer::State& state);
 Optimizer::State state_of(const store::Snapshot& snapshot);
 

@@ -22,8 +22,8 @@ bool chooses_its_port(const ClusterSpec& cluster, const Task& task);
 // Used by the chief. Serves the table to all tasks as long as the result exists.
 comm::ServedRendezvous open_address_book(const Context& context);
 
-// If this task chooses its port, holds it in the table of the chief, also in that of a chief that is started
-// again. Otherwise does nothing.
+// If this task chooses its port, holds the port in the table of the chief, and does so again if the chief is
+// restarted. Otherwise does nothing.
 class Announcement {
  public:
   // The context must outlive this object.

@@ -14,7 +14,7 @@ namespace tutti::rpc {
 // Incremented by every change that makes two versions incompatible.
 inline constexpr uint16_t kProtocol = 3;
 
-// What connections are for, unless they say otherwise.
+// The purpose of a connection by default: calls of a Service.
 inline constexpr const char* kCalls = "calls";
 
 enum class FrameKind : uint8_t {

@@ -58,8 +58,8 @@ struct HostOptions {
   std::chrono::milliseconds silence = net::kSilence;
   // Called from any thread with a line for the log when a caller is refused.
   std::function<void(const std::string& text)> report = {};
-  // What the connections are for. Callers with another purpose do not take this host for the one that they
-  // are looking for, and proofs are of no use for another purpose.
+  // The purpose of the connections. Callers with another purpose are refused, and a proof of the secret is
+  // valid for one purpose only.
   std::string purpose = kCalls;
   // The maximum number of connections that have not completed the handshake. A new one then replaces the
   // oldest: legitimate callers complete it at once, so that strangers cannot keep others out.

@@ -33,8 +33,8 @@ struct RunFacts {
 // Returns "NAME was, not now" for each key that both have with different values, in the order of `now`.
 std::vector<std::string> differing(const Json& saved, const Json& now);
 
-// Puts the flags of the program, but for those of a single process, into a checkpoint, so that a later
-// process can make the same model (tutti export).
+// Puts the flags of the program into a checkpoint, except for flags that may differ between processes, so
+// that a later process can make the same model (tutti export).
 void record_flags(const Context& context, store::Checkpoint& checkpoint);
 
 // The folder in that of a run to which evaluators write.

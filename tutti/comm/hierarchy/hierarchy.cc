@@ -152,7 +152,7 @@ HierarchyTransport::HierarchyTransport(std::unique_ptr<Transport> network, std::
               rank_, group_->rank(), group_->world());
 }
 
-// Lets the ranks of this host, which share this memory, fail together with those of all hosts.
+// Lets the ranks of this host, which share this memory, fail together with the ranks of all hosts.
 void HierarchyTransport::join_board(Transport& memory) const {
   auto* const shared = dynamic_cast<SharedTransport*>(&memory);
   TUTTI_CHECK(shared != nullptr, "{} is not shared memory", memory.name());

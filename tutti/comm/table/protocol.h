@@ -2,8 +2,8 @@
 
 #include <cstddef>
 
-// What a table serves: methods with two pieces, the key and the value ("" for peek). The answer is the value
-// that the key has afterwards, or no piece if it has none.
+// A table serves these methods. A request has two pieces, the key and the value ("" for peek). The answer is
+// the value that the key has afterwards, or no piece if it has none.
 namespace tutti::comm::table {
 
 inline constexpr const char* kSet = "set";

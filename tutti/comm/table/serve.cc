@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kMostReports = 5;
 constexpr size_t kMostBytes = size_t{256} << 20;
-// Of requests that are on their way.
+// The memory for requests that are being received.
 constexpr size_t kMemory = size_t{64} << 20;
 
 std::string text_of(const rpc::Piece& piece) {

@@ -27,8 +27,8 @@ struct ServeOptions {
   // How long the table's destructor waits for its clients to leave. It tells those that are left that the
   // table has ended in good order.
   std::chrono::milliseconds farewell{2000};
-  // What a client holds is removed if nothing was heard of it for this long; a client that is stopped may
-  // go on later.
+  // The keys that a client holds are removed if the client was silent for this long. A client that was
+  // stopped may go on later.
   std::chrono::milliseconds silence = net::kAnySilence;
 };
 

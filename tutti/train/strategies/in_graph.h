@@ -15,7 +15,7 @@
 namespace tutti {
 
 // The strategy "in-graph": a master holds parameters and data, and passive workers compute the gradients. The
-// result has the same bits as that of a single worker. The chief is the master: it takes the batches of all
+// result has the same bits as with a single worker. The chief is the master: it takes the batches of all
 // lanes, lets the workers compute losses and gradients, and makes the update itself. Every other task goes
 // through the program like the master, and serves the master's requests where the master makes steps, shares
 // a value or ends a fit.
