@@ -12,7 +12,7 @@ if(TUTTI_TESTS)
   target_precompile_headers(tutti_test_main REUSE_FROM tutti_pch_tests)
 
   # Builds everything that a set of tests needs: ninja tests_fast.
-  foreach(label fast slow soak gpu)
+  foreach(label fast slow soak gpu tsan)
     add_custom_target(tests_${label})
   endforeach()
 endif()
@@ -34,17 +34,18 @@ function(tutti_test_executable name)
   tutti_join(${name})
 endfunction()
 
-# tutti_test(NAME [IN EXECUTABLE] [TORCH|TORCH_NN] [LABEL fast|slow|soak|gpu] [SOAK] [SHARDS N] [LOCK RESOURCE]
+# tutti_test(NAME [IN EXECUTABLE] [TORCH|TORCH_NN] [LABEL fast|slow|soak|gpu] [SOAK] [TSAN] [SHARDS N] [LOCK RESOURCE]
 #   SOURCES ... [DEPENDS LIBRARY...] [NEEDS PROGRAM...] [ENVIRONMENT ...])
 # is the entry NAME of ctest, which runs the tests in SOURCES (in those named ..._test.cc, if IN is given).
 #   IN          the executable that contains them. Without it they get a separate executable, which has to be linked.
 #   SOAK        suites whose names contain Soak are run by a second entry, NAME_soak, with the label soak.
+#   TSAN        also belongs to the tests that ./dev test tsan runs with the thread sanitizer.
 #   SHARDS      divides NAME into NAME.1 to NAME.N, for tests that take long and mostly wait. They may not start programs
 #               of GoogleTest, since these would also run only a part of their tests.
 #   LOCK        entries with the same lock run one after the other.
 #   NEEDS       programs that the tests start.
 function(tutti_test name)
-  cmake_parse_arguments(arg "TORCH;TORCH_NN;SOAK" "IN;LABEL;SHARDS;LOCK" "SOURCES;DEPENDS;NEEDS;ENVIRONMENT" ${ARGN})
+  cmake_parse_arguments(arg "TORCH;TORCH_NN;SOAK;TSAN" "IN;LABEL;SHARDS;LOCK" "SOURCES;DEPENDS;NEEDS;ENVIRONMENT" ${ARGN})
   if(NOT TUTTI_TESTS)
     return()
   endif()
@@ -78,6 +79,9 @@ function(tutti_test name)
     add_dependencies(${name} ${arg_NEEDS})
   endif()
   add_dependencies(tests_${arg_LABEL} ${name})
+  if(arg_TSAN)
+    add_dependencies(tests_tsan ${name})
+  endif()
 
   if(arg_SOAK)
     tutti_test_entry(${name}_soak soak ${command} --soak=only)
@@ -99,6 +103,10 @@ endfunction()
 # An entry of ctest with the arguments of the tutti_test() that calls this.
 function(tutti_test_entry name label)
   add_test(NAME ${name} COMMAND ${ARGN})
+  set(labels ${label})
+  if(arg_TSAN AND NOT label STREQUAL soak)
+    list(APPEND labels tsan)
+  endif()
   # A test that takes longer hangs.
   set(timeout_fast 300)
   set(timeout_gpu 300)
@@ -110,10 +118,10 @@ function(tutti_test_entry name label)
   if(TUTTI_SANITIZE)
     math(EXPR timeout "5 * ${timeout}")
     set(sanitizer "ASAN_OPTIONS=quarantine_size_mb=16"
-      "TSAN_OPTIONS=ignore_noninstrumented_modules=1:suppressions=${PROJECT_SOURCE_DIR}/cmake/tsan_suppressions.txt")
+      "TSAN_OPTIONS=ignore_noninstrumented_modules=1")
   endif()
   # Kernels sum in an order that depends on the number of threads. Tests that need more than one thread set it themselves.
-  set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${timeout}
+  set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${timeout}
     ENVIRONMENT "OMP_NUM_THREADS=1;${arg_ENVIRONMENT};${sanitizer}")
   # The order until ctest has measured durations: first tests with a lock, then tests that take long.
   if(label STREQUAL slow)

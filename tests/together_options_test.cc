@@ -69,7 +69,7 @@ TEST(TogetherOptions, a_report_that_cannot_be_written_is_an_error_at_the_start) 
   for (const std::string& path : {folder / "pipe", folder.path(), folder / "pipe/no/folder.json"}) {
     for (const int workers : {1, 2}) {
       const auto result =
-          run_job(on_workers(workers, with(kNormed, {"--steps", "100000000", "--report", path})));
+          run_program(training(workers, with(kNormed, {"--steps", "100000000", "--report", path})));
       EXPECT_EQ(result.exit_code, 2) << path;
       EXPECT_THAT(result.err, HasSubstr("InvalidArgument: --report: ")) << path;
     }
