@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
@@ -61,6 +62,7 @@ class Child {
  public:
   explicit Child(const std::function<void()>& body) : pid_(::fork()) {
     if (pid_ != 0) return;
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // a test that crashes leaves nothing behind
     try {
       body();
     } catch (const std::exception& error) {
