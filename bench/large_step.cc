@@ -21,8 +21,8 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
-#include "tutti/params/control_word.h"
-#include "tutti/params/lane_sum.h"
+#include "tutti/step/control_word.h"
+#include "tutti/step/lane_sum.h"
 #include "tutti/params/lanes.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/ps/placement.h"

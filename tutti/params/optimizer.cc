@@ -16,7 +16,6 @@
 #include "tutti/base/text.h"
 #include "tutti/base/torch_compat.h"
 #include "tutti/comm/gather_all.h"
-#include "tutti/params/control_word.h"
 #include "tutti/params/optimizer_kinds.h"
 
 namespace tutti {

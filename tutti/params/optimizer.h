@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -17,6 +18,9 @@
 #include "tutti/params/parameters.h"
 
 namespace tutti {
+
+// Used instead of a learning rate by a worker that does not update the parameters.
+inline constexpr double kNoRate = std::numeric_limits<double>::quiet_NaN();
 
 // torch::optim on flat vectors. It is run on slices of the vectors that fit into the cache: torch::optim
 // makes several passes over a tensor (ten for Adam), and in this way all but one of them stay in the cache

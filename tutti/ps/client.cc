@@ -14,8 +14,8 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/cluster/roles.h"
-#include "tutti/params/agreement.h"
-#include "tutti/params/optimizer_state.h"
+#include "tutti/step/plan.h"
+#include "tutti/step/optimizer_state.h"
 #include "tutti/ps/peers.h"
 #include "tutti/ps/wire.h"
 

@@ -10,8 +10,8 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
-#include "tutti/params/lane_sum.h"
-#include "tutti/params/optimizer_state.h"
+#include "tutti/step/lane_sum.h"
+#include "tutti/step/optimizer_state.h"
 #include "tutti/ps/client.h"
 #include "tutti/ps/wire.h"
 

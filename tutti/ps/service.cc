@@ -14,7 +14,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/ran_out.h"
 #include "tutti/base/text.h"
-#include "tutti/params/agreement.h"
+#include "tutti/step/plan.h"
 #include "tutti/ps/peers.h"
 #include "tutti/ps/wire.h"
 #include "tutti/rpc/buffers.h"

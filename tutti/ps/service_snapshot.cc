@@ -7,7 +7,7 @@
 #include <torch/types.h>
 
 #include "tutti/base/error.h"
-#include "tutti/params/optimizer_state.h"
+#include "tutti/step/optimizer_state.h"
 #include "tutti/ps/service.h"
 #include "tutti/ps/wire.h"
 #include "tutti/store/shared_files.h"

@@ -9,7 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
-#include "tutti/params/optimizer_state.h"
+#include "tutti/step/optimizer_state.h"
 #include "tutti/ps/peers.h"
 #include "tutti/ps/service.h"
 #include "tutti/ps/wire.h"

@@ -10,8 +10,8 @@
 #include <torch/types.h>
 
 #include "tutti/embedding/owned_rows.h"
-#include "tutti/params/control_word.h"
-#include "tutti/params/lane_sum.h"
+#include "tutti/step/control_word.h"
+#include "tutti/step/lane_sum.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/ps/wire.h"
 #include "tutti/rpc/message.h"

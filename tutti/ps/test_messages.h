@@ -10,11 +10,11 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "tutti/params/control_word.h"
-#include "tutti/params/lane_sum.h"
+#include "tutti/step/control_word.h"
+#include "tutti/step/lane_sum.h"
 #include "tutti/params/lanes.h"
 #include "tutti/params/optimizer.h"
-#include "tutti/params/optimizer_state.h"
+#include "tutti/step/optimizer_state.h"
 #include "tutti/ps/wire.h"
 #include "tutti/rpc/host.h"
 

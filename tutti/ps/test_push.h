@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
-#include "tutti/params/control_word.h"
-#include "tutti/params/lane_sum.h"
+#include "tutti/step/control_word.h"
+#include "tutti/step/lane_sum.h"
 #include "tutti/params/lanes.h"
 #include "tutti/ps/test_messages.h"
 #include "tutti/ps/wire.h"

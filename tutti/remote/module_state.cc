@@ -5,7 +5,7 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
-#include "tutti/params/optimizer_state.h"
+#include "tutti/step/optimizer_state.h"
 #include "tutti/remote/module_service.h"
 
 namespace tutti::ps {

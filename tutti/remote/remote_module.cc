@@ -18,7 +18,7 @@
 #include "tutti/base/type_name.h"
 #include "tutti/base/waiting.h"
 #include "tutti/cluster/device_spec.h"
-#include "tutti/params/agreement.h"
+#include "tutti/step/plan.h"
 #include "tutti/params/random_scope.h"
 #include "tutti/ps/peers.h"
 #include "tutti/ps/wire.h"

@@ -16,8 +16,8 @@
 #include "tutti/params/parameters.h"
 #include "tutti/params/precision.h"
 #include "tutti/params/random_scope.h"
-#include "tutti/params/reducer.h"
-#include "tutti/train/lane_strategy.h"
+#include "tutti/step/reducer.h"
+#include "tutti/train/data_parallel.h"
 
 namespace tutti {
 
@@ -196,7 +196,7 @@ class DistributedOptimizer {
   uint64_t first_node_ = 0;                // of autograd's graph, in this forward pass
   LaneSum* sum_ = nullptr;                 // of the current step; null before the first
   // Last member: its destructor waits until everything has been sent.
-  const std::unique_ptr<LaneStrategy> strategy_;
+  const std::unique_ptr<DataParallel> strategy_;
 };
 
 }  // namespace tutti

@@ -12,7 +12,7 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/comm/test_ranks.h"
-#include "tutti/params/test_lanes.h"
+#include "tutti/step/test_lanes.h"
 #include "tutti/train/distributed_optimizer.h"
 
 namespace tutti::distributed_optimizer_errors_test {

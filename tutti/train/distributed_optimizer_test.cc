@@ -10,7 +10,7 @@
 
 #include "tutti/comm/test_ranks.h"
 #include "tutti/nn/sync_batch_norm.h"
-#include "tutti/params/test_lanes.h"
+#include "tutti/step/test_lanes.h"
 
 namespace tutti::distributed_optimizer_test {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/metrics/metrics.h"
-#include "tutti/params/agreement.h"
+#include "tutti/step/plan.h"
 #include "tutti/train/evaluation.h"
 #include "tutti/train/export.h"
 #include "tutti/train/hooks.h"
@@ -98,7 +98,7 @@ void Loop::set_other_nets() {
   if (parts_.size() == 1) return;
   std::vector<AllReduce*> nets;
   for (const LoopPart& part : parts_) {
-    LaneStrategy& strategy = *part.optimizer.strategy_;
+    DataParallel& strategy = *part.optimizer.strategy_;
     if (!part.optimizer.tables().empty())
       fail(ErrorKind::InvalidArgument,
            "a loop of several nets cannot train the sharded embeddings of '{}': make the nets submodules of "

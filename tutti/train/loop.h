@@ -157,7 +157,7 @@ class Loop {
   RunFacts facts() const;
   bool advance(const std::optional<bool>& has_data);
   void begin();
-  LaneStrategy& strategy() const { return *optimizer_.strategy_; }
+  DataParallel& strategy() const { return *optimizer_.strategy_; }
   embedding::Tables& tables() const { return strategy().replica().tables(); }
   void note_step();
 

@@ -13,7 +13,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
-#include "tutti/params/optimizer_state.h"
+#include "tutti/step/optimizer_state.h"
 #include "tutti/remote/remote_module.h"
 
 namespace tutti {

@@ -15,10 +15,10 @@
 #include "tutti/base/type_name.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/comm/gather_all.h"
-#include "tutti/params/agreement.h"
-#include "tutti/params/gradient_mean.h"
+#include "tutti/step/plan.h"
+#include "tutti/step/gradient_mean.h"
 #include "tutti/params/random_scope.h"
-#include "tutti/train/lane_strategy.h"
+#include "tutti/train/data_parallel.h"
 #include "tutti/train/strategies/all_reduce.h"
 #include "tutti/train/strategies/in_graph.h"
 #include "tutti/train/strategies/parameter_servers.h"
@@ -158,7 +158,7 @@ void add_rows(store::Report& report, const std::string& checksum,
 namespace {
 
 // Makes a strategy whose workers compute their lanes themselves.
-std::unique_ptr<LaneStrategy> make_lane_strategy(const Context& context, const Trainable& model,
+std::unique_ptr<DataParallel> make_lane_strategy(const Context& context, const Trainable& model,
                                                  const OptimizerOptions& optimizer,
                                                  const ReplicaOptions& replica,
                                                  const StrategyOptions& options) {
@@ -211,7 +211,7 @@ std::unique_ptr<Strategy> make_strategy(const Context& context, const Trainable&
   return strategy;
 }
 
-std::unique_ptr<LaneStrategy> make_strategy(const Context& context,
+std::unique_ptr<DataParallel> make_strategy(const Context& context,
                                             const std::shared_ptr<torch::nn::Module>& module,
                                             Parameters& parameters, const OptimizerOptions& optimizer,
                                             const StrategyOptions& options) {

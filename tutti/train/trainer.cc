@@ -10,8 +10,8 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/interrupted.h"
 #include "tutti/data/feed.h"
-#include "tutti/params/agreement.h"
-#include "tutti/params/reducer.h"
+#include "tutti/step/plan.h"
+#include "tutti/step/reducer.h"
 #include "tutti/train/export/exporter.h"
 
 namespace tutti {

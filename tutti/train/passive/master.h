@@ -12,7 +12,7 @@
 
 #include "tutti/base/json.h"
 #include "tutti/cluster/context.h"
-#include "tutti/params/lane_sum.h"
+#include "tutti/step/lane_sum.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/train/replica.h"
 #include "tutti/train/trainable.h"

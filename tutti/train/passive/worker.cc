@@ -18,7 +18,7 @@
 #include "tutti/base/waiting.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/cluster/threads.h"
-#include "tutti/params/agreement.h"
+#include "tutti/step/plan.h"
 #include "tutti/ps/peers.h"
 #include "tutti/train/passive/master.h"
 #include "tutti/train/script.h"

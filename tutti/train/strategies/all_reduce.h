@@ -10,8 +10,8 @@
 #include "tutti/comm/group.h"
 #include "tutti/comm/timeline_file.h"
 #include "tutti/embedding/connected_rows.h"
-#include "tutti/params/gradient_mean.h"
-#include "tutti/train/lane_strategy.h"
+#include "tutti/step/gradient_mean.h"
+#include "tutti/train/data_parallel.h"
 #include "tutti/train/replica.h"
 
 namespace tutti {
@@ -19,7 +19,7 @@ namespace tutti {
 // Every worker computes its lanes, one after the other, sums the results together with all other workers, and
 // makes the same update: the strategy "allreduce", or "single" if there is one worker. In an evaluator, which
 // makes no steps, it has a model, and loads weights into it.
-class AllReduce final : public LaneStrategy {
+class AllReduce final : public DataParallel {
  public:
   // The context must outlive this. The group has to be connected. If the options have a number of lanes,
   // steps can be made before start(). Throws InvalidArgument on all workers if their plans differ.

@@ -13,7 +13,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/cluster/roles.h"
-#include "tutti/params/agreement.h"
+#include "tutti/step/plan.h"
 #include "tutti/params/device_scope.h"
 #include "tutti/store/manifest.h"
 #include "tutti/store/shared_files.h"

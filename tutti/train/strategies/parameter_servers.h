@@ -9,9 +9,9 @@
 
 #include "tutti/cluster/context.h"
 #include "tutti/comm/timeline_file.h"
-#include "tutti/params/lane_sum.h"
+#include "tutti/step/lane_sum.h"
 #include "tutti/ps/client.h"
-#include "tutti/train/lane_strategy.h"
+#include "tutti/train/data_parallel.h"
 #include "tutti/train/strategies/server_steps.h"
 
 namespace tutti {
@@ -19,7 +19,7 @@ namespace tutti {
 // Workers that communicate only through the parameter servers: the strategies "ps-async" and "ps-sync", which
 // differ in the way they make a step (ServerSteps). Workers may join and leave at any time; the chief begins
 // the run, writes the checkpoints, and ends the job.
-class ParameterServers final : public LaneStrategy {
+class ParameterServers final : public DataParallel {
  public:
   // The workers of the group need no communicator. The context must outlive this.
   ParameterServers(const Context& context, Group group, const Trainable& model,

@@ -9,7 +9,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/timeline.h"
 #include "tutti/comm/reduce_on_device.h"
-#include "tutti/params/buckets.h"
+#include "tutti/step/buckets.h"
 
 namespace tutti {
 namespace {

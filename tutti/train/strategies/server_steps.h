@@ -8,11 +8,11 @@
 #include <torch/types.h>
 
 #include "tutti/comm/executor.h"
-#include "tutti/params/control_word.h"
-#include "tutti/params/lane_sum.h"
+#include "tutti/step/control_word.h"
+#include "tutti/step/lane_sum.h"
 #include "tutti/ps/client.h"
 #include "tutti/ps/server_rows.h"
-#include "tutti/train/lane_strategy.h"
+#include "tutti/train/data_parallel.h"
 #include "tutti/train/replica.h"
 
 // The two ways in which the workers of parameter servers (ParameterServers) make their steps.
@@ -31,7 +31,7 @@ struct ServerStepsOptions {
   Timeline* timeline = nullptr;
 };
 
-// See LaneStrategy, whose methods these are.
+// See DataParallel, whose methods these are.
 class ServerSteps {
  public:
   // All must outlive this. The buffers and counters of `vectors` are the client's extras.

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "tutti/params/lane_sum.h"
+#include "tutti/step/lane_sum.h"
 #include "tutti/train/strategy.h"
 
 namespace tutti {
@@ -13,7 +13,7 @@ namespace tutti {
 // A way of training in which each worker computes its lanes in its own process: alone, by all-reduce, or with
 // parameter servers. A Trainer calls step(), which reads the batches of the lanes from a queue. A loop of the
 // program's own computes its lanes between begin_step() and end_step() (DistributedOptimizer).
-class LaneStrategy : public Strategy {
+class DataParallel : public Strategy {
  public:
   // Begins step number `step` (from 0). The caller passes each lane of this worker, in order, to the sum.
   virtual LaneSum& begin_step(int64_t step, const Wishes& wishes) = 0;
@@ -41,7 +41,7 @@ class LaneStrategy : public Strategy {
 
 // Makes the strategy of --strategy, which is not in-graph, for a loop of the program's own that has made
 // these parameters. Context and parameters must outlive it. `module` is null if it has no sharded embeddings.
-std::unique_ptr<LaneStrategy> make_strategy(const Context& context,
+std::unique_ptr<DataParallel> make_strategy(const Context& context,
                                             const std::shared_ptr<torch::nn::Module>& module,
                                             Parameters& parameters, const OptimizerOptions& optimizer,
                                             const StrategyOptions& options);

@@ -13,7 +13,7 @@
 #include <torch/utils.h>
 
 #include "tutti/base/test_errors.h"
-#include "tutti/params/buckets.h"
+#include "tutti/step/buckets.h"
 #include "tutti/params/optimizer.h"
 
 namespace tutti::parameter_groups_test {

@@ -10,7 +10,7 @@
 
 #include "tutti/comm/communicator.h"
 #include "tutti/comm/sliced_sum.h"
-#include "tutti/params/buckets.h"
+#include "tutti/step/buckets.h"
 
 namespace tutti {
 

@@ -1,4 +1,4 @@
-#include "tutti/params/reducer.h"
+#include "tutti/step/reducer.h"
 
 #include <algorithm>
 #include <numeric>

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <vector>
 
@@ -10,6 +9,7 @@
 
 #include "tutti/comm/reduce.h"
 #include "tutti/params/lanes.h"
+#include "tutti/params/optimizer.h"
 
 namespace tutti {
 
@@ -22,9 +22,6 @@ struct Wishes {
   bool end_training() const { return stop || signal != 0; }
   void add(const Wishes& other);
 };
-
-// Used instead of a learning rate by a worker that does not update the parameters.
-inline constexpr double kNoRate = std::numeric_limits<double>::quiet_NaN();
 
 // What a worker says of the gradients that it sends. It says Finite too where they are not known yet, and if
 // nobody asks (--nan-guard).

@@ -1,4 +1,4 @@
-#include "tutti/params/optimizer_state.h"
+#include "tutti/step/optimizer_state.h"
 
 #include <algorithm>
 #include <iterator>
@@ -14,7 +14,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/comm/gather_all.h"
-#include "tutti/params/gradient_mean.h"
+#include "tutti/step/gradient_mean.h"
 
 namespace tutti {
 namespace {

@@ -1,4 +1,4 @@
-#include "tutti/params/agreement.h"
+#include "tutti/step/plan.h"
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>

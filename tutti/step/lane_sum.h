@@ -5,7 +5,7 @@
 
 #include <torch/types.h>
 
-#include "tutti/params/control_word.h"
+#include "tutti/step/control_word.h"
 #include "tutti/params/lanes.h"
 #include "tutti/params/parameters.h"
 

@@ -1,4 +1,4 @@
-#include "tutti/params/agreement.h"
+#include "tutti/step/plan.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,4 +1,4 @@
-#include "tutti/params/control_word.h"
+#include "tutti/step/control_word.h"
 
 #include <algorithm>
 #include <cmath>

@@ -9,9 +9,9 @@
 #include <torch/types.h>
 
 #include "tutti/comm/communicator.h"
-#include "tutti/params/lane_sum.h"
+#include "tutti/step/lane_sum.h"
 #include "tutti/params/parameters.h"
-#include "tutti/params/reducer.h"
+#include "tutti/step/reducer.h"
 
 namespace tutti {
 

@@ -1,4 +1,4 @@
-#include "tutti/params/gradient_mean.h"
+#include "tutti/step/gradient_mean.h"
 
 #include <algorithm>
 #include <functional>

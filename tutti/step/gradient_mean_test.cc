@@ -1,4 +1,4 @@
-#include "tutti/params/gradient_mean.h"
+#include "tutti/step/gradient_mean.h"
 
 #include <memory>
 #include <mutex>
@@ -9,7 +9,7 @@
 #include <torch/torch.h>
 
 #include "tutti/comm/nccl/test_device.h"
-#include "tutti/params/buckets.h"
+#include "tutti/step/buckets.h"
 #include "tutti/params/optimizer.h"
 
 namespace tutti::gradient_mean_test {

@@ -1,4 +1,4 @@
-#include "tutti/train/lane_strategy.h"
+#include "tutti/train/data_parallel.h"
 
 #include <utility>
 
@@ -6,7 +6,7 @@
 
 namespace tutti {
 
-StepRange LaneStrategy::begin_steps(int64_t step, int64_t end, int64_t feed_begin) {
+StepRange DataParallel::begin_steps(int64_t step, int64_t end, int64_t feed_begin) {
   const StepRange range = steps_of_feed(step, end, feed_begin);
   steps_left_ = range.end - range.begin;
   ahead_.reset();
@@ -14,7 +14,7 @@ StepRange LaneStrategy::begin_steps(int64_t step, int64_t end, int64_t feed_begi
   return range;
 }
 
-StepResult LaneStrategy::step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
+StepResult DataParallel::step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
                               const LaneObserver& observe) {
   run_lanes(step, queue, begin_step(step, wishes), observe);
   const StepResult result = end_step();
@@ -25,7 +25,7 @@ StepResult LaneStrategy::step(int64_t step, const Wishes& wishes, data::BatchQue
 // Runs all lanes, in order. If there are tables, all workers fetch their rows before the first lane, and ask
 // for the rows of the next step. A forward and backward pass sends nothing to other workers, so that lanes
 // may be empty.
-void LaneStrategy::run_lanes(int64_t step, data::BatchQueue& queue, LaneSum& sum,
+void DataParallel::run_lanes(int64_t step, data::BatchQueue& queue, LaneSum& sum,
                              const LaneObserver& observe) {
   const LaneRange& lanes = facts().lanes;
   embedding::Tables& tables = replica().tables();
@@ -53,7 +53,7 @@ void LaneStrategy::run_lanes(int64_t step, data::BatchQueue& queue, LaneSum& sum
 }
 
 // Returns the next batches, one for each lane.
-std::vector<Batch> LaneStrategy::next_batches(data::BatchQueue& queue, int64_t step) {
+std::vector<Batch> DataParallel::next_batches(data::BatchQueue& queue, int64_t step) {
   std::vector<Batch> batches;
   for (int64_t lane = facts().lanes.begin; lane < facts().lanes.end; ++lane)
     batches.push_back(replica().prepare(take(queue, step)));
@@ -61,7 +61,7 @@ std::vector<Batch> LaneStrategy::next_batches(data::BatchQueue& queue, int64_t s
 }
 
 // Passes over a step that is not made, whose batches the queue has.
-void LaneStrategy::skip_step(int64_t step, data::BatchQueue& queue) {
+void DataParallel::skip_step(int64_t step, data::BatchQueue& queue) {
   --steps_left_;
   if (!ahead_) {
     for (int64_t lane = facts().lanes.begin; lane < facts().lanes.end; ++lane)

@@ -1,4 +1,4 @@
-#include "tutti/params/buckets.h"
+#include "tutti/step/buckets.h"
 
 #include <vector>
 

@@ -1,11 +1,11 @@
-#include "tutti/params/lane_sum.h"
+#include "tutti/step/lane_sum.h"
 
 #include <utility>
 
 #include <torch/utils.h>
 
 #include "tutti/base/check.h"
-#include "tutti/params/buckets.h"
+#include "tutti/step/buckets.h"
 
 namespace tutti {
 namespace {

@@ -1,4 +1,4 @@
-#include "tutti/params/rounding.h"
+#include "tutti/step/rounding.h"
 
 #include <cmath>
 #include <limits>
