@@ -10,10 +10,10 @@ set(tutti_private_dir ${CMAKE_INSTALL_LIBDIR}/tutti)
 set(tutti_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/tutti)
 
 # All modules as one shared library. Programs that use it do not need the libraries that only Tutti's sources use.
-get_property(tutti_rooms GLOBAL PROPERTY TUTTI_ROOMS)
-list(TRANSFORM tutti_rooms REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE tutti_objects)
+get_property(tutti_modules GLOBAL PROPERTY TUTTI_MODULES)
+list(TRANSFORM tutti_modules REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE tutti_objects)
 add_library(tutti_shared SHARED ${tutti_objects})
-target_link_libraries(tutti_shared PRIVATE ${tutti_rooms})
+target_link_libraries(tutti_shared PRIVATE ${tutti_modules})
 target_link_options(tutti_shared PRIVATE -Wl,-z,defs)
 target_compile_features(tutti_shared INTERFACE cxx_std_20)
 set_target_properties(tutti_shared PROPERTIES

@@ -82,7 +82,7 @@ function(tutti_join_now target)
 endfunction()
 
 # Libraries below this folder are installed, as parts of libtutti.so (TuttiInstall.cmake).
-set(tutti_rooms_dir ${PROJECT_SOURCE_DIR}/tutti)
+set(tutti_modules_dir ${PROJECT_SOURCE_DIR}/tutti)
 
 # Sources whose loops over elements are worth more optimisation. With a sanitizer, GCC 12 crashes on it.
 function(tutti_loops)
@@ -106,9 +106,9 @@ function(tutti_library name)
   target_link_libraries(${target} PUBLIC tutti_headers Threads::Threads ${arg_DEPENDS})
   tutti_use_torch(${target})
   tutti_join(${target})
-  cmake_path(IS_PREFIX tutti_rooms_dir ${CMAKE_CURRENT_SOURCE_DIR} in_the_library)
+  cmake_path(IS_PREFIX tutti_modules_dir ${CMAKE_CURRENT_SOURCE_DIR} in_the_library)
   if(in_the_library)
-    set_property(GLOBAL APPEND PROPERTY TUTTI_ROOMS ${target})
+    set_property(GLOBAL APPEND PROPERTY TUTTI_MODULES ${target})
   endif()
 endfunction()
 

@@ -40,7 +40,7 @@ expect 0 ''
 
 good_tree
 write tutti/base/up.cc '#include <string>' '' '  #  include "tutti/data/feed.h"'
-expect 1 'tutti/base/up.cc:3: room base may not include tutti/data/feed.h: data comes after base'
+expect 1 'tutti/base/up.cc:3: module base may not include tutti/data/feed.h: data comes after base'
 
 good_tree
 write tutti/base/angle.h '#include <tutti/data/feed.h>'
@@ -48,11 +48,11 @@ expect 1 'tutti/base/angle.h:1:'
 
 good_tree
 write tutti/cellar/wine.h '#pragma once'
-expect 1 'tutti/cellar/wine.h:1: unknown room cellar'
+expect 1 'tutti/cellar/wine.h:1: unknown module cellar'
 
 good_tree
 write tutti/data/x.cc '#include "tutti/cellar/wine.h"'
-expect 1 'tutti/data/x.cc:1: unknown room cellar in tutti/cellar/wine.h'
+expect 1 'tutti/data/x.cc:1: unknown module cellar in tutti/cellar/wine.h'
 
 good_tree
 write tutti/data/x.cc '#include "tools/run.h"'
@@ -64,7 +64,7 @@ expect 1 'tutti/data/x_test.cc:1: tutti may not include examples/01_mnist/net.h'
 
 good_tree
 write tutti/data/x.cc '#include "tutti/tutti.h"'
-expect 1 'tutti/data/x.cc:1: room data may not include tutti/tutti.h'
+expect 1 'tutti/data/x.cc:1: module data may not include tutti/tutti.h'
 
 good_tree
 write tutti/data/x.cc '#include "feed.h"'

@@ -21,7 +21,7 @@
 #include "tutti/base/ports.h"
 #include "tutti/base/secret.h"
 #include "tutti/base/sha256.h"
-#include "tutti/comm/table/tcp_rendezvous.h"
+#include "tutti/comm/board/tcp_rendezvous.h"
 #include "tutti/rpc/frame.h"
 
 namespace tutti::testing::run_hosts_test {
@@ -396,7 +396,7 @@ TEST_F(RunHosts, the_meeting_place_is_free_before_anybody_hears_that_all_are_the
   first.wait_for_error("waits up to");
   auto second = comm::find_tcp_rendezvous(
                     {.hosts = {"127.0.0.1"}, .port = static_cast<uint16_t>(port), .purpose = "launchers"})
-                    .table;
+                    .board;
   const nlohmann::json word = {{"offer", {{"address", ""}, {"ports", {1}}, {"workers", 1}}}, {"from", "b"}};
   EXPECT_EQ(second->hold("offer/1", word.dump()), word.dump());
   EXPECT_THAT(second->get("answer", std::chrono::minutes(1)), HasSubstr("offers"));
@@ -449,7 +449,7 @@ TEST_F(RunHosts, a_host_that_lies_is_not_believed) {
   const auto served = comm::serve_tcp_rendezvous({.port = static_cast<uint16_t>(ports_[0]),
                                                   .purpose = "launchers",
                                                   .farewell = std::chrono::seconds(0)});
-  served.table->set("terms", terms());
+  served.board->set("terms", terms());
   const std::string one = R"({"address": "", "ports": [], "workers": 1})";
   const std::string none = R"({"address": "", "ports": [], "workers": 0})";
   for (const std::string& answer :
@@ -457,7 +457,7 @@ TEST_F(RunHosts, a_host_that_lies_is_not_believed) {
         fmt::format(R"({{"launch": "a", "offers": [{}]}})", one),
         fmt::format(R"({{"launch": "a", "offers": [{}, {}]}})", none, one),
         fmt::format(R"({{"launch": "a", "offers": [{0}, {0}, {0}]}})", one)}) {
-    served.table->set("answer", answer);
+    served.board->set("answer", answer);
     RunningProgram& second = start(2, 1, how);
     EXPECT_EQ(second.wait(), exit_code(ErrorKind::DataLoss)) << answer << second.err();
     EXPECT_EQ(second.out(), "");

@@ -208,7 +208,7 @@ class Decay final : public tutti::Hook {
     if (buffers_) {
       for (const torch::Tensor& vector : training.parameters.buffer_vectors()) vector.detach().mul_(0.99);
     } else {
-      for (const tutti::Stretch& block : training.parameters.blocks()) block.values.data().mul_(0.99);
+      for (const tutti::Section& block : training.parameters.blocks()) block.values.data().mul_(0.99);
     }
   }
 

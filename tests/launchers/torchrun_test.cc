@@ -1,4 +1,4 @@
-// Tests training under PyTorch's torchrun, which either holds the table (rendezvous) of the workers itself
+// Tests training under PyTorch's torchrun, which either holds the board (rendezvous) of the workers itself
 // (its agent's store), or lets rank 0 hold it.
 #include <csignal>
 #include <cstdlib>
@@ -88,7 +88,7 @@ class Torchrun : public ::testing::Test {
                        found.version, own);
   }
 
-  // The flags with which its agent holds the table.
+  // The flags with which its agent holds the board.
   static std::vector<std::string> with_its_store() {
     return {"--master_port", std::to_string(free_ports(1).front())};
   }

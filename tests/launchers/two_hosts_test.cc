@@ -249,12 +249,12 @@ TEST_P(CutCable, ends_all_and_each_says_whom_it_misses) {
     EXPECT_THAT(results[index].err, AnyOf(HasSubstr("for 3 s"), HasSubstr("for 30 s")));
     EXPECT_THAT(results[index].err, AnyOf(HasSubstr("worker/2 on west"), HasSubstr("worker/3 on west")));
   }
-  // These two are also disconnected from the table at rank 0, so they may not be able to name what they wait
+  // These two are also disconnected from the board at rank 0, so they may not be able to name what they wait
   // for.
-  const std::string table = fmt::format("the table of the ranks at {}:4001", TwoHosts::kEastAddress);
+  const std::string board = fmt::format("the board of the ranks at {}:4001", TwoHosts::kEastAddress);
   for (const int index : {2, 3}) {
     EXPECT_THAT(results[index].err,
-                AnyOf(HasSubstr(table), HasSubstr("worker/0 on east"), HasSubstr("worker/1 on east")));
+                AnyOf(HasSubstr(board), HasSubstr("worker/0 on east"), HasSubstr("worker/1 on east")));
   }
 }
 

@@ -18,7 +18,7 @@
 #include "tutti/base/net.h"
 #include "tutti/base/random_key.h"
 #include "tutti/base/this_host.h"
-#include "tutti/comm/table/tcp_rendezvous.h"
+#include "tutti/comm/board/tcp_rendezvous.h"
 
 namespace tutti {
 namespace {
@@ -80,12 +80,12 @@ class Participant {
   bool is_late() const { return Clock::now() >= deadline_; }
   void report_wait(const std::string& what);
   comm::ServedRendezvous serve();
-  void take_notice(comm::Rendezvous& table);
+  void take_notice(comm::Rendezvous& board);
   std::shared_ptr<comm::Rendezvous> try_to_find();
-  std::optional<MeetingResult> take_part(comm::Rendezvous& table);
-  void require_to_fit(comm::Rendezvous& table);
+  std::optional<MeetingResult> take_part(comm::Rendezvous& board);
+  void require_to_fit(comm::Rendezvous& board);
   MeetingResult result_in(const std::string& answer);
-  std::string missing(comm::Rendezvous& table) const;
+  std::string missing(comm::Rendezvous& board) const;
   [[noreturn]] void fail_late(const std::string& missing);
 
   const Meeting& meeting_;
@@ -134,26 +134,26 @@ void Participant::report_wait(const std::string& what) {
 
 MeetingResult Participant::host() {
   const comm::ServedRendezvous served = serve();
-  comm::ServedTable& table = *served.table;
-  table.set(offer_key(0), word_);
-  table.set(kTerms, meeting_.terms);
-  for (take_notice(table); !missing(table).empty(); take_notice(table)) {
+  comm::ServedBoard& board = *served.board;
+  board.set(offer_key(0), word_);
+  board.set(kTerms, meeting_.terms);
+  for (take_notice(board); !missing(board).empty(); take_notice(board)) {
     if (is_late()) {
-      const std::string who = missing(table);
-      table.set(kAnswer, Json{{"missing", who}}.dump());
+      const std::string who = missing(board);
+      board.set(kAnswer, Json{{"missing", who}}.dump());
       fail_late(who);
     }
-    report_wait(missing(table));
+    report_wait(missing(board));
     if (const auto signal = pause()) {
-      table.set(kAnswer, "");
+      board.set(kAnswer, "");
       return {.signal = signal};
     }
   }
   // As soon as the other launchers have their answer, workers may connect to this port. By then nothing but
   // the first worker may listen there.
-  table.stop_listening();
-  if (const std::string left = missing(table); !left.empty()) {
-    table.set(kAnswer, "");
+  board.stop_listening();
+  if (const std::string left = missing(board); !left.empty()) {
+    board.set(kAnswer, "");
     fail(ErrorKind::PeerLost,
          "tutti run: the launcher of {} disconnected after all launchers had connected; start all of them "
          "again",
@@ -162,23 +162,23 @@ MeetingResult Participant::host() {
   Json answer = {{"launch", random_key()}, {"offers", Json::array()}};
   for (size_t host = 0; host < meeting_.hosts.size(); ++host)
     answer["offers"].push_back(
-        parse_message(*table.peek(offer_key(host)), [](const Json& json) { return json.at("offer"); }));
-  table.set(kAnswer, answer.dump());
+        parse_message(*board.peek(offer_key(host)), [](const Json& json) { return json.at("offer"); }));
+  board.set(kAnswer, answer.dump());
   // The side that closes a TCP connection first keeps its port for a minute. This port is needed at once, so
   // the destructor of the board waits until the other launchers have disconnected.
   return result_in(answer.dump());
 }
 
 // Logs which launchers have come, and which were refused.
-void Participant::take_notice(comm::Rendezvous& table) {
+void Participant::take_notice(comm::Rendezvous& board) {
   for (size_t host = 1; host < meeting_.hosts.size(); ++host) {
-    const auto word = table.peek(offer_key(host));
+    const auto word = board.peek(offer_key(host));
     if (!word) noticed_.erase(host);
     if (!word || !noticed_.insert(host).second) continue;
     log_.debug("{} connected from {}", name(host),
                parse_message(*word, [](const Json& json) { return json.at("from").get<std::string>(); }));
   }
-  const std::string refused = table.peek(kRefused).value_or("");
+  const std::string refused = board.peek(kRefused).value_or("");
   if (refused != refused_) log_.warning("refused the launcher at {}", refused);
   refused_ = refused;
 }
@@ -186,8 +186,8 @@ void Participant::take_notice(comm::Rendezvous& table) {
 MeetingResult Participant::visit() {
   while (!is_late()) {
     try {
-      if (const auto table = try_to_find()) {
-        if (auto result = take_part(*table)) return *std::move(result);
+      if (const auto board = try_to_find()) {
+        if (auto result = take_part(*board)) return *std::move(result);
       }
     } catch (const Error& error) {
       const bool may_come_again = error.kind() == ErrorKind::PeerLost || error.kind() == ErrorKind::Timeout;
@@ -211,7 +211,7 @@ std::shared_ptr<comm::Rendezvous> Participant::try_to_find() {
                                 .credentials = {.secret = options_.secret},
                                 .purpose = kPurpose,
                                 .timeout = std::min(until(deadline_), kAttempt)});
-  if (attempt.table) return attempt.table;
+  if (attempt.board) return attempt.board;
   if (attempt.refused)
     fail(ErrorKind::InvalidArgument,
          "tutti run: the launcher of {} has another secret; set the same TUTTI_SECRET on all hosts ({})",
@@ -223,26 +223,26 @@ std::shared_ptr<comm::Rendezvous> Participant::try_to_find() {
 }
 
 // Returns nullopt if the board ends without an answer.
-std::optional<MeetingResult> Participant::take_part(comm::Rendezvous& table) {
+std::optional<MeetingResult> Participant::take_part(comm::Rendezvous& board) {
   while (true) {
-    require_to_fit(table);
-    const auto answer = table.peek(kAnswer);
+    require_to_fit(board);
+    const auto answer = board.peek(kAnswer);
     if (answer && answer->empty()) return std::nullopt;
     if (answer) return result_in(*answer);
-    if (is_late()) fail_late(missing(table));
-    report_wait(missing(table));
+    if (is_late()) fail_late(missing(board));
+    report_wait(missing(board));
     if (const auto signal = pause()) return MeetingResult{.signal = signal};
   }
 }
 
 // Puts this host's offer on the board. It stays there as long as this launcher is connected.
-void Participant::require_to_fit(comm::Rendezvous& table) {
+void Participant::require_to_fit(comm::Rendezvous& board) {
   const auto refuse = [&](const std::string& why) {
-    table.set(kRefused, fmt::format("{}: {}", this_launcher(), why));
+    board.set(kRefused, fmt::format("{}: {}", this_launcher(), why));
     fail(ErrorKind::InvalidArgument, "tutti run: the launcher of {} refused this one: {}", name(0), why);
   };
-  if (table.get(kTerms, kFarewell) != meeting_.terms) refuse(meeting_.if_terms_differ);
-  const std::string there = table.hold(offer_key(meeting_.own), word_);
+  if (board.get(kTerms, kFarewell) != meeting_.terms) refuse(meeting_.if_terms_differ);
+  const std::string there = board.hold(offer_key(meeting_.own), word_);
   if (there == word_) return;
   refuse(
       fmt::format("{} is already running, at {}; {}", name(meeting_.own),
@@ -263,10 +263,10 @@ MeetingResult Participant::result_in(const std::string& answer) {
 }
 
 // Returns the names of the hosts whose launchers are missing: "worker/1 (b:2222), worker/3 (d:2222)".
-std::string Participant::missing(comm::Rendezvous& table) const {
+std::string Participant::missing(comm::Rendezvous& board) const {
   std::vector<std::string> names;
   for (size_t host = 1; host < meeting_.hosts.size(); ++host) {
-    if (!table.peek(offer_key(host))) names.push_back(name(host));
+    if (!board.peek(offer_key(host))) names.push_back(name(host));
   }
   const size_t more = names.size() - std::min(names.size(), kMostNamed);
   names.resize(names.size() - more);

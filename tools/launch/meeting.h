@@ -44,7 +44,7 @@ struct MeetingOptions {
 };
 
 // Exchanges the offers of the launchers of all hosts. The launcher of the first host serves a board at its
-// address (comm/table) until all others have connected. It frees the port before it answers them, since
+// address (comm/board) until all others have connected. It frees the port before it answers them, since
 // workers may listen there next. A launcher that disconnects before all have connected may connect again.
 //   Timeout          not all came in time; all that did name the missing ones
 //   InvalidArgument  the terms or the secret are not the same on all hosts, or an index is taken

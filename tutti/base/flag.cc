@@ -43,7 +43,7 @@ std::string Flag::variable() const {
   return name;
 }
 
-void Flag::take(const std::string& text, FlagSource from, std::string_view where) {
+void Flag::take_value(const std::string& text, FlagSource from, std::string_view where) {
   const bool good = (!holds || holds(text)) && assign(text);
   if (!good) {
     fail(ErrorKind::InvalidArgument, "{}: '{}' (from {}) is not {}{}", flag_name(), text, where, expects,
@@ -52,11 +52,11 @@ void Flag::take(const std::string& text, FlagSource from, std::string_view where
   source = from;
 }
 
-void Flag::take(const Json& value, std::string_view where) {
+void Flag::take_value(const Json& value, std::string_view where) {
   if (!fits(value, takes)) {
     fail(ErrorKind::InvalidArgument, "{}: {} (from {}) is not {}", flag_name(), value.dump(), where, expects);
   }
-  take(value.is_string() ? value.get<std::string>() : value.dump(), FlagSource::File, where);
+  take_value(value.is_string() ? value.get<std::string>() : value.dump(), FlagSource::File, where);
 }
 
 }  // namespace tutti

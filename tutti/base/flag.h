@@ -44,9 +44,9 @@ struct Flag {
   std::string flag_name() const { return display.substr(0, display.find(',')); }
 
   // Sets the value, or throws an InvalidArgument; `where` completes "(from ...)".
-  void take(const std::string& text, FlagSource from, std::string_view where);
+  void take_value(const std::string& text, FlagSource from, std::string_view where);
   // Like above, for a value of the config file, whose type must match.
-  void take(const Json& value, std::string_view where);
+  void take_value(const Json& value, std::string_view where);
 };
 
 // Replaces '-' by '_', so that both spellings compare equal.

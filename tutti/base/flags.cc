@@ -143,7 +143,7 @@ void FlagSet::Impl::take_file(const std::string& path) {
     }
     if (flag->key() == "config")
       fail(ErrorKind::InvalidArgument, "{}: a config file cannot name another one", path);
-    flag->take(value, fmt::format("{}, key '{}'", path, name));
+    flag->take_value(value, fmt::format("{}, key '{}'", path, name));
   }
 }
 
@@ -158,8 +158,8 @@ void FlagSet::Impl::take_variables(const Environment& environment) {
       return flag.variable() == name && !flag.command_line_only;
     });
     if (found != flags.end()) {
-      found->take(text, FlagSource::Variable,
-                  is_recorded(name) ? "the checkpoint's run" : "variable " + name);
+      found->take_value(text, FlagSource::Variable,
+                        is_recorded(name) ? "the checkpoint's run" : "variable " + name);
     } else if (!is_recorded(name)) {
       const auto meant = nearest(lower(name.substr(kPrefix.size())), keys());
       fail(ErrorKind::InvalidArgument,
@@ -171,7 +171,7 @@ void FlagSet::Impl::take_variables(const Environment& environment) {
 
 void FlagSet::Impl::take_command_line(const FlagTexts& given) {
   for (const auto& [index, text] : given) {
-    flags[index].take(text, FlagSource::CommandLine, "the command line");
+    flags[index].take_value(text, FlagSource::CommandLine, "the command line");
   }
 }
 
@@ -374,7 +374,7 @@ void FlagSet::require_valid(const FlagValues& defaults) const {
     const bool is_default = std::any_of(defaults.begin(), defaults.end(), [&](const FlagValue& value) {
       return value.name == flag.flag_name() && value.text == text;
     });
-    if (!is_default) flag.take(text, FlagSource::Default, "the program");
+    if (!is_default) flag.take_value(text, FlagSource::Default, "the program");
   }
 }
 

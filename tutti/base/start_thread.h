@@ -10,7 +10,7 @@
 namespace tutti {
 
 // Starts a thread that runs `body`. Throws Overloaded if the system cannot start more threads; `what` is the
-// purpose of the thread for the message, such as "serving the table of the ranks".
+// purpose of the thread for the message, such as "serving the board of the ranks".
 template <class Body>
 std::thread start_thread(std::string_view what, Body body) {
   try {

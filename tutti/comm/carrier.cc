@@ -19,7 +19,7 @@ constexpr int64_t kSmallBroadcast = 64 << 10;
 
 void Carrier::combine(std::span<const SlicedSum> sums, const Operation& operation) {
   for (const SlicedSum& sum : sums) {
-    if (!combine_in_any_order(sum, operation)) combine_by_exchange(sum, of(operation, sum.reduction));
+    if (!combine_in_any_order(sum, operation)) combine_by_exchange(sum, with_whole(operation, sum.reduction));
   }
 }
 
@@ -111,7 +111,7 @@ void Transport::exchange_tensors(std::span<const torch::Tensor> inputs,
 void Transport::combine(std::span<const SlicedSum> sums, const Operation& operation) {
   for (const SlicedSum& sum : sums) {
     if (combine_in_any_order(sum, operation)) continue;
-    const Operation one = of(operation, sum.reduction);
+    const Operation one = with_whole(operation, sum.reduction);
     is_for_doubling(sum, world()) ? reduce_by_doubling(*this, sum, one) : combine_by_exchange(sum, one);
   }
 }

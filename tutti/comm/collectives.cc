@@ -23,14 +23,14 @@ bool overlap(const torch::Tensor& one, const torch::Tensor& other) {
 }
 
 // Returns the flat tensor, or a copy if received values would overwrite it.
-torch::Tensor apart(const torch::Tensor& values, const std::vector<torch::Tensor>& rooms) {
-  const bool lies_there = std::any_of(rooms.begin(), rooms.end(),
-                                      [&](const torch::Tensor& room) { return overlap(values, room); });
+torch::Tensor apart(const torch::Tensor& values, const std::vector<torch::Tensor>& targets) {
+  const bool lies_there = std::any_of(targets.begin(), targets.end(),
+                                      [&](const torch::Tensor& target) { return overlap(values, target); });
   return lies_there ? values.clone() : values;
 }
 
 // Describes elements that are moved and not combined, so that all ranks can check that they agree.
-Reduction moved(const torch::Tensor& tensor, int64_t count) {
+Reduction moved_elements(const torch::Tensor& tensor, int64_t count) {
   return {tensor.scalar_type(), ReduceOp::Sum, count};
 }
 
@@ -159,7 +159,7 @@ Work Collectives::combine(std::span<const SlicedSum> sums, const Options& option
     std::vector<SlicedSum> copies(sums.begin(), sums.end());
     for (SlicedSum& copy : copies) {
       for (torch::Tensor& input : copy.inputs) input = input.defined() ? plain(input, place) : input;
-      for (torch::Tensor& output : copy.outputs) output = flat_room(output, place);
+      for (torch::Tensor& output : copy.outputs) output = flat_target(output, place);
     }
     carrier.combine(copies, operation);
     for (size_t i = 0; i < sums.size(); ++i) put_back(sums[i].outputs[0], copies[i].outputs[0]);
@@ -172,7 +172,7 @@ Work Collectives::all_reduce(const torch::Tensor& tensor, ReduceOp op, const Opt
   if (world_ == 1) return {};
   return perform("all_reduce", options, [this, tensor, op](const Operation& operation) {
     const Reduction reduction{tensor.scalar_type(), op, tensor.numel()};
-    if (tensor.numel() == 0) return transport_->sync(of(operation, reduction));
+    if (tensor.numel() == 0) return transport_->sync(with_whole(operation, reduction));
     // Does not make a view: for a few kilobytes that would cost as much as everything else.
     const torch::Tensor values = plain(tensor, place_of(tensor));
     SlicedSum sum{reduction, &one_by_rank_, Tensors(static_cast<size_t>(world_)), {values}};
@@ -190,13 +190,13 @@ Work Collectives::reduce_scatter(const torch::Tensor& output, const torch::Tenso
   require_fit("reduce_scatter", input, output, world_);
   return perform("reduce_scatter", options, [this, output, input, op](const Operation& operation) {
     const Reduction reduction{input.scalar_type(), op, input.numel()};
-    if (input.numel() == 0) return transport_->sync(of(operation, reduction));
-    const torch::Tensor room = flat_room(output, place_of(input));
-    SlicedSum sum{reduction, &one_by_rank_, Tensors(static_cast<size_t>(world_)), {room}};
+    if (input.numel() == 0) return transport_->sync(with_whole(operation, reduction));
+    const torch::Tensor target = flat_target(output, place_of(input));
+    SlicedSum sum{reduction, &one_by_rank_, Tensors(static_cast<size_t>(world_)), {target}};
     sum.inputs[static_cast<size_t>(rank_)] = plain(input, place_of(input));
     for (int r = 0; r < world_; ++r) sum.slices.push_back({r * output.numel(), (r + 1) * output.numel()});
     carrier_of(input).combine({&sum, 1}, operation);
-    put_back(output, room);
+    put_back(output, target);
   });
 }
 
@@ -206,11 +206,11 @@ Work Collectives::all_gather(const torch::Tensor& output, const torch::Tensor& i
   require_writable("all_gather", output);
   require_fit("all_gather", output, input, world_);
   return perform("all_gather", options, [this, output, input](const Operation& operation) {
-    if (input.numel() == 0) return transport_->sync(of(operation, moved(input, 0)));
-    const torch::Tensor room = flat_room(output, place_of(input));
-    carrier_of(input).all_gather(parts_of(room, world_), flat(input, place_of(input)),
-                                 of(operation, moved(input, output.numel())));
-    put_back(output, room);
+    if (input.numel() == 0) return transport_->sync(with_whole(operation, moved_elements(input, 0)));
+    const torch::Tensor target = flat_target(output, place_of(input));
+    carrier_of(input).all_gather(parts_of(target, world_), flat(input, place_of(input)),
+                                 with_whole(operation, moved_elements(input, output.numel())));
+    put_back(output, target);
   });
 }
 
@@ -221,14 +221,15 @@ Work Collectives::all_gather_uneven(const Tensors& outputs, const torch::Tensor&
   require_writable("all_gather_uneven", outputs);
   require_fit("all_gather_uneven", outputs[static_cast<size_t>(rank_)], input, 1);
   return perform("all_gather_uneven", options, [this, outputs, input](const Operation& operation) {
-    Tensors rooms;
+    Tensors targets;
     int64_t count = 0;
     for (const torch::Tensor& output : outputs) {
-      rooms.push_back(flat_room(output, place_of(input)));
+      targets.push_back(flat_target(output, place_of(input)));
       count += output.numel();
     }
-    carrier_of(input).all_gather(rooms, flat(input, place_of(input)), of(operation, moved(input, count)));
-    for (size_t r = 0; r < rooms.size(); ++r) put_back(outputs[r], rooms[r]);
+    carrier_of(input).all_gather(targets, flat(input, place_of(input)),
+                                 with_whole(operation, moved_elements(input, count)));
+    for (size_t r = 0; r < targets.size(); ++r) put_back(outputs[r], targets[r]);
   });
 }
 
@@ -241,12 +242,12 @@ Work Collectives::all_to_all(const torch::Tensor& output, const torch::Tensor& i
     fail(ErrorKind::InvalidArgument, "all_to_all: {} elements cannot be divided into {} equal parts",
          input.numel(), world_);
   return perform("all_to_all", options, [this, output, input](const Operation& operation) {
-    if (input.numel() == 0) return transport_->sync(of(operation, moved(input, 0)));
-    const torch::Tensor room = flat_room(output, place_of(input));
-    const torch::Tensor values = apart(flat(input, place_of(input)), {room});
-    carrier_of(input).exchange_tensors(parts_of(values, world_), parts_of(room, world_),
-                                       of(operation, moved(input, input.numel())));
-    put_back(output, room);
+    if (input.numel() == 0) return transport_->sync(with_whole(operation, moved_elements(input, 0)));
+    const torch::Tensor target = flat_target(output, place_of(input));
+    const torch::Tensor values = apart(flat(input, place_of(input)), {target});
+    carrier_of(input).exchange_tensors(parts_of(values, world_), parts_of(target, world_),
+                                       with_whole(operation, moved_elements(input, input.numel())));
+    put_back(output, target);
   });
 }
 
@@ -258,13 +259,14 @@ Work Collectives::all_to_all_uneven(const Tensors& outputs, const Tensors& input
   const size_t me = static_cast<size_t>(rank_);
   require_fit("all_to_all_uneven", outputs[me], inputs[me], 1);
   return perform("all_to_all_uneven", options, [this, outputs, inputs, me](const Operation& operation) {
-    Tensors rooms;
+    Tensors targets;
     Tensors values;
-    for (const torch::Tensor& output : outputs) rooms.push_back(flat_room(output, place_of(inputs[me])));
+    for (const torch::Tensor& output : outputs) targets.push_back(flat_target(output, place_of(inputs[me])));
     for (const torch::Tensor& input : inputs)
-      values.push_back(apart(flat(input, place_of(inputs[me])), rooms));
-    carrier_of(inputs[me]).exchange_tensors(values, rooms, of(operation, moved(inputs[me], -1)));
-    for (size_t r = 0; r < rooms.size(); ++r) put_back(outputs[r], rooms[r]);
+      values.push_back(apart(flat(input, place_of(inputs[me])), targets));
+    carrier_of(inputs[me])
+        .exchange_tensors(values, targets, with_whole(operation, moved_elements(inputs[me], -1)));
+    for (size_t r = 0; r < targets.size(); ++r) put_back(outputs[r], targets[r]);
   });
 }
 
@@ -273,10 +275,11 @@ Work Collectives::broadcast(const torch::Tensor& tensor, int root, const Options
   require_writable("broadcast", tensor);
   if (world_ == 1) return {};
   return perform("broadcast", options, [this, tensor, root](const Operation& operation) {
-    if (tensor.numel() == 0) return transport_->sync(of(operation, moved(tensor, 0), root));
+    if (tensor.numel() == 0) return transport_->sync(with_whole(operation, moved_elements(tensor, 0), root));
     const torch::Device place = place_of(tensor);
-    const torch::Tensor values = rank_ == root ? flat(tensor, place) : flat_room(tensor, place);
-    carrier_of(tensor).broadcast(values, root, of(operation, moved(tensor, tensor.numel()), root));
+    const torch::Tensor values = rank_ == root ? flat(tensor, place) : flat_target(tensor, place);
+    carrier_of(tensor).broadcast(values, root,
+                                 with_whole(operation, moved_elements(tensor, tensor.numel()), root));
     if (rank_ != root) put_back(tensor, values);
   });
 }
@@ -290,15 +293,16 @@ Work Collectives::gather(const torch::Tensor& output, const torch::Tensor& input
     require_fit("gather", output, input, world_);
   }
   return perform("gather", options, [this, output, input, root](const Operation& operation) {
-    if (input.numel() == 0) return transport_->sync(of(operation, moved(input, 0), root));
+    if (input.numel() == 0) return transport_->sync(with_whole(operation, moved_elements(input, 0), root));
     const torch::Tensor values = flat(input, place_of(input));
     Tensors sends(static_cast<size_t>(world_), values.narrow(0, 0, 0));
     Tensors recvs = sends;
     sends[static_cast<size_t>(root)] = values;
-    const torch::Tensor room = rank_ == root ? flat_room(output, place_of(input)) : torch::Tensor();
-    if (rank_ == root) recvs = parts_of(room, world_);
-    carrier_of(input).exchange_tensors(sends, recvs, of(operation, moved(input, input.numel()), root));
-    if (rank_ == root) put_back(output, room);
+    const torch::Tensor target = rank_ == root ? flat_target(output, place_of(input)) : torch::Tensor();
+    if (rank_ == root) recvs = parts_of(target, world_);
+    carrier_of(input).exchange_tensors(sends, recvs,
+                                       with_whole(operation, moved_elements(input, input.numel()), root));
+    if (rank_ == root) put_back(output, target);
   });
 }
 
@@ -311,14 +315,15 @@ Work Collectives::scatter(const torch::Tensor& output, const torch::Tensor& inpu
     require_fit("scatter", input, output, world_);
   }
   return perform("scatter", options, [this, output, input, root](const Operation& operation) {
-    if (output.numel() == 0) return transport_->sync(of(operation, moved(output, 0), root));
-    const torch::Tensor room = flat_room(output, place_of(output));
-    Tensors recvs(static_cast<size_t>(world_), room.narrow(0, 0, 0));
+    if (output.numel() == 0) return transport_->sync(with_whole(operation, moved_elements(output, 0), root));
+    const torch::Tensor target = flat_target(output, place_of(output));
+    Tensors recvs(static_cast<size_t>(world_), target.narrow(0, 0, 0));
     Tensors sends = recvs;
-    recvs[static_cast<size_t>(root)] = room;
+    recvs[static_cast<size_t>(root)] = target;
     if (rank_ == root) sends = parts_of(flat(input, place_of(output)), world_);
-    carrier_of(output).exchange_tensors(sends, recvs, of(operation, moved(output, output.numel()), root));
-    put_back(output, room);
+    carrier_of(output).exchange_tensors(sends, recvs,
+                                        with_whole(operation, moved_elements(output, output.numel()), root));
+    put_back(output, target);
   });
 }
 
@@ -331,14 +336,14 @@ Work Collectives::between_two(const char* name, const torch::Tensor& tensor, int
   return run_on(messages_[{peer, sending}], [this, name, tensor, peer, sending, options] {
     name_thread(timeline_, sending ? "sender" : "receiver");
     guarded(name, options, [&](const Operation& asked) {
-      Operation operation = of(asked, moved(tensor, tensor.numel()));
+      Operation operation = with_whole(asked, moved_elements(tensor, tensor.numel()));
       operation.peer = peer;
       if (sending) {
         transport_->send(bytes_of(flat(tensor, torch::kCPU)), peer, operation);
       } else {
-        const torch::Tensor room = flat_room(tensor, torch::kCPU);
-        transport_->recv(bytes_of(room), peer, operation);
-        put_back(tensor, room);
+        const torch::Tensor target = flat_target(tensor, torch::kCPU);
+        transport_->recv(bytes_of(target), peer, operation);
+        put_back(tensor, target);
       }
     });
   });

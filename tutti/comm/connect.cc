@@ -22,8 +22,10 @@
 #include "tutti/base/text.h"
 #include "tutti/base/this_host.h"
 #include "tutti/cluster/roles.h"
+#include "tutti/comm/board/launcher_store.h"
+#include "tutti/comm/board/tcp_rendezvous.h"
 #include "tutti/comm/collectives.h"
-#include "tutti/comm/failure_board.h"
+#include "tutti/comm/failures.h"
 #include "tutti/comm/hierarchy/hierarchy.h"
 #include "tutti/comm/hosts.h"
 #include "tutti/comm/inproc/inproc.h"
@@ -32,8 +34,6 @@
 #include "tutti/comm/nccl/nccl.h"
 #include "tutti/comm/rendezvous.h"
 #include "tutti/comm/shm/shm.h"
-#include "tutti/comm/table/launcher_store.h"
-#include "tutti/comm/table/tcp_rendezvous.h"
 #include "tutti/comm/tcp/tcp.h"
 #include "tutti/net/credentials.h"
 
@@ -46,8 +46,8 @@ constexpr const char* kLoopback = "127.0.0.1";
 
 // Holds the facts about all workers that a worker knows before they are connected.
 struct Roster {
-  std::shared_ptr<Rendezvous> table;
-  // At the rank that serves the table: the connections that were refused because they have another secret.
+  std::shared_ptr<Rendezvous> board;
+  // At the rank that serves the board: the connections that were refused because they have another secret.
   std::shared_ptr<std::atomic<int>> refused = std::make_shared<std::atomic<int>>(0);
   std::string master_host;
   std::vector<std::string> who = {};      // "worker/2 on node7"
@@ -84,7 +84,7 @@ bool in_numbers(const std::string& host) {
   return host.find_first_not_of("0123456789.") == std::string::npos || host.find(':') != std::string::npos;
 }
 
-// Returns the host at which rank 0 serves the table: the given one if others can reach it there. "" means all
+// Returns the host at which rank 0 serves the board: the given one if others can reach it there. "" means all
 // addresses of this machine. On the host itself, its name may resolve to the loopback, and
 // the address of a service (as in Kubernetes) or behind a router is not an address of this machine.
 std::string host_to_serve(const Context& context, const std::string& host) {
@@ -102,7 +102,7 @@ std::string host_to_serve(const Context& context, const std::string& host) {
   const bool here = mine && !loopback;
   require_secret(here ? host : "", !security.secret.empty(), security.insecure);
   if (here) return host;
-  context.log().info("the table of the ranks listens at all addresses of this machine, since '{}' {}", host,
+  context.log().info("the board of the ranks listens at all addresses of this machine, since '{}' {}", host,
                      mine ? "is a loopback address here" : "is not an address of this machine");
   return "";
 }
@@ -119,12 +119,12 @@ Roster roster_at_address(const Context& context) {
   const Address address = parse_address(context.identity().master_address);
   const auto port = static_cast<uint16_t>(address.port);
   if (context.rank() == 0) {
-    Roster roster{.table = nullptr, .master_host = address.host};
-    roster.table = serve_tcp_rendezvous({.host = host_to_serve(context, address.host),
+    Roster roster{.board = nullptr, .master_host = address.host};
+    roster.board = serve_tcp_rendezvous({.host = host_to_serve(context, address.host),
                                          .port = port,
                                          .credentials = credentials_of_ranks(context),
                                          .report = note_refusals(context, roster)})
-                       .table;
+                       .board;
     return roster;
   }
   // This rank listens for the others too, on the way to rank 0.
@@ -135,10 +135,10 @@ Roster roster_at_address(const Context& context) {
                       .credentials = credentials_of_ranks(context),
                       .timeout = timeout_of(context)};
   if (needs_loopback(context) && address.host != kLoopback) options.hosts.emplace_back(kLoopback);
-  return {.table = find_tcp_rendezvous(options).table, .master_host = address.host};
+  return {.board = find_tcp_rendezvous(options).board, .master_host = address.host};
 }
 
-// Rank 0 serves a table at any free port, and `share` sends the text "RANDOM PORT HOST HOST ..." to all
+// Rank 0 serves a board at any free port, and `share` sends the text "RANDOM PORT HOST HOST ..." to all
 // ranks. A host has several addresses: the other ranks use the first one that answers.
 Roster roster_by_text(const Context& context,
                       const std::function<std::string(const std::optional<std::string>&)>& share) {
@@ -152,19 +152,19 @@ Roster roster_by_text(const Context& context,
                               .credentials = credentials_of_ranks(context, random),
                               .report = note_refusals(context, roster)});
     if (hosts.empty()) hosts = {kLoopback};
-    roster.table = served.table;
+    roster.board = served.board;
     text = fmt::format("{} {} {}", random, served.port, fmt::join(hosts, " "));
   }
   const std::vector<std::string> words = split(share(text), ' ');
   if (words.size() < 3) fail(ErrorKind::DataLoss, "the text shared by rank 0 was not written by Tutti");
   roster.master_host = words[2];
-  if (roster.table) return roster;
+  if (roster.board) return roster;
   const auto found = find_tcp_rendezvous({.hosts = {words.begin() + 2, words.end()},
                                           .port = static_cast<uint16_t>(parse_int(words[1]).value_or(0)),
                                           .credentials = credentials_of_ranks(context, words[0]),
                                           .several_machines = true,
                                           .timeout = timeout_of(context)});
-  roster.table = found.table;
+  roster.board = found.board;
   roster.master_host = found.host;
   return roster;
 }
@@ -176,13 +176,13 @@ Roster roster_through_mpi(const Context& context) {
   });
 }
 
-// The launcher's table outlives an attempt to run the job, so the key contains the attempt. Everybody can
-// read that table, so what it contains is no secret.
+// The launcher's board outlives an attempt to run the job, so the key contains the attempt. Everybody can
+// read that board, so what it contains is no secret.
 Roster roster_through_launcher(const Context& context) {
   const Identity& identity = context.identity();
   const auto& security = context.config().security;
   if (!on_one_host(context)) require_secret("", !security.secret.empty(), security.insecure);
-  const std::string key = fmt::format("tutti/attempt/{}/table", identity.attempt);
+  const std::string key = fmt::format("tutti/attempt/{}/board", identity.attempt);
   return roster_by_text(context, [&](const std::optional<std::string>& text) {
     return share_through_launcher(parse_address(identity.master_address), key, text, timeout_of(context));
   });
@@ -208,10 +208,10 @@ Roster find_roster(const Context& context) {
 
 // Returns what each rank says of its host, its device and itself.
 std::vector<std::string> words_of_all(const Context& context, const Roster& roster) {
-  BoardOptions options{.rank = context.rank(), .world = context.world()};
+  FailuresOptions options{.rank = context.rank(), .world = context.world()};
   for (int rank = 0; rank < context.world(); ++rank) options.who.push_back(worker_name(rank, context));
   try {
-    return roll_call(*roster.table, options,
+    return roll_call(*roster.board, options,
                      fmt::format("{} {} {} on {}", host_identity(), device_word(context.device()),
                                  context.task().short_name(), host_name()),
                      timeout_of(context));
@@ -234,23 +234,23 @@ void call_roll(const Context& context, Roster& roster) {
     roster.who.push_back(word.substr(who));
     devices.push_back({roster.who.back(), hosts.back(), word.substr(device, who - 1 - device)});
   }
-  roster.layout = RankLayout::of(hosts);
+  roster.layout = RankLayout::make(hosts);
   roster.no_nccl = why_not_nccl(devices);
 }
 
 // All tasks must have the same flags, except those of FlagScope::Local. Rank 0 compares them before anything
 // that depends on them is built, and announces the result to all ranks.
-void require_same_flags(const Context& context, Rendezvous& table, const std::vector<std::string>& who) {
+void require_same_flags(const Context& context, Rendezvous& board, const std::vector<std::string>& who) {
   constexpr const char* kVerdict = "flags/verdict";
   const auto key = [](int rank) { return fmt::format("flags/{}", rank); };
   Agreement own{who[static_cast<size_t>(context.rank())], context.shared_flags()};
   own.lines.push_back(context.config().output.timeline.empty() ? "no --timeline" : "a --timeline");
   if (context.rank() > 0) {
-    table.set(key(context.rank()), fmt::format("{}\n{}", context.threads(), fmt::join(own.lines, "\n")));
+    board.set(key(context.rank()), fmt::format("{}\n{}", context.threads(), fmt::join(own.lines, "\n")));
   } else {
     std::string verdict;
     for (int rank = 1; rank < context.world() && verdict.empty(); ++rank) {
-      const std::vector<std::string> theirs = split(table.get(key(rank), timeout_of(context)), '\n');
+      const std::vector<std::string> theirs = split(board.get(key(rank), timeout_of(context)), '\n');
       if (theirs[0] != std::to_string(context.threads()))
         context.log().warning(
             "{} computes with {} threads and {} with {}: kernels may add in a different order, so a run on "
@@ -258,9 +258,9 @@ void require_same_flags(const Context& context, Rendezvous& table, const std::ve
             who[0], context.threads(), who[static_cast<size_t>(rank)], theirs[0]);
       verdict = difference(own, {who[static_cast<size_t>(rank)], {theirs.begin() + 1, theirs.end()}});
     }
-    table.set(kVerdict, "." + verdict);
+    board.set(kVerdict, "." + verdict);
   }
-  refuse_difference(table.get(kVerdict, timeout_of(context)).substr(1));
+  refuse_difference(board.get(kVerdict, timeout_of(context)).substr(1));
 }
 
 // Returns true if tensors on GPUs are sent directly from GPU to GPU. Throws if --comm nccl is impossible.
@@ -296,10 +296,10 @@ uint16_t own_port(const Context& context) {
 
 std::unique_ptr<Transport> make_network(const Context& context, const Roster& roster,
                                         const std::string& name) {
-  const auto table = with_prefix(roster.table, name + "/");
+  const auto board = with_prefix(roster.board, name + "/");
   const milliseconds timeout = timeout_of(context);
   if (name == "tcp") {
-    return tcp_transport(table, {.rank = context.rank(),
+    return tcp_transport(board, {.rank = context.rank(),
                                  .world = context.world(),
                                  .who = roster.who,
                                  .holder = roster.who.front(),
@@ -309,7 +309,7 @@ std::unique_ptr<Transport> make_network(const Context& context, const Roster& ro
                                  .timeout = timeout});
   }
   mpi_initialise();
-  return mpi_transport(table, {roster.who, roster.who.front(), timeout});
+  return mpi_transport(board, {roster.who, roster.who.front(), timeout});
 }
 
 // Returns the shared-memory transport of the ranks of this host.
@@ -318,7 +318,7 @@ std::unique_ptr<Transport> make_memory(const Context& context, const Roster& ros
   const int rank = context.rank();
   const int host = layout.host_of(rank);
   const auto first = roster.who.begin() + layout.first(host);
-  return shm_transport(with_prefix(roster.table, fmt::format("shm/{}/", host)),
+  return shm_transport(with_prefix(roster.board, fmt::format("shm/{}/", host)),
                        {.rank = layout.local_rank(rank),
                         .world = layout.size(host),
                         .who = {first, first + layout.size(host)},
@@ -348,7 +348,7 @@ std::unique_ptr<Transport> make_transport(const Context& context, const Roster& 
 std::unique_ptr<OnDevice> make_on_device(const Context& context, Roster& roster, Transport& transport) {
   if (!takes_nccl(context, roster)) return nullptr;
   const auto make = [&] {
-    return nccl_on_device(with_prefix(roster.table, "nccl/"), context.device(),
+    return nccl_on_device(with_prefix(roster.board, "nccl/"), context.device(),
                           {.rank = context.rank(),
                            .world = context.world(),
                            .who = roster.who,
@@ -358,7 +358,7 @@ std::unique_ptr<OnDevice> make_on_device(const Context& context, Roster& roster,
   };
   if (context.config().network.backend == "nccl") return make();
   CheckedDevice checked =
-      check_on_device(make, context.device(), transport, *with_prefix(roster.table, "nccl-check/"),
+      check_on_device(make, context.device(), transport, *with_prefix(roster.board, "nccl-check/"),
                       roster.who, timeout_of(context));
   if (!checked.failure.empty()) roster.no_nccl = "NCCL has failed its check: " + checked.failure;
   return std::move(checked.on_device);
@@ -369,10 +369,10 @@ std::string where(const Roster& roster) {
   return roster.layout ? "on several hosts" : "on several hosts, with interleaved ranks";
 }
 
-// Connects the workers after they have found the table.
+// Connects the workers after they have found the board.
 std::shared_ptr<Communicator> connect_all(const Context& context, Roster& roster) {
   call_roll(context, roster);
-  require_same_flags(context, *roster.table, roster.who);
+  require_same_flags(context, *roster.board, roster.who);
   auto transport = make_transport(context, roster);
   auto on_device = make_on_device(context, roster, *transport);
   return std::make_shared<Collectives>(std::move(transport), timeout_of(context), context.timeline(),

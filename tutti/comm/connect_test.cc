@@ -109,8 +109,8 @@ std::set<std::string> listening_addresses() {
     sockets.insert(std::filesystem::read_symlink(entry, gone).string());
   }
   std::set<std::string> addresses;
-  for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
-    std::ifstream file(table);
+  for (const char* board : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream file(board);
     std::string line;
     while (std::getline(file, line)) {
       std::istringstream words(line);
@@ -191,7 +191,7 @@ TEST(Connect, a_host_whose_name_resolves_to_the_loopback_can_be_reached) {
       two_hosts));
 }
 
-auto table_of_torchrun() {
+auto board_of_torchrun() {
   c10d::TCPStoreOptions options;
   compat::without_libuv(options);
   options.port = 0;
@@ -200,8 +200,8 @@ auto table_of_torchrun() {
   return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
 }
 
-TEST(Connect, those_whose_launcher_serves_a_table_find_rank_0_through_that) {
-  const auto agent = table_of_torchrun();
+TEST(Connect, those_whose_launcher_serves_a_board_find_rank_0_through_that) {
+  const auto agent = board_of_torchrun();
   for (const int attempt : {0, 1}) {
     testing::expect_no_errors(connect_ranks({{}, {}, {}}, meet_all, [&](Identity& identity) {
       identity.launcher_serves = true;
@@ -211,9 +211,9 @@ TEST(Connect, those_whose_launcher_serves_a_table_find_rank_0_through_that) {
   }
 }
 
-// Everybody can read that table.
-TEST(Connect, those_whose_launcher_serves_a_table_need_the_secret_as_well) {
-  const auto agent = table_of_torchrun();
+// Everybody can read that board.
+TEST(Connect, those_whose_launcher_serves_a_board_need_the_secret_as_well) {
+  const auto agent = board_of_torchrun();
   int attempt = 0;
   const auto outcomes_of = [&](const std::vector<Start>& starts, int local_world) {
     return connect_ranks(starts, meet_all, [&](Identity& identity) {
@@ -249,12 +249,12 @@ TEST(Connect, says_that_the_launcher_or_rank_0_is_not_there) {
     EXPECT_EQ(outcome->kind(), ErrorKind::Timeout);
     EXPECT_THAT(outcome->what(), HasSubstr("the launcher (torchrun) did not answer at 127.0.0.1:"));
   }
-  const auto agent = table_of_torchrun();
+  const auto agent = board_of_torchrun();
   outcomes = connect_ranks({{}, {}}, meet_all, through(agent->getPort(), 1));
   for (const Outcome& outcome : outcomes) {
     ASSERT_TRUE(outcome);
     EXPECT_EQ(outcome->kind(), ErrorKind::Timeout);
-    EXPECT_THAT(outcome->what(), HasSubstr("nothing from rank 0 through the table of the launcher"));
+    EXPECT_THAT(outcome->what(), HasSubstr("nothing from rank 0 through the board of the launcher"));
   }
 }
 

@@ -18,7 +18,7 @@
 
 #include "tutti/base/test_errors.h"
 #include "tutti/comm/collectives.h"
-#include "tutti/comm/failure_board.h"
+#include "tutti/comm/failures.h"
 #include "tutti/comm/inproc/inproc.h"
 #include "tutti/comm/test_messages.h"
 #include "tutti/comm/test_network.h"
@@ -50,17 +50,17 @@ void without_threads(const std::function<void()>& body) {
   }).join();
 }
 
-TEST(FewThreads, a_table_is_overloaded) {
+TEST(FewThreads, a_board_is_overloaded) {
   without_threads([] {
     expect_error(ErrorKind::Overloaded, HasSubstr("cannot start more threads"),
-                 [] { testing::serve_table(); });
+                 [] { testing::serve_board(); });
   });
 }
 
 TEST(FewThreads, a_board_is_overloaded) {
   without_threads([] {
     expect_error(ErrorKind::Overloaded, HasSubstr("cannot start more threads"),
-                 [] { FailureBoard(local_rendezvous(), {.rank = 0, .world = 2}, [] {}); });
+                 [] { Failures(local_rendezvous(), {.rank = 0, .world = 2}, [] {}); });
   });
 }
 

@@ -30,14 +30,14 @@ inline torch::Tensor flat(const torch::Tensor& tensor, torch::Device place) {
 }
 
 // Like flat(), but does not copy the values: a buffer to receive into.
-inline torch::Tensor flat_room(const torch::Tensor& tensor, torch::Device place) {
+inline torch::Tensor flat_target(const torch::Tensor& tensor, torch::Device place) {
   if (tensor.device() == place && is_plain(tensor)) return tensor.view(-1);
   return torch::empty({tensor.numel()}, tensor.options().device(place));
 }
 
-// If `room` is not the memory of `tensor`, copies the values back into `tensor`.
-inline void put_back(const torch::Tensor& tensor, const torch::Tensor& room) {
-  if (room.data_ptr() != tensor.data_ptr()) tensor.copy_(room.view(tensor.sizes()));
+// If `target` is not the memory of `tensor`, copies the values back into `tensor`.
+inline void put_back(const torch::Tensor& tensor, const torch::Tensor& target) {
+  if (target.data_ptr() != tensor.data_ptr()) tensor.copy_(target.view(tensor.sizes()));
 }
 
 // Splits a flat tensor into equal parts.

@@ -14,7 +14,7 @@ namespace tutti::comm {
 class RankLayout {
  public:
   // Takes the name of each rank's host. Returns nullopt if the ranks of some host are not contiguous.
-  static std::optional<RankLayout> of(const std::vector<std::string>& host_of_rank) {
+  static std::optional<RankLayout> make(const std::vector<std::string>& host_of_rank) {
     RankLayout layout;
     std::set<std::string> seen;
     for (size_t rank = 0; rank < host_of_rank.size(); ++rank) {

@@ -11,7 +11,7 @@ namespace tutti::comm {
 namespace {
 
 template <size_t N>
-void copy_words(char (&to)[N], const char* from) {
+void copy_text(char (&to)[N], const char* from) {
   std::strncpy(to, from, N - 1);
   to[N - 1] = '\0';
 }
@@ -49,7 +49,7 @@ uint64_t key_of(const Operation& operation) {
   return key;
 }
 
-OperationWords::OperationWords(const Operation& operation)
+OperationLabel::OperationLabel(const Operation& operation)
     : name{},
       what{},
       step(operation.step),
@@ -58,16 +58,16 @@ OperationWords::OperationWords(const Operation& operation)
       op(operation.whole ? static_cast<int32_t>(operation.whole->op) : 0),
       root(operation.root),
       peer(operation.peer) {
-  copy_words(name, operation.name);
-  copy_words(what, operation.what);
+  copy_text(name, operation.name);
+  copy_text(what, operation.what);
 }
 
-std::string OperationWords::elements() const {
+std::string OperationLabel::elements() const {
   const std::string type_of = type_name(static_cast<c10::ScalarType>(type));
   return count < 0 ? type_of : fmt::format("{} {}", count, type_of);
 }
 
-std::string OperationWords::text() const {
+std::string OperationLabel::text() const {
   static constexpr std::array<const char*, 5> kOps = {"", ", average", ", min", ", max", ", product"};
   std::string text(name, ::strnlen(name, sizeof name));
   if (what[0] != '\0') text += " of " + std::string(what, ::strnlen(what, sizeof what));
@@ -78,18 +78,18 @@ std::string OperationWords::text() const {
   return text;
 }
 
-std::string different_operations(const std::string& who, const OperationWords& words,
-                                 const std::string& other, const OperationWords& theirs) {
+std::string different_operations(const std::string& who, const OperationLabel& label,
+                                 const std::string& other, const OperationLabel& theirs) {
   return fmt::format(
       "{} calls {} while {} calls {}: every rank has to call the same operations in the same order, with the "
       "same sizes and root",
-      who, words.text(), other, theirs.text());
+      who, label.text(), other, theirs.text());
 }
 
-std::string other_message(const std::string& receiver, const OperationWords& expected,
-                          const std::string& sender, const OperationWords& sent) {
+std::string other_message(const std::string& receiver, const OperationLabel& expected,
+                          const std::string& sender, const OperationLabel& sent) {
   if (expected.type == sent.type && expected.count == sent.count) return "";
-  OperationWords call = expected;
+  OperationLabel call = expected;
   call.type = -1;  // its elements are named once
   return fmt::format("{} failed: {} expects {} from {}, which sends {}", call.text(), receiver,
                      expected.elements(), sender, sent.elements());

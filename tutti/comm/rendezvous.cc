@@ -43,25 +43,25 @@ namespace {
 
 class PrefixedRendezvous final : public Rendezvous {
  public:
-  PrefixedRendezvous(std::shared_ptr<Rendezvous> table, std::string prefix)
-      : table_(std::move(table)), prefix_(std::move(prefix)) {}
+  PrefixedRendezvous(std::shared_ptr<Rendezvous> board, std::string prefix)
+      : board_(std::move(board)), prefix_(std::move(prefix)) {}
 
-  void set(const std::string& key, const std::string& value) override { table_->set(prefix_ + key, value); }
+  void set(const std::string& key, const std::string& value) override { board_->set(prefix_ + key, value); }
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override {
-    return table_->get(prefix_ + key, timeout);
+    return board_->get(prefix_ + key, timeout);
   }
-  std::optional<std::string> peek(const std::string& key) override { return table_->peek(prefix_ + key); }
+  std::optional<std::string> peek(const std::string& key) override { return board_->peek(prefix_ + key); }
   std::string set_once(const std::string& key, const std::string& value) override {
-    return table_->set_once(prefix_ + key, value);
+    return board_->set_once(prefix_ + key, value);
   }
   std::string hold(const std::string& key, const std::string& value) override {
-    return table_->hold(prefix_ + key, value);
+    return board_->hold(prefix_ + key, value);
   }
-  bool ended() const override { return table_->ended(); }
+  bool ended() const override { return board_->ended(); }
 
  private:
-  // Shared: several prefixes may use the same table.
-  const std::shared_ptr<Rendezvous> table_;
+  // Shared: several prefixes may use the same board.
+  const std::shared_ptr<Rendezvous> board_;
   const std::string prefix_;
 };
 
@@ -69,8 +69,8 @@ class PrefixedRendezvous final : public Rendezvous {
 
 std::shared_ptr<Rendezvous> local_rendezvous() { return std::make_shared<LocalRendezvous>(); }
 
-std::shared_ptr<Rendezvous> with_prefix(std::shared_ptr<Rendezvous> table, const std::string& prefix) {
-  return std::make_shared<PrefixedRendezvous>(std::move(table), prefix);
+std::shared_ptr<Rendezvous> with_prefix(std::shared_ptr<Rendezvous> board, const std::string& prefix) {
+  return std::make_shared<PrefixedRendezvous>(std::move(board), prefix);
 }
 
 }  // namespace tutti::comm

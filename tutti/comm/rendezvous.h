@@ -10,7 +10,7 @@
 
 namespace tutti::comm {
 
-// A small table of texts that several processes can reach. Ranks use it to find one another and to report
+// A small board of texts that several processes can reach. Ranks use it to find one another and to report
 // failures, and launchers to meet. Not meant for tensors. Thread-safe.
 class Rendezvous {
  public:
@@ -21,21 +21,21 @@ class Rendezvous {
   virtual std::optional<std::string> peek(const std::string& key) = 0;
   // Sets the value unless the key already has one. Returns the value that the key has afterwards.
   virtual std::string set_once(const std::string& key, const std::string& value) = 0;
-  // Like set_once(), but if this call has set the value, it is removed when the connection to the table ends.
+  // Like set_once(), but if this call has set the value, it is removed when the connection to the board ends.
   virtual std::string hold(const std::string& key, const std::string& value) = 0;
-  // Returns true if the process that holds the table has closed it in good order. All calls fail then, but
+  // Returns true if the process that holds the board has closed it in good order. All calls fail then, but
   // no rank is lost.
   virtual bool ended() const = 0;
 };
 
-// A table in this process.
+// A board in this process.
 class LocalRendezvous : public Rendezvous {
  public:
   void set(const std::string& key, const std::string& value) override;
   std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
   std::optional<std::string> peek(const std::string& key) override;
   std::string set_once(const std::string& key, const std::string& value) override;
-  // There is no connection that could end: nothing is removed before the table.
+  // There is no connection that could end: nothing is removed before the board.
   std::string hold(const std::string& key, const std::string& value) override { return set_once(key, value); }
   bool ended() const override { return false; }
 
@@ -47,10 +47,10 @@ class LocalRendezvous : public Rendezvous {
   std::map<std::string, std::string> values_;  // guarded by mutex_
 };
 
-// Returns a table in this process, for ranks that are threads.
+// Returns a board in this process, for ranks that are threads.
 std::shared_ptr<Rendezvous> local_rendezvous();
 
-// Returns a view of the same table in which every key is prefixed with `prefix`.
-std::shared_ptr<Rendezvous> with_prefix(std::shared_ptr<Rendezvous> table, const std::string& prefix);
+// Returns a view of the same board in which every key is prefixed with `prefix`.
+std::shared_ptr<Rendezvous> with_prefix(std::shared_ptr<Rendezvous> board, const std::string& prefix);
 
 }  // namespace tutti::comm

@@ -23,24 +23,24 @@ using ::testing::AllOf;
 using testing::as_ranks;
 using testing::Child;
 using testing::expect_no_errors;
-using testing::find_table;
+using testing::find_board;
 using ::testing::HasSubstr;
 using testing::kLong;
-using testing::serve_table;
+using testing::serve_board;
 
-void expect_to_be_a_table(Rendezvous& table) {
-  EXPECT_EQ(table.peek("a"), std::nullopt);
-  table.set("a", "1");
-  table.set("a", std::string("\0two\n", 5));
-  EXPECT_EQ(table.peek("a"), std::string("\0two\n", 5));
-  EXPECT_EQ(table.get("a", milliseconds(0)), std::string("\0two\n", 5));
-  EXPECT_EQ(table.set_once("b", ""), "");
-  EXPECT_EQ(table.set_once("b", "late"), "");
-  EXPECT_EQ(table.hold("b", "later"), "");
-  EXPECT_EQ(table.get("b", kLong), "");
+void expect_to_be_a_board(Rendezvous& board) {
+  EXPECT_EQ(board.peek("a"), std::nullopt);
+  board.set("a", "1");
+  board.set("a", std::string("\0two\n", 5));
+  EXPECT_EQ(board.peek("a"), std::string("\0two\n", 5));
+  EXPECT_EQ(board.get("a", milliseconds(0)), std::string("\0two\n", 5));
+  EXPECT_EQ(board.set_once("b", ""), "");
+  EXPECT_EQ(board.set_once("b", "late"), "");
+  EXPECT_EQ(board.hold("b", "later"), "");
+  EXPECT_EQ(board.get("b", kLong), "");
 }
 
-TEST(LocalRendezvous, is_a_table) { expect_to_be_a_table(*local_rendezvous()); }
+TEST(LocalRendezvous, is_a_board) { expect_to_be_a_board(*local_rendezvous()); }
 
 TEST(LocalRendezvous, names_a_key_that_is_never_set) {
   expect_error(ErrorKind::Timeout, HasSubstr("no rank set 'absent' within 0.03 s"),
@@ -48,36 +48,36 @@ TEST(LocalRendezvous, names_a_key_that_is_never_set) {
 }
 
 TEST(LocalRendezvous, prefixes_keep_keys_apart) {
-  const auto table = local_rendezvous();
-  const auto one = with_prefix(table, "one/");
-  expect_to_be_a_table(*one);
-  expect_to_be_a_table(*with_prefix(table, "two/"));
-  EXPECT_EQ(table->peek("one/b"), "");
+  const auto board = local_rendezvous();
+  const auto one = with_prefix(board, "one/");
+  expect_to_be_a_board(*one);
+  expect_to_be_a_board(*with_prefix(board, "two/"));
+  EXPECT_EQ(board->peek("one/b"), "");
 }
 
-TEST(TcpRendezvous, is_a_table_for_all_its_clients) {
-  const auto served = serve_table();
-  expect_to_be_a_table(*served.table);
-  const auto client = find_table(served.port, "localhost");
+TEST(TcpRendezvous, is_a_board_for_all_its_clients) {
+  const auto served = serve_board();
+  expect_to_be_a_board(*served.board);
+  const auto client = find_board(served.port, "localhost");
   EXPECT_EQ(client->get("b", kLong), "");
-  expect_to_be_a_table(*with_prefix(client, "client/"));
-  EXPECT_EQ(served.table->get("client/b", kLong), "");
+  expect_to_be_a_board(*with_prefix(client, "client/"));
+  EXPECT_EQ(served.board->get("client/b", kLong), "");
 }
 
 TEST(TcpRendezvous, carries_long_values) {
-  const auto served = serve_table();
-  const auto client = find_table(served.port);
+  const auto served = serve_board();
+  const auto client = find_board(served.port);
   const std::string value = std::string(size_t{9} << 20, 'x') + "end";
   client->set("long", value);
-  EXPECT_EQ(find_table(served.port)->get("long", kLong), value);
+  EXPECT_EQ(find_board(served.port)->get("long", kLong), value);
   expect_error(ErrorKind::InvalidArgument, HasSubstr("values of up to"),
                [&] { client->set("longer", std::string(size_t{17} << 20, 'x')); });
   EXPECT_EQ(client->get("long", kLong), value);
 }
 
 TEST(TcpRendezvous, says_that_it_is_full) {
-  const auto served = serve_table();
-  const auto client = find_table(served.port);
+  const auto served = serve_board();
+  const auto client = find_board(served.port);
   const std::string value(size_t{16} << 20, 'x');
   for (int i = 0; i < 20; ++i) client->set("same", value);
   expect_error(ErrorKind::Overloaded, HasSubstr("is full"), [&] {
@@ -87,70 +87,70 @@ TEST(TcpRendezvous, says_that_it_is_full) {
 }
 
 TEST(TcpRendezvous, wakes_those_that_wait_while_others_ask) {
-  const auto served = serve_table();
+  const auto served = serve_board();
   expect_no_errors(as_ranks(4, [&](int rank) {
-    const auto table = find_table(served.port);
+    const auto board = find_board(served.port);
     const auto key = [](int r) { return fmt::format("key/{}", r); };
-    std::thread waiting([&] { EXPECT_EQ(table->get(key((rank + 1) % 4), kLong), "here"); });
-    EXPECT_EQ(table->peek("other"), std::nullopt);
-    table->set(key(rank), "here");
+    std::thread waiting([&] { EXPECT_EQ(board->get(key((rank + 1) % 4), kLong), "here"); });
+    EXPECT_EQ(board->peek("other"), std::nullopt);
+    board->set(key(rank), "here");
     waiting.join();
   }));
 }
 
 TEST(TcpRendezvous, set_once_lets_one_of_many_win) {
-  const auto served = serve_table();
+  const auto served = serve_board();
   std::vector<std::string> winners(4);
   std::latch ready(4);
   expect_no_errors(as_ranks(4, [&](int rank) {
-    const auto table = find_table(served.port);
+    const auto board = find_board(served.port);
     ready.arrive_and_wait();
-    winners[static_cast<size_t>(rank)] = table->set_once("winner", fmt::format("rank {}", rank));
+    winners[static_cast<size_t>(rank)] = board->set_once("winner", fmt::format("rank {}", rank));
   }));
   EXPECT_EQ(std::set(winners.begin(), winners.end()).size(), 1);
-  EXPECT_EQ(served.table->peek("winner"), winners[0]);
+  EXPECT_EQ(served.board->peek("winner"), winners[0]);
 }
 
 TEST(TcpRendezvous, keeps_what_is_held_as_long_as_the_connection) {
-  const auto served = serve_table();
-  auto holder = find_table(served.port);
-  const auto other = find_table(served.port);
+  const auto served = serve_board();
+  auto holder = find_board(served.port);
+  const auto other = find_board(served.port);
   EXPECT_EQ(holder->hold("place", "mine"), "mine");
   EXPECT_EQ(holder->hold("place", "mine again"), "mine");
   EXPECT_EQ(other->hold("place", "taken"), "mine");
   EXPECT_EQ(with_prefix(other, "pla")->peek("ce"), "mine");
   EXPECT_EQ(with_prefix(other, "other ")->hold("place", "free"), "free");
   holder.reset();
-  while (served.table->peek("place")) std::this_thread::yield();
+  while (served.board->peek("place")) std::this_thread::yield();
   EXPECT_EQ(other->hold("place", "taken"), "taken");
-  EXPECT_EQ(served.table->peek("other place"), "free");
+  EXPECT_EQ(served.board->peek("other place"), "free");
 }
 
 TEST(TcpRendezvous, gives_its_port_back_and_keeps_its_clients) {
-  const auto served = serve_table();
-  const auto client = find_table(served.port);
-  served.table->stop_listening();
+  const auto served = serve_board();
+  const auto client = find_board(served.port);
+  served.board->stop_listening();
   EXPECT_EQ(connect_within(resolve("127.0.0.1", served.port).addresses.at(0), kLong).error, ECONNREFUSED);
-  const auto next = serve_table(served.port);
+  const auto next = serve_board(served.port);
   client->set("a", "1");
-  EXPECT_EQ(served.table->peek("a"), "1");
-  EXPECT_EQ(next.table->peek("a"), std::nullopt);
+  EXPECT_EQ(served.board->peek("a"), "1");
+  EXPECT_EQ(next.board->peek("a"), std::nullopt);
 }
 
 TEST(TcpRendezvous, names_key_and_address_of_what_is_never_set) {
-  const auto served = serve_table();
-  const auto client = find_table(served.port);
+  const auto served = serve_board();
+  const auto client = find_board(served.port);
   expect_error(
       ErrorKind::Timeout,
-      HasSubstr(fmt::format("no rank set 'absent' in the table at 127.0.0.1:{} within 0.03 s", served.port)),
+      HasSubstr(fmt::format("no rank set 'absent' in the board at 127.0.0.1:{} within 0.03 s", served.port)),
       [&] { client->get("absent", milliseconds(30)); });
 }
 
 TEST(TcpRendezvous, says_that_a_port_is_taken) {
-  const auto served = serve_table();
+  const auto served = serve_board();
   expect_error(ErrorKind::Overloaded,
                HasSubstr(fmt::format("port {} is in use by pid {}", served.port, getpid())),
-               [&] { serve_table(served.port); });
+               [&] { serve_board(served.port); });
 }
 
 TEST(TcpRendezvous, says_that_an_address_is_not_this_machines) {
@@ -160,7 +160,7 @@ TEST(TcpRendezvous, says_that_an_address_is_not_this_machines) {
 }
 
 std::shared_ptr<Rendezvous> find_within(const std::string& host, uint16_t port, milliseconds timeout) {
-  return find_tcp_rendezvous({.hosts = {host}, .port = port, .timeout = timeout}).table;
+  return find_tcp_rendezvous({.hosts = {host}, .port = port, .timeout = timeout}).board;
 }
 
 TEST(TcpRendezvous, says_what_to_check_where_nobody_answers) {
@@ -178,63 +178,63 @@ TEST(TcpRendezvous, does_not_wait_for_one_that_listens_and_never_answers) {
   const Listening silent = listen_at(resolve("127.0.0.1", 0).addresses.at(0));
   const auto port = static_cast<uint16_t>(silent.port);
   expect_error(ErrorKind::Timeout,
-               HasSubstr(fmt::format("a program listens at 127.0.0.1:{}, but did not answer as the table of "
+               HasSubstr(fmt::format("a program listens at 127.0.0.1:{}, but did not answer as the board of "
                                      "rank 0 within 0.3 s. Check that rank 0 is not stopped",
                                      port)),
                [&] { find_within("127.0.0.1", port, milliseconds(300)); });
 }
 
 TEST(TcpRendezvous, goes_round_all_names_of_the_host) {
-  const auto served = serve_table();
+  const auto served = serve_board();
   const FoundRendezvous found =
       find_tcp_rendezvous({.hosts = {"no-such-host.invalid", "127.0.0.1", "localhost"}, .port = served.port});
   EXPECT_EQ(found.host, "127.0.0.1");
-  served.table->set("a", "1");
-  EXPECT_EQ(found.table->get("a", kLong), "1");
+  served.board->set("a", "1");
+  EXPECT_EQ(found.board->get("a", kLong), "1");
 }
 
 TEST(TcpRendezvous, waits_for_the_server_to_come) {
   const auto port = static_cast<uint16_t>(free_ports(1)[0]);
   std::shared_ptr<Rendezvous> client;
-  std::thread early([&] { client = find_table(port); });
-  const auto server = serve_table(port).table;
+  std::thread early([&] { client = find_board(port); });
+  const auto server = serve_board(port).board;
   early.join();
   server->set("a", "1");
   EXPECT_EQ(client->get("a", kLong), "1");
 }
 
 TEST(TcpRendezvous, says_that_the_server_has_ended) {
-  auto served = serve_table();
-  const auto client = find_table(served.port);
+  auto served = serve_board();
+  const auto client = find_board(served.port);
   EXPECT_FALSE(client->ended());
-  served.table.reset();
+  served.board.reset();
   for (int i = 0; i < 3; ++i)
     expect_error(ErrorKind::PeerLost,
-                 HasSubstr(fmt::format("the table of the ranks at 127.0.0.1:{} is gone", served.port)),
+                 HasSubstr(fmt::format("the board of the ranks at 127.0.0.1:{} is gone", served.port)),
                  [&] { client->set("a", "1"); });
   EXPECT_TRUE(client->ended());
 }
 
 TEST(TcpRendezvous, ends_when_its_clients_have_gone) {
   auto served = serve_tcp_rendezvous({.farewell = kLong});
-  auto client = find_table(served.port);
+  auto client = find_board(served.port);
   std::thread last([&] {
-    // The table is still served, although its destructor is running.
+    // The board is still served, although its destructor is running.
     client->set("reason", "of rank 1");
     EXPECT_EQ(client->get("reason", kLong), "of rank 1");
     client.reset();
   });
-  served.table.reset();
+  served.board.reset();
   last.join();
 }
 
 TEST(TcpRendezvous, says_that_the_server_was_killed) {
   const auto port = static_cast<uint16_t>(free_ports(1)[0]);
   const Child server([&] {
-    const auto table = serve_table(port);
+    const auto board = serve_board(port);
     while (true) ::pause();
   });
-  const auto client = find_table(port);
+  const auto client = find_board(port);
   client->set("a", "1");
   server.kill();
   expect_error(ErrorKind::PeerLost, HasSubstr("is gone"), [&] {
@@ -246,16 +246,16 @@ TEST(TcpRendezvous, says_that_the_server_was_killed) {
 TEST(TcpRendezvous, says_that_the_server_does_not_answer_and_goes_on_when_it_does) {
   const auto port = static_cast<uint16_t>(free_ports(1)[0]);
   const Child server([&] {
-    const auto table = serve_table(port);
+    const auto board = serve_board(port);
     while (true) ::pause();
   });
-  const auto client = find_table(port);
+  const auto client = find_board(port);
   EXPECT_EQ(client->set_once("a", "1"), "1");
   server.stop();
   const auto fails = [&] {
     expect_error(
         ErrorKind::Timeout,
-        HasSubstr(fmt::format("the table of the ranks at 127.0.0.1:{} has not answered for 5 s", port)),
+        HasSubstr(fmt::format("the board of the ranks at 127.0.0.1:{} has not answered for 5 s", port)),
         [&] { client->peek("a"); });
   };
   fails();

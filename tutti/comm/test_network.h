@@ -15,7 +15,7 @@
 #include <gtest/gtest.h>
 
 #include "tutti/base/error.h"
-#include "tutti/comm/table/tcp_rendezvous.h"
+#include "tutti/comm/board/tcp_rendezvous.h"
 
 namespace tutti::comm::testing {
 
@@ -25,12 +25,12 @@ inline std::vector<std::string> names(int world) {
   return who;
 }
 
-// Serves a table on this machine. Its destructor does not wait for the clients.
-inline ServedRendezvous serve_table(uint16_t port = 0) {
+// Serves a board on this machine. Its destructor does not wait for the clients.
+inline ServedRendezvous serve_board(uint16_t port = 0) {
   return serve_tcp_rendezvous({.port = port, .farewell = std::chrono::milliseconds(0)});
 }
-inline std::shared_ptr<Rendezvous> find_table(uint16_t port, const std::string& host = "127.0.0.1") {
-  return find_tcp_rendezvous({.hosts = {host}, .port = port}).table;
+inline std::shared_ptr<Rendezvous> find_board(uint16_t port, const std::string& host = "127.0.0.1") {
+  return find_tcp_rendezvous({.hosts = {host}, .port = port}).board;
 }
 
 // Runs body(rank) in one thread per rank. Returns the error that each has thrown, or nullopt.

@@ -62,7 +62,7 @@ class PlainTransport final : public Transport {
 // Ranks on simulated hosts, one letter per rank: "aabb" means two hosts with two ranks each. They use shared
 // memory within a host and TCP between hosts, or only TCP if RankLayout finds no two levels.
 inline std::unique_ptr<Transport> transport_on_hosts(const std::string& hosts, int rank,
-                                                     const std::shared_ptr<Rendezvous>& table,
+                                                     const std::shared_ptr<Rendezvous>& board,
                                                      std::chrono::milliseconds timeout) {
   std::vector<std::string> host_of_rank;
   std::vector<std::string> who;
@@ -72,14 +72,14 @@ inline std::unique_ptr<Transport> transport_on_hosts(const std::string& hosts, i
   }
   const int world = static_cast<int>(hosts.size());
   auto network =
-      tcp_transport(with_prefix(table, "tcp/"),
+      tcp_transport(with_prefix(board, "tcp/"),
                     {.rank = rank, .world = world, .who = who, .peer_host = "", .timeout = timeout});
-  const auto layout = RankLayout::of(host_of_rank);
+  const auto layout = RankLayout::make(host_of_rank);
   if (!layout || !layout->has_two_levels()) return network;
   const int host = layout->host_of(rank);
   const auto first = who.begin() + layout->first(host);
   auto memory =
-      shm_transport(with_prefix(table, fmt::format("{}/", host)), {.rank = layout->local_rank(rank),
+      shm_transport(with_prefix(board, fmt::format("{}/", host)), {.rank = layout->local_rank(rank),
                                                                    .world = layout->size(host),
                                                                    .who = {first, first + layout->size(host)},
                                                                    .timeout = timeout});
@@ -98,12 +98,12 @@ inline MakeTransport make_transports(const std::string& backend, int world,
       return std::make_unique<PlainTransport>(std::move(transport));
     };
   }
-  const auto table = local_rendezvous();
+  const auto board = local_rendezvous();
   if (backend != "shm")
-    return [table, backend, timeout](int rank) { return transport_on_hosts(backend, rank, table, timeout); };
+    return [board, backend, timeout](int rank) { return transport_on_hosts(backend, rank, board, timeout); };
   std::vector<std::string> who;
   for (int r = 0; r < world; ++r) who.push_back(fmt::format("worker/{}", r));
-  return [table, world, who, timeout](int rank) { return shm_transport(table, {rank, world, who, timeout}); };
+  return [board, world, who, timeout](int rank) { return shm_transport(board, {rank, world, who, timeout}); };
 }
 
 // Makes the communicator of one rank of a world.

@@ -37,7 +37,7 @@ Operation operation_of(const char* name, const Options& options, std::chrono::mi
                        Timeline* timeline = nullptr);
 
 // Returns a copy of the operation with this `whole` and root.
-inline Operation of(Operation operation, const Reduction& whole, int root = -1) {
+inline Operation with_whole(Operation operation, const Reduction& whole, int root = -1) {
   operation.whole = whole;
   operation.root = root;
   return operation;
@@ -48,9 +48,9 @@ inline Operation of(Operation operation, const Reduction& whole, int root = -1) 
 uint64_t key_of(const Operation& operation);
 
 // An operation in words that can be copied between ranks, for error messages.
-struct OperationWords {
-  explicit OperationWords(const Operation& operation);
-  OperationWords() = default;
+struct OperationLabel {
+  explicit OperationLabel(const Operation& operation);
+  OperationLabel() = default;
   std::string text() const;
   std::string elements() const;  // "1000 float32"
 
@@ -65,15 +65,15 @@ struct OperationWords {
 };
 
 // Returns the error text for two ranks that call different operations.
-std::string different_operations(const std::string& who, const OperationWords& words,
-                                 const std::string& other, const OperationWords& theirs);
+std::string different_operations(const std::string& who, const OperationLabel& label,
+                                 const std::string& other, const OperationLabel& theirs);
 
 // The end of error texts about sizes.
 inline constexpr std::string_view kSameEverywhere = ": every rank has to give the same root and sizes";
 
 // Returns the error text for a message that is not what the receiver expects; "" if it is.
-std::string other_message(const std::string& receiver, const OperationWords& expected,
-                          const std::string& sender, const OperationWords& sent);
+std::string other_message(const std::string& receiver, const OperationLabel& expected,
+                          const std::string& sender, const OperationLabel& sent);
 
 // Returns a text such as "all_reduce of gradients at step 118".
 std::string describe(const Operation& operation);
@@ -85,7 +85,7 @@ std::string_view why_not_there(const Operation& operation);
 using Bytes = std::span<std::byte>;
 using ConstBytes = std::span<const std::byte>;
 
-class FailureBoard;
+class Failures;
 
 // Moves flat tensors among the ranks of a group and adds them: a Transport through the memory of hosts, an
 // OnDevice directly from device to device. Arithmetic, types and order are the same everywhere. Throws the
@@ -139,6 +139,10 @@ class SharedBlocks {
   virtual SharedBlock allocate(size_t size, const Operation& operation) = 0;
   // Returns the bytes of all ranks that correspond to these, or no parts if they are not from allocate().
   virtual SharedBlock everyones(const std::byte* mine, size_t size) const = 0;
+  // The ranks of this transport are these ranks of `failures`, and fail together with all of its ranks from
+  // now on. It must outlive this object, and enforces the deadlines: a rank must not blame a rank of its host
+  // that is itself waiting for another host.
+  virtual void join(Failures& failures, std::vector<int> ranks) = 0;
 };
 
 class Transport;
@@ -172,7 +176,7 @@ class Transport : public Carrier {
   // Return nullptr if the transport does not have it.
   virtual SharedBlocks* shared_blocks() { return nullptr; }
   virtual TwoLevels* two_levels() { return nullptr; }
-  virtual FailureBoard* board() { return nullptr; }  // through which the ranks fail together
+  virtual Failures* failures() { return nullptr; }  // through which the ranks fail together
 
   void exchange_tensors(std::span<const torch::Tensor> sends, std::span<const torch::Tensor> recvs,
                         const Operation& operation) final;

@@ -340,7 +340,7 @@ TEST(Arrangement, ranges_of_one_random_order_are_disjoint) {
 }
 
 // Compares every range that starts at the beginning with the exact share.
-TEST(Arrangement, interleaves_in_proportion_in_every_stretch) {
+TEST(Arrangement, interleaves_in_proportion_in_every_section) {
   const std::vector<std::vector<int64_t>> mixtures = {{1, 1}, {7, 3}, {1, 999}, {5, 1, 3}, {10, 20, 0, 30, 1},
                                                       {4}};
   for (const auto& counts : mixtures) {

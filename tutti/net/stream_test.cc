@@ -82,10 +82,10 @@ class Streams : public testing::TestWithParam<bool> {
  private:
   const Certificates certificates_;
   const std::shared_ptr<const Tls> caller_ =
-      Tls::of({.authority = certificates_.text("ca.pem")}, Tls::Side::Caller);
+      Tls::make({.authority = certificates_.text("ca.pem")}, Tls::Side::Caller);
   const std::shared_ptr<const Tls> listener_ =
-      Tls::of({.certificate = certificates_.text("server.pem"), .key = certificates_.text("server.key")},
-              Tls::Side::Listener);
+      Tls::make({.certificate = certificates_.text("server.pem"), .key = certificates_.text("server.key")},
+                Tls::Side::Listener);
 };
 
 INSTANTIATE_TEST_SUITE_P(Tls, Streams, testing::Bool(),
@@ -224,8 +224,8 @@ TEST(Heart, of_the_process_ends_with_its_last_connection) {
 }
 
 TEST(Tls, without_certificates_is_none) {
-  EXPECT_EQ(Tls::of({}, Tls::Side::Caller), nullptr);
-  EXPECT_EQ(Tls::of({}, Tls::Side::Listener), nullptr);
+  EXPECT_EQ(Tls::make({}, Tls::Side::Caller), nullptr);
+  EXPECT_EQ(Tls::make({}, Tls::Side::Listener), nullptr);
 }
 
 }  // namespace

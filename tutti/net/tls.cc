@@ -157,7 +157,7 @@ void forget_errors() {
 
 }  // namespace
 
-std::shared_ptr<const Tls> Tls::of(const Credentials& credentials, Side side) {
+std::shared_ptr<const Tls> Tls::make(const Credentials& credentials, Side side) {
   const bool listens = side == Side::Listener;
   if ((listens ? credentials.certificate : credentials.authority).empty()) return nullptr;
   const std::shared_ptr<SSL_CTX> context(SSL_CTX_new(listens ? TLS_server_method() : TLS_client_method()),
@@ -208,7 +208,7 @@ void TlsSession::expect_host(const std::string& host) {
 }
 
 // Returns false if the operation has to be repeated when the socket is ready.
-bool TlsSession::moved(int result) {
+bool TlsSession::is_done(int result) {
   if (result > 0) return true;
   const int system_error = errno;
   const int error = SSL_get_error(session_.get(), result);
@@ -218,12 +218,12 @@ bool TlsSession::moved(int result) {
 
 bool TlsSession::connect() {
   forget_errors();
-  return moved(SSL_connect(session_.get()));
+  return is_done(SSL_connect(session_.get()));
 }
 
 bool TlsSession::accept() {
   forget_errors();
-  return moved(SSL_accept(session_.get()));
+  return is_done(SSL_accept(session_.get()));
 }
 
 bool TlsSession::wants_write() const { return SSL_want_write(session_.get()); }
@@ -232,14 +232,14 @@ size_t TlsSession::read(std::span<std::byte> bytes) {
   forget_errors();
   const int result =
       SSL_read(session_.get(), bytes.data(), static_cast<int>(std::min<size_t>(bytes.size(), INT_MAX)));
-  return moved(result) ? static_cast<size_t>(result) : 0;
+  return is_done(result) ? static_cast<size_t>(result) : 0;
 }
 
 size_t TlsSession::write(std::span<const std::byte> bytes) {
   forget_errors();
   const int result =
       SSL_write(session_.get(), bytes.data(), static_cast<int>(std::min<size_t>(bytes.size(), INT_MAX)));
-  return moved(result) ? static_cast<size_t>(result) : 0;
+  return is_done(result) ? static_cast<size_t>(result) : 0;
 }
 
 bool TlsSession::has_pending() const { return SSL_pending(session_.get()) > 0; }

@@ -23,7 +23,7 @@ class Tls {
 
   // Returns null if the credentials do not ask this side to use TLS. Throws InvalidArgument if the
   // certificate, key or authority cannot be used.
-  static std::shared_ptr<const Tls> of(const Credentials& credentials, Side side);
+  static std::shared_ptr<const Tls> make(const Credentials& credentials, Side side);
 
   ssl_ctx_st* context() const { return context_.get(); }
 
@@ -54,7 +54,7 @@ class TlsSession {
   bool has_pending() const;
 
  private:
-  bool moved(int result);
+  bool is_done(int result);
 
   const std::shared_ptr<ssl_st> session_;
 };

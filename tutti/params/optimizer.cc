@@ -96,14 +96,14 @@ void load_archive(torch::optim::Optimizer& optimizer, const torch::Tensor& archi
 
 }  // namespace
 
-Optimizer::Optimizer(const Parameters& parameters, std::vector<Stretch> stretches,
+Optimizer::Optimizer(const Parameters& parameters, std::vector<Section> sections,
                      const OptimizerOptions& options)
-    : Optimizer(std::move(stretches), options, ranges_of(parameters, options.groups),
+    : Optimizer(std::move(sections), options, ranges_of(parameters, options.groups),
                 {parameters.trained().begin(), parameters.trained().end()}) {}
 
-Optimizer::Optimizer(std::vector<Stretch> stretches, const OptimizerOptions& options,
+Optimizer::Optimizer(std::vector<Section> sections, const OptimizerOptions& options,
                      std::vector<GroupRange> ranges, std::vector<Parameters::View> views)
-    : stretches_(std::move(stretches)),
+    : sections_(std::move(sections)),
       options_(options),
       ranges_(std::move(ranges)),
       views_(options.is_replicated() ? std::move(views) : std::vector<Parameters::View>()) {
@@ -116,8 +116,8 @@ Optimizer::Optimizer(std::vector<Stretch> stretches, const OptimizerOptions& opt
 
 void Optimizer::begin() {
   const torch::NoGradGuard no_grad;
-  for (size_t i = 0; i < stretches_.size(); ++i) cut(i);
-  use_gradients([this](size_t i) { return stretches_[i].grads; });
+  for (size_t i = 0; i < sections_.size(); ++i) cut(i);
+  use_gradients([this](size_t i) { return sections_[i].grads; });
   optimizer_ = make();
   rate_ = optimizer_->defaults().get_lr();
   set_learning_rate(rate_);
@@ -139,27 +139,27 @@ void Optimizer::begin_replicated() {
   for (Group& group : groups_) group.rate = rate_ > 0 ? group.rate / rate_ : 1;
 }
 
-// Cuts a stretch at the ends of the ranges, and into slices that fit into the cache.
+// Cuts a section at the ends of the ranges, and into slices that fit into the cache.
 void Optimizer::cut(size_t index) {
-  const Stretch& stretch = stretches_[index];
-  const int64_t most = slice_elements(stretch.values);
+  const Section& section = sections_[index];
+  const int64_t most = slice_elements(section.values);
   const auto add = [&](int64_t begin, int64_t end, size_t group) {
     for (int64_t at = begin; at < end; at += most) {
       const int64_t length = std::min(most, end - at);
       slices_.push_back(
-          {index, at, stretch.values.narrow(0, at, length).detach().requires_grad_(true), group});
+          {index, at, section.values.narrow(0, at, length).detach().requires_grad_(true), group});
     }
   };
   int64_t done = 0;
   for (const GroupRange& range : ranges_) {
-    const int64_t begin = std::max(done, range.begin - stretch.offset);
-    const int64_t end = std::min(stretch.values.numel(), range.end - stretch.offset);
-    if (range.block != stretch.block || begin >= end) continue;
+    const int64_t begin = std::max(done, range.begin - section.offset);
+    const int64_t end = std::min(section.values.numel(), range.end - section.offset);
+    if (range.block != section.block || begin >= end) continue;
     add(done, begin, 0);
     add(begin, end, group_of(range));
     done = end;
   }
-  add(done, stretch.values.numel(), 0);
+  add(done, section.values.numel(), 0);
 }
 
 size_t Optimizer::group_of(const GroupRange& range) {
@@ -208,15 +208,15 @@ void Optimizer::step(std::span<const torch::Tensor> gradients) {
   TUTTI_CHECK(!options_.is_replicated(), "the optimiser {} has only the gradients of the parameters", name());
   use_gradients([&](size_t i) { return gradients[i]; });
   step();
-  use_gradients([this](size_t i) { return stretches_[i].grads; });
+  use_gradients([this](size_t i) { return sections_[i].grads; });
 }
 
-void Optimizer::use_gradients(const std::function<torch::Tensor(size_t stretch)>& of) {
+void Optimizer::use_gradients(const std::function<torch::Tensor(size_t section)>& of) {
   for (Slice& slice : slices_) {
-    const torch::Tensor stretch = of(slice.stretch);
+    const torch::Tensor section = of(slice.section);
     const int64_t elements = slice.values.numel();
     slice.values.mutable_grad() =
-        elements == stretch.numel() ? stretch : stretch.narrow(0, slice.offset, elements);
+        elements == section.numel() ? section : section.narrow(0, slice.offset, elements);
   }
 }
 
@@ -243,11 +243,11 @@ std::vector<Optimizer::Slot> Optimizer::slots() const {
   std::vector<Slot> slots;
   if (steps_ == 0) return slots;
   const torch::NoGradGuard no_grad;
-  const auto slot_at = [&](const std::string& name, const Stretch& stretch) -> Slot& {
+  const auto slot_at = [&](const std::string& name, const Section& section) -> Slot& {
     for (Slot& slot : slots) {
-      if (slot.name == name && slot.block == stretch.block && slot.offset == stretch.offset) return slot;
+      if (slot.name == name && slot.block == section.block && slot.offset == section.offset) return slot;
     }
-    return slots.emplace_back(Slot{name, stretch.block, stretch.offset, torch::empty_like(stretch.values)});
+    return slots.emplace_back(Slot{name, section.block, section.offset, torch::empty_like(section.values)});
   };
   with_kind(options_, [&](const auto& options, auto kind) {
     for (const Slice& slice : slices_) {
@@ -255,7 +255,7 @@ std::vector<Optimizer::Slot> Optimizer::slots() const {
       if (found == optimizer_->state().end()) continue;  // SGD without momentum keeps nothing
       auto& state = static_cast<typename decltype(kind)::State&>(*found->second);
       for (const SlotView& view : kind.slots(state, options)) {
-        slot_at(view.name, stretches_[slice.stretch])
+        slot_at(view.name, sections_[slice.section])
             .vector.narrow(0, slice.offset, slice.values.numel())
             .copy_(*view.tensor);
       }
@@ -286,8 +286,8 @@ void Optimizer::restore_slots(const State& restored) {
       auto& state = static_cast<SliceState&>(*kept);
       kind.set_step(state, restored.steps);
       for (const SlotView& view : kind.slots(state, options)) {
-        const Stretch& stretch = stretches_[slice.stretch];
-        *view.tensor = find_slot(restored.slots, view.name, stretch.block, stretch.offset + slice.offset,
+        const Section& section = sections_[slice.section];
+        *view.tensor = find_slot(restored.slots, view.name, section.block, section.offset + slice.offset,
                                  slice.values.numel())
                            .to(slice.values.options())
                            .clone();

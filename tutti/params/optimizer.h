@@ -44,20 +44,20 @@ class Optimizer {
     torch::Tensor archive = {};
   };
 
-  // Optimises stretches of these parameters, which the groups of the options have frozen already (freeze).
+  // Optimises sections of these parameters, which the groups of the options have frozen already (freeze).
   // Throws InvalidArgument if an option is out of range (require_in_range).
-  // A ReplicatedOptimizer updates the parameters as a whole, whatever the stretches.
-  Optimizer(const Parameters& parameters, std::vector<Stretch> stretches, const OptimizerOptions& options);
-  // Optimises stretches of parameters that are elsewhere. `ranges` is the result of ranges_of() there, and
+  // A ReplicatedOptimizer updates the parameters as a whole, whatever the sections.
+  Optimizer(const Parameters& parameters, std::vector<Section> sections, const OptimizerOptions& options);
+  // Optimises sections of parameters that are elsewhere. `ranges` is the result of ranges_of() there, and
   // the names in the options' groups are not used. Only a ReplicatedOptimizer uses the parameters `views`.
-  Optimizer(std::vector<Stretch> stretches, const OptimizerOptions& options,
+  Optimizer(std::vector<Section> sections, const OptimizerOptions& options,
             std::vector<GroupRange> ranges = {}, std::vector<Parameters::View> views = {});
   ~Optimizer();
   Optimizer(const Optimizer&) = delete;
   Optimizer& operator=(const Optimizer&) = delete;
 
   void step();
-  // Makes a step with these gradients, one vector per stretch, instead of the stretches' own. Not for a
+  // Makes a step with these gradients, one vector per section, instead of the sections' own. Not for a
   // ReplicatedOptimizer.
   void step(std::span<const torch::Tensor> gradients);
 
@@ -73,10 +73,10 @@ class Optimizer {
   // The number of calls of step(), including those before a restore.
   int64_t steps() const { return steps_; }
 
-  // Returns a copy. Each slot has a part for every stretch; before the first step there are no slots.
+  // Returns a copy. Each slot has a part for every section; before the first step there are no slots.
   State state() const;
-  // Continues from the state of an optimiser of the same kind over these stretches or more. A state of 0
-  // steps resets this one. The learning rate is kept. Throws InvalidArgument if no slot covers a stretch.
+  // Continues from the state of an optimiser of the same kind over these sections or more. A state of 0
+  // steps resets this one. The learning rate is kept. Throws InvalidArgument if no slot covers a section.
   void restore(const State& state);
 
   // The number of pieces in which a step updates the parameters.
@@ -89,13 +89,13 @@ class Optimizer {
   void begin_replicated();
   void make_anew();
   void restore_slots(const State& restored);
-  void cut(size_t stretch);
-  void use_gradients(const std::function<torch::Tensor(size_t stretch)>& of);
+  void cut(size_t section);
+  void use_gradients(const std::function<torch::Tensor(size_t section)>& of);
   std::vector<Slot> slots() const;
   std::unique_ptr<torch::optim::Optimizer> make() const;
 
   struct Slice {
-    size_t stretch;
+    size_t section;
     int64_t offset;
     torch::Tensor values;
     size_t group;
@@ -107,7 +107,7 @@ class Optimizer {
   };
   size_t group_of(const GroupRange& range);
 
-  std::vector<Stretch> stretches_;
+  std::vector<Section> sections_;
   OptimizerOptions options_;
   std::vector<GroupRange> ranges_;
   std::vector<Group> groups_ = {{}};

@@ -183,7 +183,7 @@ TEST(Optimizer, refuses_options_that_are_out_of_range) {
   };
   for (const auto& [options, text] : bad) {
     expect_error(ErrorKind::InvalidArgument, testing::HasSubstr(text),
-                 [&options = options] { const Optimizer made(std::vector<Stretch>{}, options); });
+                 [&options = options] { const Optimizer made(std::vector<Section>{}, options); });
   }
 }
 

@@ -249,7 +249,7 @@ void Parameters::require_as_made() const {
 
 void Parameters::move(const Allocate& allocate) {
   const torch::NoGradGuard no_grad;
-  for (const Stretch& block : blocks_) {
+  for (const Section& block : blocks_) {
     move_vector(allocate, block.values);
     move_vector(allocate, block.grads);
   }
@@ -321,7 +321,7 @@ int64_t Parameters::size() const {
 
 void Parameters::zero_grads() {
   const torch::NoGradGuard no_grad;
-  for (Stretch& block : blocks_) block.grads.zero_();
+  for (Section& block : blocks_) block.grads.zero_();
 }
 
 void Parameters::collect_grads() {

@@ -19,7 +19,7 @@ class UsesCommunicator;
 namespace tutti {
 
 // A slice of the parameters with its gradients, both one-dimensional and of the same length.
-struct Stretch {
+struct Section {
   torch::Tensor values;
   torch::Tensor grads;
   // The block of Parameters that it belongs to, and its offset there.
@@ -89,7 +89,7 @@ class Parameters {
   const std::map<std::string, std::string>& aliases() const { return aliases_; }
 
   // The whole vectors.
-  const std::vector<Stretch>& blocks() const { return blocks_; }
+  const std::vector<Section>& blocks() const { return blocks_; }
   // The only vector, if all trained parameters have the same type; else InvalidArgument.
   const torch::Tensor& values() const;
   const torch::Tensor& grads() const;
@@ -162,7 +162,7 @@ class Parameters {
   std::vector<View> frozen_;
   std::vector<View> buffers_;
   std::map<std::string, std::string> aliases_;
-  std::vector<Stretch> blocks_;
+  std::vector<Section> blocks_;
   std::vector<torch::Tensor> buffer_vectors_;
   std::vector<std::shared_ptr<comm::UsesCommunicator>> communicator_users_;
   std::vector<std::string> sharded_tables_;

@@ -47,7 +47,7 @@ std::shared_ptr<comm::Rendezvous> book_of_chief(const ClusterSpec& cluster, cons
                                          .name = net::CertificateName::Host,
                                          .holder = name_with_address(cluster, chief),
                                          .timeout = patience})
-                  .table;
+                  .board;
   const std::vector<std::string> tasks = split(book->get(kTasks, until(deadline)), '\n');
   if (std::find(tasks.begin(), tasks.end(), task.short_name()) == tasks.end())
     fail(ErrorKind::InvalidArgument, "the chief's cluster has no {} with port 0", task.short_name());
@@ -90,7 +90,7 @@ comm::ServedRendezvous open_address_book(const Context& context) {
       if (address_in(cluster, task).port == 0) tasks += task.short_name() + "\n";
     }
   }
-  book.table->set(kTasks, tasks);
+  book.board->set(kTasks, tasks);
   return book;
 }
 

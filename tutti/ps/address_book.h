@@ -9,20 +9,20 @@
 #include <thread>
 
 #include "tutti/cluster/context.h"
-#include "tutti/comm/table/tcp_rendezvous.h"
+#include "tutti/comm/board/tcp_rendezvous.h"
 #include "tutti/net/credentials.h"
 
 // A task whose port in the cluster is 0 listens on a port that the system chooses. It announces that port in
-// a table at the chief's own address, where other tasks look before they connect.
+// a board at the chief's own address, where other tasks look before they connect.
 namespace tutti::ps {
 
 // Throws InvalidArgument if the chief's own port is 0, because then no task could be asked.
 bool chooses_its_port(const ClusterSpec& cluster, const Task& task);
 
-// Used by the chief. Serves the table to all tasks as long as the result exists.
+// Used by the chief. Serves the board to all tasks as long as the result exists.
 comm::ServedRendezvous open_address_book(const Context& context);
 
-// If this task chooses its port, holds the port in the table of the chief, and does so again if the chief is
+// If this task chooses its port, holds the port in the board of the chief, and does so again if the chief is
 // restarted. Otherwise does nothing.
 class Announcement {
  public:

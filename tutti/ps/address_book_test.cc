@@ -87,7 +87,7 @@ TEST_F(OpenBook, forgets_those_who_have_gone) {
     const Announcement announcement(server_, 4711);
     EXPECT_EQ(find(milliseconds(60000)), "127.0.0.1:4711");
   }
-  while (book.table->peek("ps/0")) std::this_thread::yield();
+  while (book.board->peek("ps/0")) std::this_thread::yield();
   const Announcement next(server_, 4712);
   EXPECT_EQ(find(milliseconds(60000)), "127.0.0.1:4712");
 }

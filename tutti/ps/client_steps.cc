@@ -10,10 +10,10 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
-#include "tutti/step/lane_sum.h"
-#include "tutti/step/optimizer_state.h"
 #include "tutti/ps/client.h"
 #include "tutti/ps/wire.h"
+#include "tutti/step/lane_sum.h"
+#include "tutti/step/optimizer_state.h"
 
 // The methods of a parameter client that exchange values and gradients.
 namespace tutti::ps {
@@ -54,7 +54,7 @@ Tensors Client::gradients_of(int server) const {
 
 Tensors Client::own_values() const {
   Tensors values;
-  for (const Stretch& block : parameters_.blocks()) values.push_back(block.values);
+  for (const Section& block : parameters_.blocks()) values.push_back(block.values);
   return values;
 }
 

@@ -75,7 +75,7 @@ class LargePush : public ::testing::Test {
 // A worker that has joined and can send any part of a request.
 class PartialWorker {
  public:
-  PartialWorker(const std::string& address, int rank) : stream_(rpc::stranger_of(address)), wire_(*stream_) {
+  PartialWorker(const std::string& address, int rank) : stream_(rpc::candidate_of(address)), wire_(*stream_) {
     rpc::greet_host(wire_, "", {{"task", "another"}, {"host", "here"}, {"pid", 200 + rank}}, nullptr,
                     {.deadline = eventually()});
     send("join", join(rank), 0);
@@ -147,7 +147,7 @@ TEST_F(LargePush, of_inconsistent_workers_is_refused_and_may_be_repeated) {
   start(contributions, 2);
   const auto other = [&] {
     rpc::Message message = contributions.push(1);
-    const torch::Tensor word = Reader(message).take(
+    const torch::Tensor word = Reader(message).take_tensor(
         static_cast<int64_t>(message.pieces[0].bytes.size() / sizeof(double)), torch::kDouble);
     const torch::Tensor changed = word.clone();
     changed.masked_fill_(changed == 1.0, 0.75);  // the learning rate among others

@@ -80,7 +80,7 @@ Peers::Peers(const Context& context, const std::vector<Task>& tasks, std::string
                                           .thread = std::make_unique<comm::Executor>()});
     if (!peer.chooses_its_port)
       lead(peer, address);
-    else if (context.is_chief() && !book_.table)
+    else if (context.is_chief() && !book_.board)
       book_ = open_address_book(context);
   }
 }

@@ -47,15 +47,15 @@ std::vector<Piece> cut(const torch::Tensor& tensor, size_t parameter, const Plac
   return result;
 }
 
-std::vector<Stretch> stretches_of(const std::vector<Part>& parts) {
-  std::vector<Stretch> stretches;
+std::vector<Section> sections_of(const std::vector<Part>& parts) {
+  std::vector<Section> sections;
   for (const Part& part : parts) {
     const auto options = torch::TensorOptions().dtype(part.type);
     const int64_t size = part.end - part.begin;
-    stretches.push_back(
+    sections.push_back(
         {torch::zeros({size}, options), torch::empty({size}, options), part.block, part.begin});
   }
-  return stretches;
+  return sections;
 }
 
 }  // namespace
@@ -130,11 +130,11 @@ std::vector<std::string> Placement::lines(const Parameters& parameters, std::str
 
 Shard::Shard(const std::vector<Part>& parts, const OptimizerOptions& optimizer,
              std::vector<GroupRange> ranges)
-    : stretches_(stretches_of(parts)), optimizer_(stretches_, optimizer, std::move(ranges)) {}
+    : sections_(sections_of(parts)), optimizer_(sections_, optimizer, std::move(ranges)) {}
 
 int64_t Shard::bytes() const {
   int64_t bytes = 0;
-  for (const Stretch& stretch : stretches_) bytes += static_cast<int64_t>(stretch.values.nbytes());
+  for (const Section& section : sections_) bytes += static_cast<int64_t>(section.values.nbytes());
   return bytes;
 }
 

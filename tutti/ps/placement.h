@@ -78,14 +78,14 @@ class Shard {
   Shard(const std::vector<Part>& parts, const OptimizerOptions& optimizer,
         std::vector<GroupRange> ranges = {});
 
-  // Returns the stretches, in the order of the parts.
-  std::span<const Stretch> stretches() const { return stretches_; }
+  // Returns the sections, in the order of the parts.
+  std::span<const Section> sections() const { return sections_; }
   Optimizer& optimizer() { return optimizer_; }
   const Optimizer& optimizer() const { return optimizer_; }
   int64_t bytes() const;
 
  private:
-  const std::vector<Stretch> stretches_;
+  const std::vector<Section> sections_;
   Optimizer optimizer_;
 };
 

@@ -56,16 +56,16 @@ TEST(Placement, covers_every_element_once_by_any_rule) {
     for (const int servers : {1, 2, 3, 9}) {
       const Placement placement(parameters, servers, parse_placement(rule));
       int64_t elements = 0;
-      std::vector<std::pair<int64_t, int64_t>> stretches;
+      std::vector<std::pair<int64_t, int64_t>> sections;
       for (int server = 0; server < servers; ++server) {
         for (const Part& part : placement.parts_of(server)) {
           elements += part.end - part.begin;
-          stretches.emplace_back(part.begin, part.end);
+          sections.emplace_back(part.begin, part.end);
         }
       }
-      std::sort(stretches.begin(), stretches.end());
-      for (size_t i = 1; i < stretches.size(); ++i)
-        EXPECT_LE(stretches[i - 1].second, stretches[i].first) << rule;
+      std::sort(sections.begin(), sections.end());
+      for (size_t i = 1; i < sections.size(); ++i)
+        EXPECT_LE(sections[i - 1].second, sections[i].first) << rule;
       EXPECT_EQ(elements, parameters.size()) << rule << " over " << servers;
     }
   }

@@ -43,11 +43,11 @@ embedding::RowGradients rows_in(const Json& head, Reader& reader) {
   embedding::RowGradients rows;
   const auto found = head.find("rows");
   if (found == head.end()) return rows;
-  const torch::Tensor heads = reader.take(number_within(*found, "heads", 0, kMostHeads), torch::kLong);
+  const torch::Tensor heads = reader.take_tensor(number_within(*found, "heads", 0, kMostHeads), torch::kLong);
   const auto* number = static_cast<const int64_t*>(heads.data_ptr());
   rows.heads.assign(number, number + heads.numel());
   for (const int64_t count : counts_in(*found, "numbers")) {
-    const torch::Tensor values = reader.take(count, torch::kFloat32);
+    const torch::Tensor values = reader.take_tensor(count, torch::kFloat32);
     rows.values.emplace_back(static_cast<const float*>(values.data_ptr()),
                              static_cast<size_t>(values.numel()));
     rows.owners.push_back(std::make_shared<torch::Tensor>(values));

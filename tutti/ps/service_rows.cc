@@ -66,7 +66,8 @@ rpc::Message Service::read_rows(Lock& lock, const rpc::Caller& caller, const rpc
   rank_of(caller);  // throws unless the caller has joined
   constexpr int64_t kMost = int64_t{1} << 40;
   Reader reader(request);
-  const torch::Tensor asked = reader.take(number_within(request.head, "asked", 0, kMost), torch::kLong);
+  const torch::Tensor asked =
+      reader.take_tensor(number_within(request.head, "asked", 0, kMost), torch::kLong);
   reader.end();
   auto when = embedding::RowShard::When::Now;
   if (request.head.contains("step")) {

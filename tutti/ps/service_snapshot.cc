@@ -7,9 +7,9 @@
 #include <torch/types.h>
 
 #include "tutti/base/error.h"
-#include "tutti/step/optimizer_state.h"
 #include "tutti/ps/service.h"
 #include "tutti/ps/wire.h"
+#include "tutti/step/optimizer_state.h"
 #include "tutti/store/shared_files.h"
 
 // The methods of a parameter server that take and write consistent copies for checkpoints.
@@ -97,8 +97,8 @@ rpc::Message Service::snapshot(Lock& lock, const rpc::Caller& caller, const rpc:
   Optimizer::State state = run_->shard.optimizer().state();  // a copy
   const store::Snapshot slots = snapshot_of(state);
   rpc::Message answer{{{"step", run_->step}, {"progress", run_->progress}, {"state", outline_of(slots)}}, {}};
-  for (const Stretch& stretch : run_->shard.stretches())
-    answer.pieces.push_back(piece_of(stretch.values.clone()));
+  for (const Section& section : run_->shard.sections())
+    answer.pieces.push_back(piece_of(section.values.clone()));
   append_copies(answer, run_->buffers, request);
   append_copies(answer, run_->counters, request);
   store::NamedTensors rows = copies_of_rows(request, answer.head);

@@ -9,10 +9,10 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
-#include "tutti/step/optimizer_state.h"
 #include "tutti/ps/peers.h"
 #include "tutti/ps/service.h"
 #include "tutti/ps/wire.h"
+#include "tutti/step/optimizer_state.h"
 
 // The methods of a parameter server that read and update the parameters.
 namespace tutti::ps {
@@ -74,7 +74,7 @@ Service::Run::Run(const Json& head, const rpc::Message& message,
       progress(object_in(head, "progress")),
       rows(std::move(rows_of_tables)) {
   Reader reader(message);
-  for (const Stretch& stretch : shard.stretches()) reader.take_into(stretch.values);
+  for (const Section& section : shard.sections()) reader.take_into(section.values);
   buffers = vectors_in(head.at("buffers"), reader);
   counters = vectors_in(head.at("counters"), reader);
   frozen = vectors_in(head.at("frozen"), reader);
@@ -85,8 +85,8 @@ Service::Run::Run(const Json& head, const rpc::Message& message,
     if (rows) rows->remember_steps();
   }
   if (!synchronous) return;
-  for (const Stretch& stretch : shard.stretches()) stretch.grads.zero_();
-  sync.emplace(std::vector<Stretch>(shard.stretches().begin(), shard.stretches().end()), shard.optimizer(),
+  for (const Section& section : shard.sections()) section.grads.zero_();
+  sync.emplace(std::vector<Section>(shard.sections().begin(), shard.sections().end()), shard.optimizer(),
                buffers, counters,
                SyncOptions{.workers = workers,
                            .lanes = number_within(head, "lanes", 1, kMostLanes),
@@ -96,7 +96,7 @@ Service::Run::Run(const Json& head, const rpc::Message& message,
 
 std::vector<torch::Tensor> Service::Run::everything() const {
   std::vector<torch::Tensor> all;
-  for (const Stretch& stretch : shard.stretches()) all.push_back(stretch.values);
+  for (const Section& section : shard.sections()) all.push_back(section.values);
   all.insert(all.end(), buffers.begin(), buffers.end());
   all.insert(all.end(), counters.begin(), counters.end());
   return all;
@@ -335,7 +335,7 @@ void Service::take_gradients(Lock& lock, const rpc::Caller& caller, int rank, co
 
 void Service::add_gradients(rpc::Message& answer, const rpc::Message& request) const {
   Tensors all;
-  for (const Stretch& stretch : run_->shard.stretches()) all.push_back(stretch.grads);
+  for (const Section& section : run_->shard.sections()) all.push_back(section.grads);
   all.insert(all.end(), run_->buffers.begin(), run_->buffers.end());
   all.insert(all.end(), run_->counters.begin(), run_->counters.end());
   add(answer, all, request);
@@ -426,14 +426,14 @@ rpc::Message Service::push_asynchronous(Lock& lock, const rpc::Caller& caller, i
     run_->shard.optimizer().set_learning_rate(rate->get<double>());
   // Views into the received message; nothing is copied.
   Tensors gradients;
-  for (const Stretch& stretch : run_->shard.stretches())
-    gradients.push_back(reader.take(stretch.values.numel(), stretch.values.scalar_type()));
+  for (const Section& section : run_->shard.sections())
+    gradients.push_back(reader.take_tensor(section.values.numel(), section.values.scalar_type()));
   // A floating buffer is a mean over the workers, to which each contributes its share.
   const double share = 1.0 / run_->workers;
   for (const torch::Tensor& buffer : run_->buffers)
-    buffer.lerp_(reader.take(buffer.numel(), buffer.scalar_type()), share);
+    buffer.lerp_(reader.take_tensor(buffer.numel(), buffer.scalar_type()), share);
   for (const torch::Tensor& counter : run_->counters) {
-    const torch::Tensor change = reader.take(counter.numel(), counter.scalar_type());
+    const torch::Tensor change = reader.take_tensor(counter.numel(), counter.scalar_type());
     counter.scalar_type() == torch::kBool ? counter.logical_xor_(change) : counter.add_(change);
   }
   const int64_t lanes = number_within(request.head, "lanes", 1, kMostLanes, 1);

@@ -15,9 +15,9 @@ namespace {
 
 using Tensors = std::vector<torch::Tensor>;
 
-Tensors gradients_of(const std::vector<Stretch>& stretches) {
+Tensors gradients_of(const std::vector<Section>& sections) {
   Tensors all;
-  for (const Stretch& stretch : stretches) all.push_back(stretch.grads);
+  for (const Section& section : sections) all.push_back(section.grads);
   return all;
 }
 
@@ -36,11 +36,11 @@ std::vector<size_t> subtrees_in(const ControlWord& word, int workers) {
 
 }  // namespace
 
-SyncStep::SyncStep(std::vector<Stretch> stretches, Optimizer& optimizer, Tensors buffers, Tensors counters,
+SyncStep::SyncStep(std::vector<Section> sections, Optimizer& optimizer, Tensors buffers, Tensors counters,
                    const SyncOptions& options)
-    : stretches_(std::move(stretches)),
+    : sections_(std::move(sections)),
       optimizer_(optimizer),
-      gradients_(gradients_of(stretches_)),
+      gradients_(gradients_of(sections_)),
       buffers_(std::move(buffers)),
       counters_(std::move(counters)),
       segments_(segments_of(gradients_)),
@@ -62,14 +62,14 @@ bool SyncStep::has_any_data(int rank, const torch::Tensor& word) const {
 }
 
 torch::Tensor SyncStep::read_word(Reader& reader) const {
-  return reader.take(word_.size(), torch::kDouble).clone();
+  return reader.take_tensor(word_.size(), torch::kDouble).clone();
 }
 
 std::vector<rpc::Piece> SyncStep::read_segment(int rank, const torch::Tensor& word, size_t segment,
                                                Reader& reader) const {
   std::vector<rpc::Piece> of_subtrees(subtrees_[static_cast<size_t>(rank)]);
   for (size_t subtree = 0; subtree < of_subtrees.size(); ++subtree) {
-    if (word_.has_data(word, subtree)) of_subtrees[subtree] = reader.take(segments_[segment].bytes);
+    if (word_.has_data(word, subtree)) of_subtrees[subtree] = reader.take_bytes(segments_[segment].bytes);
   }
   return of_subtrees;
 }
@@ -81,11 +81,11 @@ SyncStep::Rest SyncStep::read_rest(int rank, const torch::Tensor& word, const Js
     Tensors& buffers = rest.buffers.emplace_back();
     if (!word_.has_data(word, subtree)) continue;
     for (const torch::Tensor& like : buffers_)
-      buffers.push_back(reader.take(like.numel(), like.scalar_type()));
+      buffers.push_back(reader.take_tensor(like.numel(), like.scalar_type()));
   }
   if (has_any_data(rank, word)) {
     for (const torch::Tensor& like : counters_)
-      rest.counters.push_back(reader.take(like.numel(), like.scalar_type()));
+      rest.counters.push_back(reader.take_tensor(like.numel(), like.scalar_type()));
   }
   rest.rows = rows_in(head, reader);
   reader.end();

@@ -10,11 +10,11 @@
 #include <torch/types.h>
 
 #include "tutti/embedding/owned_rows.h"
-#include "tutti/step/control_word.h"
-#include "tutti/step/lane_sum.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/ps/wire.h"
 #include "tutti/rpc/message.h"
+#include "tutti/step/control_word.h"
+#include "tutti/step/lane_sum.h"
 
 namespace tutti::ps {
 
@@ -46,9 +46,9 @@ class SyncStep {
     embedding::RowGradients rows;
   };
 
-  // The optimiser belongs to the stretches and must outlive this object. `buffers` are averaged over the
+  // The optimiser belongs to the sections and must outlive this object. `buffers` are averaged over the
   // lanes; `counters` are copied from a worker that had data.
-  SyncStep(std::vector<Stretch> stretches, Optimizer& optimizer, std::vector<torch::Tensor> buffers,
+  SyncStep(std::vector<Section> sections, Optimizer& optimizer, std::vector<torch::Tensor> buffers,
            std::vector<torch::Tensor> counters, const SyncOptions& options);
 
   size_t segments() const { return segments_.size(); }
@@ -116,9 +116,9 @@ class SyncStep {
   void add_rows(int64_t step);
   void add(std::vector<const std::byte*> inputs, std::byte* output, const comm::Reduction& reduction) const;
 
-  const std::vector<Stretch> stretches_;
+  const std::vector<Section> sections_;
   Optimizer& optimizer_;
-  const std::vector<torch::Tensor> gradients_;  // of the stretches
+  const std::vector<torch::Tensor> gradients_;  // of the sections
   const std::vector<torch::Tensor> buffers_;
   const std::vector<torch::Tensor> counters_;
   const std::vector<Segment> segments_;

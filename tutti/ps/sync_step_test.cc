@@ -26,9 +26,9 @@ struct Step {
       : shard({{0, 0, kElements, torch::kFloat32}}, tutti::OptimizerOptions(torch::optim::SGDOptions(1.0))),
         buffers({torch::zeros({3}), torch::zeros({1}, torch::kDouble)}),
         counters({torch::zeros({2}, torch::kLong)}),
-        sync({shard.stretches().begin(), shard.stretches().end()}, shard.optimizer(), buffers, counters,
+        sync({shard.sections().begin(), shard.sections().end()}, shard.optimizer(), buffers, counters,
              {.workers = workers, .lanes = lanes}) {
-    shard.stretches()[0].grads.zero_();
+    shard.sections()[0].grads.zero_();
   }
 
   Shard shard;
@@ -66,7 +66,7 @@ class Worker {
 };
 
 void expect_equal(const Step& one, const Step& other) {
-  EXPECT_TRUE(torch::equal(one.shard.stretches()[0].grads, other.shard.stretches()[0].grads));
+  EXPECT_TRUE(torch::equal(one.shard.sections()[0].grads, other.shard.sections()[0].grads));
   for (size_t i = 0; i < one.buffers.size(); ++i) EXPECT_TRUE(torch::equal(one.buffers[i], other.buffers[i]));
   EXPECT_TRUE(torch::equal(one.counters[0], other.counters[0]));
 }

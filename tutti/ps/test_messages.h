@@ -10,13 +10,13 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "tutti/step/control_word.h"
-#include "tutti/step/lane_sum.h"
 #include "tutti/params/lanes.h"
 #include "tutti/params/optimizer.h"
-#include "tutti/step/optimizer_state.h"
 #include "tutti/ps/wire.h"
 #include "tutti/rpc/host.h"
+#include "tutti/step/control_word.h"
+#include "tutti/step/lane_sum.h"
+#include "tutti/step/optimizer_state.h"
 
 // For tests: the messages of a chief and of workers to a server.
 namespace tutti::ps {
@@ -64,7 +64,7 @@ inline rpc::Message push(double gradient, int64_t of = 0) {
 }
 
 inline torch::Tensor values_in(const rpc::Message& answer) {
-  return Reader(answer).take(kSize, torch::kFloat32).clone();
+  return Reader(answer).take_tensor(kSize, torch::kFloat32).clone();
 }
 
 // The push of a worker with the only lane.

@@ -6,11 +6,11 @@
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
-#include "tutti/step/control_word.h"
-#include "tutti/step/lane_sum.h"
 #include "tutti/params/lanes.h"
 #include "tutti/ps/test_messages.h"
 #include "tutti/ps/wire.h"
+#include "tutti/step/control_word.h"
+#include "tutti/step/lane_sum.h"
 
 // For tests: synchronous steps with large gradients.
 namespace tutti::ps {

@@ -115,18 +115,18 @@ size_t Reader::left() const {
   return message_.incoming != nullptr ? message_.incoming->left() : message_.pieces.size() - next_;
 }
 
-rpc::Piece Reader::take(size_t bytes) {
+rpc::Piece Reader::take_bytes(size_t bytes) {
   if (left() == 0) fail(ErrorKind::InvalidArgument, "the message has {} pieces; more were expected", next_);
   const size_t size =
       message_.incoming != nullptr ? message_.incoming->next_size() : message_.pieces[next_].bytes.size();
   if (size != bytes)
     fail(ErrorKind::InvalidArgument, "piece {} of the message has {} bytes, expected {}", next_, size, bytes);
   ++next_;
-  return message_.incoming != nullptr ? message_.incoming->take() : message_.pieces[next_ - 1];
+  return message_.incoming != nullptr ? message_.incoming->take_piece() : message_.pieces[next_ - 1];
 }
 
-torch::Tensor Reader::take(int64_t elements, torch::ScalarType type) {
-  const rpc::Piece piece = take(static_cast<size_t>(elements) * c10::elementSize(type));
+torch::Tensor Reader::take_tensor(int64_t elements, torch::ScalarType type) {
+  const rpc::Piece piece = take_bytes(static_cast<size_t>(elements) * c10::elementSize(type));
   // from_blob() takes no pointer to const.
   return torch::from_blob(
       const_cast<std::byte*>(piece.bytes.data()), {elements}, [owner = piece.owner](void*) {},
@@ -134,7 +134,7 @@ torch::Tensor Reader::take(int64_t elements, torch::ScalarType type) {
 }
 
 void Reader::take_into(const torch::Tensor& tensor) {
-  const torch::Tensor from = take(tensor.numel(), tensor.scalar_type());
+  const torch::Tensor from = take_tensor(tensor.numel(), tensor.scalar_type());
   if (tensor.is_cpu()) {
     std::memcpy(tensor.data_ptr(), from.data_ptr(), tensor.nbytes());
   } else {
@@ -175,7 +175,7 @@ store::NamedTensors unpack_named(const Json& outlines, Reader& reader) {
   store::NamedTensors tensors;
   for (const Json& outline : outlines) {
     const auto bytes = static_cast<size_t>(store::bytes_in(outline));
-    const rpc::Piece piece = bytes > 0 ? reader.take(bytes) : rpc::Piece();
+    const rpc::Piece piece = bytes > 0 ? reader.take_bytes(bytes) : rpc::Piece();
     tensors.push_back(store::empty_tensor(outline));
     if (bytes > 0) std::memcpy(tensors.back().tensor.data_ptr(), piece.bytes.data(), bytes);
   }

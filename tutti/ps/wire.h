@@ -69,8 +69,8 @@ class Reader {
  public:
   explicit Reader(const rpc::Message& message) : message_(message) {}
   // Returns the next piece, or a view of it. Throws InvalidArgument unless it has exactly this size.
-  rpc::Piece take(size_t bytes);
-  torch::Tensor take(int64_t elements, torch::ScalarType type);
+  rpc::Piece take_bytes(size_t bytes);
+  torch::Tensor take_tensor(int64_t elements, torch::ScalarType type);
   void take_into(const torch::Tensor& tensor);
   void take_into(const std::vector<torch::Tensor>& tensors);
   // Throws InvalidArgument if there are unread pieces.

@@ -5,8 +5,8 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
-#include "tutti/step/optimizer_state.h"
 #include "tutti/remote/module_service.h"
+#include "tutti/step/optimizer_state.h"
 
 namespace tutti::ps {
 namespace {
@@ -16,7 +16,7 @@ using TensorsByName = std::map<std::string, torch::Tensor>;
 std::string steps_name(const Optimizer& optimizer) { return optimizer.name() + "/steps"; }
 
 // Removes the tensor from the state and returns it.
-torch::Tensor take(TensorsByName& state, const std::string& name) {
+torch::Tensor take_tensor(TensorsByName& state, const std::string& name) {
   const auto found = state.find(name);
   if (found == state.end())
     fail(ErrorKind::InvalidArgument, "the state has no {}: it belongs to another module or optimiser", name);
@@ -92,11 +92,11 @@ void load_state(Parameters& parameters, Optimizer& optimizer, const store::Named
       fail(ErrorKind::InvalidArgument, "the state is invalid: {} is {}", name,
            tensor.defined() ? "given twice" : "undefined");
   }
-  const torch::Tensor steps = take(left, steps_name(optimizer));
+  const torch::Tensor steps = take_tensor(left, steps_name(optimizer));
   require_alike(steps_name(optimizer), steps, torch::tensor(int64_t{0}, torch::kInt64));
   std::vector<torch::Tensor> values;
   for (const Parameters::View* view : parameters.all()) {
-    values.push_back(take(left, view->name));
+    values.push_back(take_tensor(left, view->name));
     require_alike(view->name, values.back(), view->tensor);
   }
   restore(optimizer, {.steps = steps.item<int64_t>(), .slots = slots_of(parameters, left)});

@@ -18,11 +18,11 @@
 #include "tutti/base/type_name.h"
 #include "tutti/base/waiting.h"
 #include "tutti/cluster/device_spec.h"
-#include "tutti/step/plan.h"
 #include "tutti/params/random_scope.h"
 #include "tutti/ps/peers.h"
 #include "tutti/ps/wire.h"
 #include "tutti/rpc/channel.h"
+#include "tutti/step/plan.h"
 
 namespace tutti {
 namespace {
@@ -48,7 +48,7 @@ rpc::ChannelOptions channel_options(const Context& context, const std::string& w
 }
 
 // Moves the tensor to the device of `of`, if both are defined.
-torch::Tensor like(const torch::Tensor& tensor, const torch::Tensor& of) {
+torch::Tensor on_device_of(const torch::Tensor& tensor, const torch::Tensor& of) {
   return tensor.defined() && of.defined() ? tensor.to(of.device()) : tensor;
 }
 
@@ -192,7 +192,7 @@ Tensors RemoteModule::Backward::apply(Tensors&& gradients) {
   if (found.size() != inputs.size())
     fail(ErrorKind::DataLoss, "{}: received {} gradients for {} inputs", connection->who(), found.size(),
          inputs.size());
-  for (size_t i = 0; i < found.size(); ++i) found[i] = like(found[i], inputs[i]);
+  for (size_t i = 0; i < found.size(); ++i) found[i] = on_device_of(found[i], inputs[i]);
   found.emplace_back();
   return found;
 }
@@ -235,7 +235,7 @@ Tensors RemoteModule::forward(const Tensors& inputs) {
     fail(ErrorKind::DataLoss, "{}: the answer to a forward request is malformed", connection_->who());
   set_generator_states(torch::kCPU, random);
   for (torch::Tensor& output : outputs)
-    output = like(output, places.empty() ? torch::Tensor() : places.front());
+    output = on_device_of(output, places.empty() ? torch::Tensor() : places.front());
   if (!answer.head.contains("of")) return outputs;
 
   // compat::make_node makes nodes as autograd does, so that long chains are destroyed without recursion.

@@ -125,7 +125,7 @@ size_t Arena::offset_of(std::span<const std::byte> bytes) const {
 
 std::string Arena::name() const { return impl_->name; }
 
-std::shared_ptr<const Mapping> Mapping::of(const std::string& name) {
+std::shared_ptr<const Mapping> Mapping::attach(const std::string& name) {
   const auto parts = split(name, '/');
   if (parts.size() != 3) return nullptr;
   const auto pid = parse_int(parts[0]);

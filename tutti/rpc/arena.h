@@ -50,7 +50,7 @@ class Mapping {
  public:
   // Maps an arena by Arena::name(). Returns null if it is not accessible: it is on another machine, belongs
   // to another user, or no longer exists.
-  static std::shared_ptr<const Mapping> of(const std::string& name);
+  static std::shared_ptr<const Mapping> attach(const std::string& name);
 
   Mapping(std::byte* base, size_t size) : base_(base), size_(size) {}
   ~Mapping();

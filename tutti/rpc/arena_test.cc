@@ -70,7 +70,7 @@ TEST(Arena, takes_what_address_space_there_is) {
 TEST(Arena, is_seen_through_its_name) {
   Arena arena;
   const auto bytes = arena.allocate(100);
-  const auto mapping = Mapping::of(arena.name());
+  const auto mapping = Mapping::attach(arena.name());
   ASSERT_NE(mapping, nullptr);
   mapping->at(arena.offset_of(bytes), 100)[3] = std::byte{5};
   EXPECT_EQ(bytes[3], std::byte{5});
@@ -82,7 +82,7 @@ TEST(Arena, a_mapping_outlives_it) {
   {
     Arena arena;
     offset = arena.offset_of(arena.allocate(100));
-    mapping = Mapping::of(arena.name());
+    mapping = Mapping::attach(arena.name());
   }
   EXPECT_EQ(mapping->at(offset, 100)[0], std::byte{0});
 }
@@ -90,7 +90,7 @@ TEST(Arena, a_mapping_outlives_it) {
 TEST(Arena, only_what_is_allocated_can_be_named) {
   Arena arena;
   const size_t offset = arena.offset_of(arena.allocate(2 * kArenaPage));
-  const auto mapping = Mapping::of(arena.name());
+  const auto mapping = Mapping::attach(arena.name());
   EXPECT_EQ(mapping->at(offset + kArenaPage, kArenaPage).size(), kArenaPage);
   EXPECT_EQ(mapping->at(offset + 2 * kArenaPage, 0).size(), 0U);
   for (const auto& [from, size] :
@@ -115,7 +115,7 @@ TEST(Arena, another_file_is_none) {
         fmt::format("{}/{}/{}", parts[0], parts[1], std::string(kNonceSize, '0')),
         fmt::format("{}/{}/{}", parts[0], other.get(), parts[2]), fmt::format("-1/0/{}", parts[2]),
         fmt::format("999999999/0/{}", parts[2]), fmt::format("{}/../{}", parts[0], parts[2])}) {
-    EXPECT_EQ(Mapping::of(name), nullptr) << name;
+    EXPECT_EQ(Mapping::attach(name), nullptr) << name;
   }
 }
 

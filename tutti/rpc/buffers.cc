@@ -119,7 +119,7 @@ void Buffers::State::give_back(Block block) {
 
 Buffers::Buffers(size_t budget) : state_(std::make_shared<State>(budget)) {}
 
-std::shared_ptr<std::byte> Buffers::take(size_t bytes, const std::function<bool()>& keep_waiting) {
+std::shared_ptr<std::byte> Buffers::allocate(size_t bytes, const std::function<bool()>& keep_waiting) {
   if (bytes > state_->budget)
     fail(ErrorKind::Overloaded, "a message of {} is larger than the limit of {} for all messages together",
          human_bytes(bytes), human_bytes(state_->budget));
@@ -140,8 +140,8 @@ std::shared_ptr<std::byte> Buffers::take(size_t bytes, const std::function<bool(
           }};
 }
 
-std::shared_ptr<std::byte> Buffers::take(size_t bytes) {
-  auto memory = take(bytes, [] { return false; });
+std::shared_ptr<std::byte> Buffers::allocate(size_t bytes) {
+  auto memory = allocate(bytes, [] { return false; });
   if (memory == nullptr) fail(ErrorKind::Overloaded, "no room for a message of {} now", human_bytes(bytes));
   return memory;
 }

@@ -18,9 +18,9 @@ class Buffers {
   // Returns uninitialised memory that lives as long as a copy of the pointer, which may outlive this object.
   // If there is no room, waits in order of arrival and calls `keep_waiting`, which must not throw, ten times
   // a second; returns null once it returns false. Throws Overloaded if the request can never fit.
-  std::shared_ptr<std::byte> take(size_t bytes, const std::function<bool()>& keep_waiting);
+  std::shared_ptr<std::byte> allocate(size_t bytes, const std::function<bool()>& keep_waiting);
   // The same, but throws Overloaded if there is no room within a tenth of a second.
-  std::shared_ptr<std::byte> take(size_t bytes);
+  std::shared_ptr<std::byte> allocate(size_t bytes);
 
  private:
   struct State;

@@ -68,7 +68,7 @@ struct Channel::Impl {
       : address(place),
         options(asked),
         who(asked.who.empty() ? place : asked.who),
-        tls(net::Tls::of(asked.credentials, net::Tls::Side::Caller)),
+        tls(net::Tls::make(asked.credentials, net::Tls::Side::Caller)),
         buffers(asked.memory) {
     parse_address(place);
   }
@@ -172,7 +172,7 @@ void Channel::Impl::send(const std::string& method, const Message& request, cons
 
 Frame Channel::Impl::receive_frame(const TimeLimits& time) {
   Frame frame = connection->wire.receive(
-      {}, [this](size_t bytes) { return buffers.take(bytes); }, time, time);
+      {}, [this](size_t bytes) { return buffers.allocate(bytes); }, time, time);
   if (frame.kind != FrameKind::Answer && frame.kind != FrameKind::Failure)
     fail(ErrorKind::DataLoss, "received a frame of an unexpected kind");
   return frame;
@@ -180,15 +180,16 @@ Frame Channel::Impl::receive_frame(const TimeLimits& time) {
 
 std::vector<Piece> Channel::Impl::receive_pieces(const Frame& answer, const CallOptions& call,
                                                  const TimeLimits& time) {
-  Room room{call.into, {}};
-  if (call.into.empty()) room = room_for(answer.pieces, [this](size_t size) { return buffers.take(size); });
-  if (answer.pieces.size() != room.places.size())
+  PieceMemory received{call.into, {}};
+  if (call.into.empty())
+    received = memory_for(answer.pieces, [this](size_t size) { return buffers.allocate(size); });
+  if (answer.pieces.size() != received.places.size())
     fail(ErrorKind::DataLoss, "{} pieces were received, but {} are expected", answer.pieces.size(),
-         room.places.size());
+         received.places.size());
   std::vector<Piece> pieces;
-  for (size_t i = 0; i < room.places.size(); ++i) {
+  for (size_t i = 0; i < received.places.size(); ++i) {
     const PieceHeader& header = answer.pieces[i];
-    const Bytes place = room.places[i];
+    const Bytes place = received.places[i];
     if (header.size != place.size())
       fail(ErrorKind::DataLoss, "piece {} has {} bytes, but {} are expected", i, header.size, place.size());
     if (header.follows()) {
@@ -196,7 +197,7 @@ std::vector<Piece> Channel::Impl::receive_pieces(const Frame& answer, const Call
     } else if (call.into.empty() || header.place != header_of(place).place) {
       fail(ErrorKind::DataLoss, "piece {} was put in a place that was not requested", i);
     }
-    pieces.push_back({place, room.memory});
+    pieces.push_back({place, received.memory});
   }
   return pieces;
 }

@@ -38,7 +38,7 @@ std::thread Connection::start() {
   }
 }
 
-bool Connection::is_stranger() {
+bool Connection::is_candidate() {
   const std::lock_guard lock(mutex_);
   return !greeted_ && !ended_;
 }
@@ -79,7 +79,7 @@ void Connection::run() {
     ended_ = true;
   }
   beating_.reset();
-  if (taken_) shared_.service.take(caller_, std::move(stream_));
+  if (taken_) shared_.service.take_connection(caller_, std::move(stream_));
   stream_.reset();
   done_ = true;
 }
@@ -143,7 +143,7 @@ void Connection::tell_gone() {
 }
 
 std::shared_ptr<std::byte> Connection::allocate(Buffers& buffers, size_t bytes) {
-  auto memory = buffers.take(bytes, [this] { return !stream_->ended(); });
+  auto memory = buffers.allocate(bytes, [this] { return !stream_->ended(); });
   if (memory == nullptr)
     throw StreamEnd(ErrorKind::PeerLost, "the client closed the connection while it waited for memory");
   return memory;
@@ -159,12 +159,13 @@ Frame Connection::receive_frame() {
 Message Connection::receive(const Frame& frame) {
   Message request;
   request.head = decode_json(frame.head);
-  const Room room = room_for(frame.pieces, [this](size_t bytes) { return allocate(shared_.buffers, bytes); });
+  const PieceMemory received =
+      memory_for(frame.pieces, [this](size_t bytes) { return allocate(shared_.buffers, bytes); });
   for (size_t i = 0; i < frame.pieces.size(); ++i) {
     const PieceHeader& header = frame.pieces[i];
     if (header.follows()) {
-      wire_.receive(room.places[i], {.each = kChunk});
-      request.pieces.push_back({room.places[i], room.memory});
+      wire_.receive(received.places[i], {.each = kChunk});
+      request.pieces.push_back({received.places[i], received.memory});
     } else {
       request.pieces.push_back(in_arena(header));
     }
@@ -181,10 +182,10 @@ Piece Connection::in_arena(const PieceHeader& header) const {
 
 Piece Connection::receive_piece(const PieceHeader& header) {
   if (!header.follows()) return in_arena(header);
-  const Room room =
-      room_for({&header, 1}, [this](size_t bytes) { return allocate(shared_.arriving, bytes); });
-  wire_.receive(room.places.front(), {.each = kChunk});
-  return {room.places.front(), room.memory};
+  const PieceMemory received =
+      memory_for({&header, 1}, [this](size_t bytes) { return allocate(shared_.arriving, bytes); });
+  wire_.receive(received.places.front(), {.each = kChunk});
+  return {received.places.front(), received.memory};
 }
 
 void Connection::drop_piece(const PieceHeader& header) {
@@ -197,7 +198,7 @@ void Connection::drop_piece(const PieceHeader& header) {
   }
 }
 
-Piece Connection::Arriving::take() {
+Piece Connection::Arriving::take_piece() {
   const PieceHeader header = headers_.front();
   headers_ = headers_.subspan(1);
   const auto receiving = [this](bool now) {

@@ -58,7 +58,7 @@ class Connection {
 
   bool done() const { return done_; }
   // Return true before the handshake has completed, and after that until the end. From any thread.
-  bool is_stranger();
+  bool is_candidate();
   bool is_known();
   // Checks whether the caller is still connected while its request is served. From any thread.
   void watch();
@@ -79,7 +79,7 @@ class Connection {
         : connection_(connection), headers_(headers) {}
     size_t left() const override { return headers_.size(); }
     size_t next_size() const override { return headers_.front().size; }
-    Piece take() override;
+    Piece take_piece() override;
     // Rethrows the error of a take() that has failed.
     void throw_if_broken() const;
     // Returns the size of the pieces that were not taken.

@@ -46,11 +46,11 @@ class Taker {
   template <class Number>
   Number number() {
     Number number{};
-    std::memcpy(&number, take(sizeof number).data(), sizeof number);
+    std::memcpy(&number, take_bytes(sizeof number).data(), sizeof number);
     return number;
   }
   std::string_view text(size_t size) {
-    const auto bytes = take(size);
+    const auto bytes = take_bytes(size);
     return {reinterpret_cast<const char*>(bytes.data()), size};
   }
   std::vector<PieceHeader> headers(size_t count) {
@@ -63,7 +63,7 @@ class Taker {
   }
 
  private:
-  std::span<const std::byte> take(size_t size) {
+  std::span<const std::byte> take_bytes(size_t size) {
     TUTTI_CHECK(size <= left_.size(), "{} of {} bytes", size, left_.size());
     const auto taken = left_.first(size);
     left_ = left_.subspan(size);

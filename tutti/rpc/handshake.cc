@@ -149,7 +149,7 @@ Greeting greet_caller(Wire& wire, const std::string& secret, const TimeLimits& t
   const Json head = decode_json(says);
   if (!head.is_object() || !head.contains("hello") || !head["hello"].is_object())
     fail(ErrorKind::DataLoss, "the hello is not a JSON object");
-  Greeting greeting{head["hello"], Mapping::of(text_at(head, "arena"))};
+  Greeting greeting{head["hello"], Mapping::attach(text_at(head, "arena"))};
   if (admit) admit(greeting);
   const std::string_view seen = greeting.arena != nullptr ? kArenaIsSeen : "";
   send(wire, FrameKind::Welcome, prove(secret, Side::Listener, purpose, nonces, seen).append(seen), time);

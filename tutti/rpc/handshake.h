@@ -12,7 +12,7 @@
 #include "tutti/rpc/frame.h"
 #include "tutti/rpc/wire.h"
 
-// The handshake of every new connection between tasks, for calls, for the table of the ranks and for sums.
+// The handshake of every new connection between tasks, for calls, for the board of the ranks and for sums.
 // First, each end sends a line with its version and its purpose. Three frames follow, as tutti/base/secret.h
 // says. What the caller says first is its hello and the name of its arena, in JSON.
 namespace tutti::rpc {

@@ -34,7 +34,7 @@ constexpr milliseconds kToTakeLeave{500};
 constexpr milliseconds kShortestSilence{9000};
 // How often to check whether callers whose requests are being served are still connected.
 constexpr milliseconds kWatch{100};
-// The pause before the next caller, when strangers make room for it.
+// The pause before the next caller, when candidates make room for it.
 constexpr milliseconds kWhileFull{5};
 
 void check_options(const HostOptions& options) {
@@ -58,7 +58,7 @@ struct Host::Impl {
   Impl(const HostOptions& options, Service& service)
       : shared{checked(options),
                service,
-               net::Tls::of(options.credentials, net::Tls::Side::Listener),
+               net::Tls::make(options.credentials, net::Tls::Side::Listener),
                net::Heart::of_process(),
                Buffers(options.memory),
                Buffers(options.memory)},
@@ -72,8 +72,8 @@ struct Host::Impl {
   void accept_callers();
   FileDescriptor accept();
   void let_in(std::unique_ptr<net::Stream> stream);
-  void make_room_for_stranger();
-  bool drop_oldest_stranger();
+  void make_room_for_candidate();
+  bool drop_oldest_candidate();
   void stop_listening();
   bool any(bool (Connection::*is_so)());
   void wait_while_any(bool (Connection::*is_so)(), milliseconds patience);
@@ -114,7 +114,7 @@ FileDescriptor Host::Impl::accept() {
   if (!listens) return FileDescriptor();
   if (listener->has_spare_descriptors()) return listener->accept(kWatch);
   std::unique_lock lock(mutex);
-  const bool makes_room = drop_oldest_stranger();
+  const bool makes_room = drop_oldest_candidate();
   lock.unlock();
   return listener->accept(makes_room ? kWhileFull : kWatch);
 }
@@ -137,7 +137,7 @@ void Host::Impl::let_in(std::unique_ptr<net::Stream> stream) {
                 shared.options.purpose);
     return;
   }
-  make_room_for_stranger();
+  make_room_for_candidate();
   try {
     connections.emplace_back(shared, ++callers, std::move(stream));
   } catch (const Error&) {
@@ -145,16 +145,16 @@ void Host::Impl::let_in(std::unique_ptr<net::Stream> stream) {
   }
 }
 
-void Host::Impl::make_room_for_stranger() {
-  const auto is_stranger = [](Connection& connection) { return connection.is_stranger(); };
-  const auto strangers = std::count_if(connections.begin(), connections.end(), is_stranger);
-  if (static_cast<size_t>(strangers) >= shared.options.most_strangers) drop_oldest_stranger();
+void Host::Impl::make_room_for_candidate() {
+  const auto is_candidate = [](Connection& connection) { return connection.is_candidate(); };
+  const auto candidates = std::count_if(connections.begin(), connections.end(), is_candidate);
+  if (static_cast<size_t>(candidates) >= shared.options.most_candidates) drop_oldest_candidate();
 }
 
 // Returns false if there is none.
-bool Host::Impl::drop_oldest_stranger() {
+bool Host::Impl::drop_oldest_candidate() {
   const auto oldest = std::find_if(connections.begin(), connections.end(),
-                                   [](Connection& connection) { return connection.is_stranger(); });
+                                   [](Connection& connection) { return connection.is_candidate(); });
   if (oldest == connections.end()) return false;
   oldest->hang_up();
   return true;

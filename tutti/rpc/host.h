@@ -39,9 +39,9 @@ class Service {
   // it has no answer. Called repeatedly until serve() has returned, and once more afterwards, because a
   // serve() that was just about to begin may have missed the first call.
   virtual void gone(const Caller& caller) = 0;
-  // Returns true if this caller's connection is to be handed to take(), in place of being served.
+  // Returns true if this caller's connection is to be handed to take_connection(), in place of being served.
   virtual bool takes_connection(const Caller& /*caller*/) const { return false; }
-  virtual void take(const Caller& /*caller*/, std::unique_ptr<net::Stream> /*stream*/) {}
+  virtual void take_connection(const Caller& /*caller*/, std::unique_ptr<net::Stream> /*stream*/) {}
 };
 
 struct HostOptions {
@@ -62,8 +62,8 @@ struct HostOptions {
   // valid for one purpose only.
   std::string purpose = kCalls;
   // The maximum number of connections that have not completed the handshake. A new one then replaces the
-  // oldest: legitimate callers complete it at once, so that strangers cannot keep others out.
-  size_t most_strangers = 128;
+  // oldest: legitimate callers complete it at once, so that candidates cannot keep others out.
+  size_t most_candidates = 128;
   // How long the destructor waits for the callers to leave by themselves.
   std::chrono::milliseconds farewell{0};
 };

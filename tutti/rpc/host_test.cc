@@ -44,7 +44,7 @@ class HostTest : public testing::Test {
     EXPECT_NO_THROW(channel.call("nothing", {})) << "the server lives on";
   }
   // Open a stream before the handshake, and one after it.
-  std::unique_ptr<Stream> stranger() const { return stranger_of(address_); }
+  std::unique_ptr<Stream> candidate() const { return candidate_of(address_); }
   std::unique_ptr<Stream> acquaintance() const { return acquaintance_of(address_); }
   std::vector<std::string> reports() {
     const std::lock_guard lock(mutex_);
@@ -69,7 +69,7 @@ TEST_F(HostTest, frames_that_are_none_end_the_connection) {
     for (const std::string& bytes :
          {std::string("garbage"), std::string(100, '\0'), std::string(kMiB, 'x'),
           std::string("GET / HTTP/1.1\r\nHost: localhost\r\nAccept: */*\r\n\r\n")}) {
-      const auto stream = known ? acquaintance() : stranger();
+      const auto stream = known ? acquaintance() : candidate();
       say(*stream, bytes + std::string(32, ' '));
       expect_hung_up(*stream, ErrorKind::DataLoss, HasSubstr("not a frame of Tutti"));
     }
@@ -84,7 +84,7 @@ TEST_F(HostTest, a_stranger_that_announces_three_gibibytes_is_refused_before_mem
   std::string bytes = encode(frame);
   const uint32_t size = uint32_t{3} << 30;
   std::memcpy(bytes.data() + kPlaceOfHeadSize, &size, sizeof size);
-  const auto stream = stranger();
+  const auto stream = candidate();
   say(*stream, bytes);
   expect_hung_up(*stream, ErrorKind::DataLoss, HasSubstr("a head of 3221225472; the maximum is 65536"));
 }
@@ -260,7 +260,7 @@ TEST(Host, says_that_a_caller_has_gone_until_the_service_has_noticed) {
 
 TEST_F(HostTest, a_hello_that_is_no_object_is_refused) {
   for (const Json& hello : {Json(), Json(5), Json::array({1})}) {
-    const auto stream = stranger();
+    const auto stream = candidate();
     Wire wire(*stream);
     expect_error(ErrorKind::DataLoss, HasSubstr("not a JSON object"),
                  [&] { greet_host(wire, "", hello, nullptr, {.deadline = eventually()}); });
@@ -273,7 +273,7 @@ TEST_F(HostTest, offsets_outside_the_arena_are_refused) {
   for (const PieceHeader lie : {PieceHeader{100, 0}, PieceHeader{5000, 4096},
                                 PieceHeader{1, uint64_t{1} << 39}, PieceHeader{~uint64_t{0}, 4096}}) {
     for (const bool into : {false, true}) {
-      const auto stream = stranger();
+      const auto stream = candidate();
       Wire wire(*stream);
       ASSERT_TRUE(greet_host(wire, "", Json::object(), &arena, {.deadline = eventually()}));
       Frame frame;
@@ -338,9 +338,9 @@ size_t threads_of_this_process() {
 TEST_F(HostTest, strangers_that_say_nothing_shut_nobody_out) {
   constexpr size_t kStrangers = 300;
   const size_t before = threads_of_this_process();
-  std::vector<std::unique_ptr<Stream>> strangers;
+  std::vector<std::unique_ptr<Stream>> candidates;
   for (size_t i = 0; i < kStrangers; ++i)
-    strangers.push_back(net::open_stream(address_, nullptr, eventually()));
+    candidates.push_back(net::open_stream(address_, nullptr, eventually()));
   Channel channel(address_);
   EXPECT_NO_THROW(channel.call("nothing", {}));
   // The threads of those that were disconnected end a little later.
@@ -348,10 +348,10 @@ TEST_F(HostTest, strangers_that_say_nothing_shut_nobody_out) {
   while (threads_of_this_process() >= before + kStrangers / 2 && Clock::now() < deadline)
     std::this_thread::sleep_for(milliseconds(10));
   EXPECT_LT(threads_of_this_process(), before + kStrangers / 2);
-  // The first strangers have been disconnected.
+  // The first candidates have been disconnected.
   std::array<std::byte, 1> byte{};
-  strangers.front()->await_message({.deadline = eventually()});
-  EXPECT_THROW(while (true) strangers.front()->read(byte, {.deadline = eventually()}), StreamEnd);
+  candidates.front()->await_message({.deadline = eventually()});
+  EXPECT_THROW(while (true) candidates.front()->read(byte, {.deadline = eventually()}), StreamEnd);
 }
 
 // --- Callers that are no tasks of Tutti.

@@ -26,7 +26,7 @@ class Incoming {
   // Returns the size of the next piece.
   virtual size_t next_size() const = 0;
   // Waits for the next piece. Throws PeerLost if the caller has gone.
-  virtual Piece take() = 0;
+  virtual Piece take_piece() = 0;
 };
 
 // A JSON head and any number of byte pieces, which are copied as rarely as possible.

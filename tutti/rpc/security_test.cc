@@ -123,7 +123,7 @@ TEST_F(Security, a_stranger_hears_a_nonce_and_nothing_that_depends_on_the_secret
   const auto soon = Clock::now() + kEventually;
   std::set<std::string> nonces;
   for (int i = 0; i < 2; ++i) {
-    const auto stream = stranger_of(address_of(host));
+    const auto stream = candidate_of(address_of(host));
     Wire wire(*stream);
     const std::string challenge = wire.receive({}, {}, {.deadline = soon}, {.deadline = soon}).head;
     EXPECT_EQ(challenge.size(), kNonceSize);

@@ -47,13 +47,13 @@ inline void say(Stream& stream, std::string_view bytes) {
 }
 
 // Open a stream that has exchanged versions, and one that has completed the handshake.
-inline std::unique_ptr<Stream> stranger_of(const std::string& address) {
+inline std::unique_ptr<Stream> candidate_of(const std::string& address) {
   auto stream = net::open_stream(address, nullptr, eventually());
   exchange_versions(*stream, {.deadline = eventually()});
   return stream;
 }
 inline std::unique_ptr<Stream> acquaintance_of(const std::string& address) {
-  auto stream = stranger_of(address);
+  auto stream = candidate_of(address);
   Wire wire(*stream);
   greet_host(wire, "", Json::object(), nullptr, {.deadline = eventually()});
   return stream;
@@ -156,7 +156,7 @@ class TestService final : public Service {
     try {
       while (sizes.size() < wanted && request.incoming != nullptr && request.incoming->left() > 0) {
         const size_t size = request.incoming->next_size();
-        const Piece piece = request.incoming->take();
+        const Piece piece = request.incoming->take_piece();
         EXPECT_TRUE(equal(piece.bytes, pattern(size)));
         sizes.push_back(size);
         count(taken_);

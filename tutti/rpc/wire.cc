@@ -86,7 +86,7 @@ void Wire::finish() {
   fail(ErrorKind::DataLoss, "received bytes that belong to no message");
 }
 
-Room room_for(std::span<const PieceHeader> pieces, const Wire::Allocate& allocate) {
+PieceMemory memory_for(std::span<const PieceHeader> pieces, const Wire::Allocate& allocate) {
   // Beyond this size, which no machine has, rounding could overflow.
   constexpr uint64_t kBeyond = uint64_t{1} << 62;
   if (following_bytes(pieces) > kBeyond)
@@ -94,15 +94,15 @@ Room room_for(std::span<const PieceHeader> pieces, const Wire::Allocate& allocat
          following_bytes(pieces));
   size_t size = 0;
   for (const PieceHeader& piece : pieces) size += piece.follows() ? round_to(piece.size, kPieceAlignment) : 0;
-  Room room;
-  if (size > 0) room.memory = allocate(size);
-  std::byte* next = room.memory.get();
+  PieceMemory received;
+  if (size > 0) received.memory = allocate(size);
+  std::byte* next = received.memory.get();
   for (const PieceHeader& piece : pieces) {
     const size_t bytes = piece.follows() ? piece.size : 0;
-    room.places.emplace_back(next, bytes);
+    received.places.emplace_back(next, bytes);
     next += round_to(bytes, kPieceAlignment);
   }
-  return room;
+  return received;
 }
 
 }  // namespace tutti::rpc

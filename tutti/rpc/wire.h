@@ -60,12 +60,12 @@ class Wire {
 };
 
 // Memory for received pieces: a place for each piece that follows the frame, an empty one for the others.
-struct Room {
+struct PieceMemory {
   std::vector<Bytes> places;
   std::shared_ptr<std::byte> memory;
 };
 
 // Takes one block from `allocate` for all places, each aligned for a tensor.
-Room room_for(std::span<const PieceHeader> pieces, const Wire::Allocate& allocate);
+PieceMemory memory_for(std::span<const PieceHeader> pieces, const Wire::Allocate& allocate);
 
 }  // namespace tutti::rpc

@@ -56,18 +56,18 @@ std::vector<torch::Tensor> gradients_in(const Buckets& buckets, int rank = 0, in
   std::vector<torch::Tensor> parts;
   for (const Bucket& bucket : buckets.all) {
     if (bucket.gradients)
-      parts.push_back(stretch_of(buckets.vectors[bucket.vector], part_of(bucket, rank, world)));
+      parts.push_back(section_of(buckets.vectors[bucket.vector], part_of(bucket, rank, world)));
   }
   return parts;
 }
 
-// Returns the sum of squares of each cell of the stretches.
-std::vector<double> squares_of(const std::vector<torch::Tensor>& stretches) {
+// Returns the sum of squares of each cell of the sections.
+std::vector<double> squares_of(const std::vector<torch::Tensor>& sections) {
   std::vector<double> squares;
-  for (const torch::Tensor& stretch : stretches) {
-    const torch::Tensor values = stretch.is_cpu() && stretch.scalar_type() == torch::kFloat
-                                     ? stretch
-                                     : stretch.to(torch::kCPU, torch::kDouble);
+  for (const torch::Tensor& section : sections) {
+    const torch::Tensor values = section.is_cpu() && section.scalar_type() == torch::kFloat
+                                     ? section
+                                     : section.to(torch::kCPU, torch::kDouble);
     for (int64_t begin = 0; begin < values.numel(); begin += kCell) {
       const int64_t count = std::min(kCell, values.numel() - begin);
       squares.push_back(values.scalar_type() == torch::kFloat
@@ -89,7 +89,7 @@ void clip(const std::vector<torch::Tensor>& gradients, double norm, double large
 Buckets buckets_of(const Parameters& parameters, int64_t bytes) {
   Buckets buckets;
   buckets.of_parameter.resize(parameters.trained().size());
-  for (const Stretch& block : parameters.blocks()) buckets.vectors.push_back(block.grads);
+  for (const Section& block : parameters.blocks()) buckets.vectors.push_back(block.grads);
   for (size_t block = 0; block < parameters.blocks().size(); ++block) cut(parameters, block, bytes, buckets);
   for (const torch::Tensor& vector : parameters.buffer_vectors()) {
     buckets.all.push_back(
@@ -105,17 +105,17 @@ comm::Slice part_of(const Bucket& bucket, int rank, int world) {
   return {at(rank), at(rank + 1)};
 }
 
-std::vector<Stretch> parts_of(const Parameters& parameters, int rank, int world) {
+std::vector<Section> parts_of(const Parameters& parameters, int rank, int world) {
   if (world == 1) return parameters.blocks();
-  std::vector<Stretch> stretches;
+  std::vector<Section> sections;
   for (const Bucket& bucket : buckets_of(parameters).all) {
     const comm::Slice part = part_of(bucket, rank, world);
     if (!bucket.gradients || part.size() == 0) continue;
-    const Stretch& block = parameters.blocks()[bucket.vector];
-    stretches.push_back(
-        {stretch_of(block.values, part), stretch_of(block.grads, part), bucket.vector, part.begin});
+    const Section& block = parameters.blocks()[bucket.vector];
+    sections.push_back(
+        {section_of(block.values, part), section_of(block.grads, part), bucket.vector, part.begin});
   }
-  return stretches;
+  return sections;
 }
 
 // A sum takes one pass and no memory, but that of finite numbers may be infinite.

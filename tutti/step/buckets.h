@@ -12,7 +12,7 @@
 
 namespace tutti {
 
-// A stretch of one vector that is summed over the workers as a unit.
+// A section of one vector that is summed over the workers as a unit.
 struct Bucket {
   size_t vector;  // index in Buckets::vectors
   int64_t begin;  // the range of elements in the vector
@@ -23,7 +23,7 @@ struct Bucket {
 };
 
 // Returns these elements of a vector, as a view.
-inline torch::Tensor stretch_of(const torch::Tensor& vector, const comm::Slice& slice) {
+inline torch::Tensor section_of(const torch::Tensor& vector, const comm::Slice& slice) {
   return vector.narrow(0, slice.begin, slice.size());
 }
 
@@ -36,8 +36,8 @@ struct Buckets {
   std::vector<size_t> of_parameter;  // [index in Parameters::trained()]
 
   // Returns the elements of the bucket.
-  torch::Tensor stretch(const Bucket& bucket) const {
-    return stretch_of(vectors[bucket.vector], bucket.slice());
+  torch::Tensor section(const Bucket& bucket) const {
+    return section_of(vectors[bucket.vector], bucket.slice());
   }
 };
 
@@ -50,7 +50,7 @@ inline constexpr int64_t kCell = 1024;
 // Returns the part of the bucket that worker `rank` of `world` owns, as a slice of the bucket's vector.
 comm::Slice part_of(const Bucket& bucket, int rank, int world);
 // Returns the parts of all parameters that the worker owns; empty where there are fewer cells than workers.
-std::vector<Stretch> parts_of(const Parameters& parameters, int rank, int world);
+std::vector<Section> parts_of(const Parameters& parameters, int rank, int world);
 
 // Returns false if an element is NaN or infinite.
 bool is_finite(const torch::Tensor& vector);

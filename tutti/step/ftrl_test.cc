@@ -13,9 +13,9 @@
 #include <torch/utils.h>
 
 #include "tutti/base/test_errors.h"
-#include "tutti/step/buckets.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/test_ftrl.h"
+#include "tutti/step/buckets.h"
 
 namespace tutti::ftrl_test {
 namespace {

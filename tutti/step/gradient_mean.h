@@ -9,8 +9,8 @@
 #include <torch/types.h>
 
 #include "tutti/comm/communicator.h"
-#include "tutti/step/lane_sum.h"
 #include "tutti/params/parameters.h"
+#include "tutti/step/lane_sum.h"
 #include "tutti/step/reducer.h"
 
 namespace tutti {

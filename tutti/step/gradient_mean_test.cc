@@ -9,8 +9,8 @@
 #include <torch/torch.h>
 
 #include "tutti/comm/nccl/test_device.h"
-#include "tutti/step/buckets.h"
 #include "tutti/params/optimizer.h"
+#include "tutti/step/buckets.h"
 
 namespace tutti::gradient_mean_test {
 namespace {

@@ -132,7 +132,7 @@ Gradients LocalSum::gradients_in(const std::vector<TreeSum::Subtree>& subtrees) 
 
 std::vector<torch::Tensor> gradients_of(const Parameters& parameters) {
   std::vector<torch::Tensor> gradients;
-  for (const Stretch& block : parameters.blocks()) gradients.push_back(block.grads);
+  for (const Section& block : parameters.blocks()) gradients.push_back(block.grads);
   return gradients;
 }
 

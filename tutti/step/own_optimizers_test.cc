@@ -12,8 +12,8 @@
 #include <torch/utils.h>
 
 #include "tutti/base/test_errors.h"
-#include "tutti/step/buckets.h"
 #include "tutti/params/optimizer.h"
+#include "tutti/step/buckets.h"
 #include "tutti/step/optimizer_state.h"
 
 namespace tutti::own_optimizers_test {

@@ -13,8 +13,8 @@
 #include <torch/utils.h>
 
 #include "tutti/base/test_errors.h"
-#include "tutti/step/buckets.h"
 #include "tutti/params/optimizer.h"
+#include "tutti/step/buckets.h"
 
 namespace tutti::parameter_groups_test {
 namespace {
@@ -228,7 +228,7 @@ class GroupedOptimizer : public testing::TestWithParam<GroupCase> {
   }
 };
 
-// The stretches are those that three workers would own, so groups end inside of them.
+// The sections are those that three workers would own, so groups end inside of them.
 TEST_P(GroupedOptimizer, gives_the_bits_of_the_groups_of_torch_optim) {
   for (const int workers : {1, 3}) {
     const auto net = grouped();

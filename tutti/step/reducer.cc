@@ -102,23 +102,23 @@ void Reducer::prepare_sums(int64_t lanes) {
   }
   const int here = memory_ == nullptr ? 0 : overlaps() ? comm_.hosts()->inside.rank() : comm_.rank();
   for (const Bucket& bucket : buckets_.all) {
-    std::vector<Tensors> stretches = places[bucket.vector];
-    for (Tensors& of_ranks : stretches) {
-      for (torch::Tensor& tensor : of_ranks) tensor = stretch_of(tensor, bucket.slice());
+    std::vector<Tensors> sections = places[bucket.vector];
+    for (Tensors& of_ranks : sections) {
+      for (torch::Tensor& tensor : of_ranks) tensor = section_of(tensor, bucket.slice());
     }
-    sums_.push_back(sum_over(bucket, stretches, here));
+    sums_.push_back(sum_over(bucket, sections, here));
     std::vector<Tensors> waiting_room;
-    for (size_t i = 0; i + 1 < stretches.size(); ++i)
-      waiting_room.push_back({stretches[i][static_cast<size_t>(here)]});
-    progress_.push_back({make_sum({buckets_.stretch(bucket)}, lanes, std::move(waiting_room))});
+    for (size_t i = 0; i + 1 < sections.size(); ++i)
+      waiting_room.push_back({sections[i][static_cast<size_t>(here)]});
+    progress_.push_back({make_sum({buckets_.section(bucket)}, lanes, std::move(waiting_room))});
   }
 }
 
-// `stretches` is indexed by subtree and by the rank among those of this host; `here` is the one of this
+// `sections` is indexed by subtree and by the rank among those of this host; `here` is the one of this
 // worker.
-comm::SlicedSum Reducer::sum_over(const Bucket& bucket, const std::vector<Tensors>& stretches,
+comm::SlicedSum Reducer::sum_over(const Bucket& bucket, const std::vector<Tensors>& sections,
                                   int here) const {
-  const Tensors& vectors = stretches.back();
+  const Tensors& vectors = sections.back();
   const torch::Tensor& own = vectors[static_cast<size_t>(here)];
   const auto sources = word_.sources();
   comm::SlicedSum sum{.reduction = sum_of(own.scalar_type(), own.numel()),
@@ -131,14 +131,14 @@ comm::SlicedSum Reducer::sum_over(const Bucket& bucket, const std::vector<Tensor
     const int rank = sources[s].rank - (comm_.rank() - here);
     if (rank < 0 || rank >= static_cast<int>(vectors.size())) continue;
     const bool is_last = s + 1 == sources.size() || sources[s + 1].rank != sources[s].rank;
-    sum.inputs[s] = (is_last ? vectors : stretches[sources[s].subtree])[static_cast<size_t>(rank)];
+    sum.inputs[s] = (is_last ? vectors : sections[sources[s].subtree])[static_cast<size_t>(rank)];
   }
   if (options_.scatter && bucket.gradients) {
     for (int rank = 0; rank < comm_.world(); ++rank) {
       const comm::Slice part = part_of(bucket, rank, comm_.world());
       sum.slices.push_back({part.begin - bucket.begin, part.end - bucket.begin});
     }
-    sum.outputs = {stretch_of(own, sum.slices[static_cast<size_t>(comm_.rank())])};
+    sum.outputs = {section_of(own, sum.slices[static_cast<size_t>(comm_.rank())])};
     return sum;
   }
   for (size_t r = 0; r < vectors.size(); ++r) {
@@ -297,7 +297,7 @@ ReduceOutcome Reducer::finish_alone() {
   if (any_data && divisor_) {
     const torch::Tensor numbers = numbers_.to(torch::kCPU);
     for (const Bucket& bucket : buckets_.all)
-      comm::divide(buckets_.stretch(bucket), divisor_(bucket, numbers));
+      comm::divide(buckets_.section(bucket), divisor_(bucket, numbers));
   }
   return {.any_data = any_data, .data_everywhere = any_data, .first_with_data = 0, .wishes = wishes_};
 }
@@ -330,7 +330,7 @@ void Reducer::spread(const Tensors& vectors) {
     const torch::Tensor& vector = vectors[bucket.vector];
     Tensors parts;
     for (int rank = 0; rank < comm_.world(); ++rank)
-      parts.push_back(stretch_of(vector, part_of(bucket, rank, comm_.world())));
+      parts.push_back(section_of(vector, part_of(bucket, rank, comm_.world())));
     if (overlaps()) {
       comm_.all_gather_uneven(parts, parts[me], options);
       continue;

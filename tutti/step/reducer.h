@@ -13,9 +13,9 @@
 #include "tutti/base/config.h"
 #include "tutti/comm/communicator.h"
 #include "tutti/comm/executor.h"
+#include "tutti/params/lanes.h"
 #include "tutti/step/buckets.h"
 #include "tutti/step/control_word.h"
-#include "tutti/params/lanes.h"
 #include "tutti/step/rounding.h"
 
 namespace tutti {
@@ -110,7 +110,7 @@ class Reducer {
 
   TreeSum make_sum(Tensors vectors, int64_t lanes, std::vector<Tensors> waiting_room = {}) const;
   void prepare_sums(int64_t lanes);
-  comm::SlicedSum sum_over(const Bucket& bucket, const std::vector<Tensors>& stretches, int here) const;
+  comm::SlicedSum sum_over(const Bucket& bucket, const std::vector<Tensors>& sections, int here) const;
   void add_bucket(size_t bucket);
   void start(std::function<void()> job);
   void start_words();

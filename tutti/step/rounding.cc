@@ -44,20 +44,20 @@ RoundedSums::RoundedSums(comm::Communicator& comm, const Buckets& buckets, size_
 // Returns, for each worker, its part of all subtrees of this worker, rounded and concatenated.
 RoundedSums::Tensors RoundedSums::to_send(size_t bucket, const comm::SlicedSum& sum) {
   const Bucket& which = buckets_.all[bucket];
-  Tensors stretches;
+  Tensors sections;
   size_t subtree = 0;
   for (size_t s = 0; s < sum.inputs.size(); ++s) {
     const comm::Source& source = sum.sources->all[s];
     if (source.rank != comm_.rank()) continue;
     Rounding& rounding = roundings_[bucket]->subtrees[subtree++];
-    if (source.present) stretches.push_back(rounding.round(sum.inputs[s]));
+    if (source.present) sections.push_back(rounding.round(sum.inputs[s]));
   }
   Tensors sends;
   for (int rank = 0; rank < comm_.world(); ++rank) {
     const comm::Slice part = part_of(which, rank, comm_.world());
     Tensors pieces = {torch::empty({0}, on_wire_)};
-    for (const torch::Tensor& stretch : stretches)
-      pieces.push_back(stretch.narrow(0, part.begin - which.begin, part.size()));
+    for (const torch::Tensor& section : sections)
+      pieces.push_back(section.narrow(0, part.begin - which.begin, part.size()));
     sends.push_back(pieces.size() == 2 ? pieces[1] : torch::cat(pieces));
   }
   return sends;
@@ -114,7 +114,7 @@ void RoundedSums::add(size_t bucket, const comm::SlicedSum& sum, int64_t step) {
   hand_out(bucket, sum, add_parts(buckets_.all[bucket], sum, received), step);
 }
 
-// Calls visit(rounding, stretch) for each rounding, with its stretch of the residuals.
+// Calls visit(rounding, section) for each rounding, with its section of the residuals.
 template <class Self, class Visit>
 void RoundedSums::for_each_rounding(Self& self, const Residuals& residuals, const Visit& visit) {
   for (size_t b = 0; b < self.buckets_.all.size(); ++b) {
@@ -122,9 +122,9 @@ void RoundedSums::for_each_rounding(Self& self, const Residuals& residuals, cons
     if (!roundings) continue;
     const Bucket& bucket = self.buckets_.all[b];
     for (size_t i = 0; i < residuals.subtrees.size() && i < roundings->subtrees.size(); ++i)
-      visit(roundings->subtrees[i], stretch_of(residuals.subtrees[i][bucket.vector], bucket.slice()));
+      visit(roundings->subtrees[i], section_of(residuals.subtrees[i][bucket.vector], bucket.slice()));
     const comm::Slice own = part_of(bucket, self.comm_.rank(), self.comm_.world());
-    visit(roundings->sum, stretch_of(residuals.sums[bucket.vector], own));
+    visit(roundings->sum, section_of(residuals.sums[bucket.vector], own));
   }
 }
 
@@ -136,15 +136,15 @@ Residuals RoundedSums::residuals() const {
   };
   Residuals all{.subtrees = {}, .sums = zeros()};
   for (size_t i = 0; i < most_subtrees_; ++i) all.subtrees.push_back(zeros());
-  for_each_rounding(*this, all, [](const Rounding& rounding, const torch::Tensor& stretch) {
-    if (rounding.lost().defined()) stretch.copy_(rounding.lost());
+  for_each_rounding(*this, all, [](const Rounding& rounding, const torch::Tensor& section) {
+    if (rounding.lost().defined()) section.copy_(rounding.lost());
   });
   return all;
 }
 
 void RoundedSums::set_residuals(const Residuals& residuals) {
-  for_each_rounding(*this, residuals, [](Rounding& rounding, const torch::Tensor& stretch) {
-    rounding.set_lost(stretch.clone());
+  for_each_rounding(*this, residuals, [](Rounding& rounding, const torch::Tensor& section) {
+    rounding.set_lost(section.clone());
   });
 }
 

@@ -31,7 +31,7 @@ void DataParallel::run_lanes(int64_t step, data::BatchQueue& queue, LaneSum& sum
   embedding::Tables& tables = replica().tables();
   if (tables.empty()) {
     for (int64_t lane = lanes.begin; lane < lanes.end; ++lane)
-      replica().run_lane(step, lane, take(queue, step), sum, observe);
+      replica().run_lane(step, lane, take_batch(queue, step), sum, observe);
     return;
   }
   const bool was_announced = ahead_.has_value();
@@ -56,7 +56,7 @@ void DataParallel::run_lanes(int64_t step, data::BatchQueue& queue, LaneSum& sum
 std::vector<Batch> DataParallel::next_batches(data::BatchQueue& queue, int64_t step) {
   std::vector<Batch> batches;
   for (int64_t lane = facts().lanes.begin; lane < facts().lanes.end; ++lane)
-    batches.push_back(replica().prepare(take(queue, step)));
+    batches.push_back(replica().prepare(take_batch(queue, step)));
   return batches;
 }
 
@@ -65,7 +65,7 @@ void DataParallel::skip_step(int64_t step, data::BatchQueue& queue) {
   --steps_left_;
   if (!ahead_) {
     for (int64_t lane = facts().lanes.begin; lane < facts().lanes.end; ++lane)
-      static_cast<void>(take(queue, step));
+      static_cast<void>(take_batch(queue, step));
     return;
   }
   ahead_.reset();

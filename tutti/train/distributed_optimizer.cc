@@ -10,8 +10,8 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
-#include "tutti/step/plan.h"
 #include "tutti/step/gradient_mean.h"
+#include "tutti/step/plan.h"
 #include "tutti/train/strategies/all_reduce.h"
 
 namespace tutti {

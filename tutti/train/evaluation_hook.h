@@ -19,14 +19,6 @@ namespace tutti {
 void write_curves(store::EventWriter& events, const std::string& prefix, int64_t step,
                   const metrics::List& list);
 
-// A hook that decides by one value of the evaluations.
-class MonitorsValue {
- public:
-  virtual ~MonitorsValue() = default;
-  // The name of the value.
-  virtual const std::string& monitored() const = 0;
-};
-
 // Makes an evaluation at its intervals: the validation of a fit or a Loop, and hooks::evaluation().
 class EvaluationHook final : public Hook {
  public:

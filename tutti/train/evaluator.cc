@@ -270,7 +270,7 @@ void TrainingRun::follow(int64_t fit) {
     if (is_new || is_first) for_each_hook([&](Hook& hook) { hook.begin(training_); });
   };
   while (const auto found = evaluator_->next(fit, signals)) {
-    take(*found);
+    take_checkpoint(*found);
     begin();
     evaluate_checkpoint(*found);
   }
@@ -301,7 +301,7 @@ void TrainingRun::load(const Evaluator::Found& found) {
 }
 
 // Loads a checkpoint to evaluate it.
-void TrainingRun::take(const Evaluator::Found& found) {
+void TrainingRun::take_checkpoint(const Evaluator::Found& found) {
   load(found);
   // Event files of hooks that an earlier task has written end here.
   training_.first_step = std::max<int64_t>(0, std::min(evaluator_->last_step(), training_.step - 1));

@@ -98,7 +98,7 @@ constexpr int64_t kManySteps = int64_t{1} << 40;
 // Copies of the vectors of all trained parameters.
 std::vector<torch::Tensor> copies_of(const Parameters& parameters) {
   std::vector<torch::Tensor> copies;
-  for (const Stretch& block : parameters.blocks()) copies.push_back(block.values.detach().clone());
+  for (const Section& block : parameters.blocks()) copies.push_back(block.values.detach().clone());
   return copies;
 }
 
@@ -210,12 +210,12 @@ StatePart MovingAverage::part() {
             if (!has_begun_) restart();
             return Snapshot{.tensors = tensors(), .values = {{kSteps, steps_}}};
           },
-          [this](const Snapshot& saved) { take(saved); }};
+          [this](const Snapshot& saved) { restore(saved); }};
 }
 
 // Versions that did not save the number of steps began the average with the initial values. Such an average
 // goes on as it did there.
-void MovingAverage::take(const Snapshot& saved) {
+void MovingAverage::restore(const Snapshot& saved) {
   const store::TensorsByName by_name = store::by_name(saved.tensors);
   std::vector<std::vector<torch::Tensor>> averages;
   for (const Net& net : nets_) {

@@ -6,10 +6,10 @@
 #include "tutti/base/error.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/data/sampler.h"
-#include "tutti/step/plan.h"
-#include "tutti/step/gradient_mean.h"
 #include "tutti/params/lanes.h"
 #include "tutti/params/parameters.h"
+#include "tutti/step/gradient_mean.h"
+#include "tutti/step/plan.h"
 #include "tutti/train/model.h"
 #include "tutti/train/replica.h"
 
@@ -93,7 +93,7 @@ Found fit_full_batch(const Context& context, const Trainable& model, const data:
   if (group.world > 1) {
     require_same_plan(context, comm, parameters.plan());
     require_same_kernels(context, comm);
-    for (const Stretch& block : parameters.blocks()) comm.broadcast(block.values, 0).wait();
+    for (const Section& block : parameters.blocks()) comm.broadcast(block.values, 0).wait();
   }
   Found result;
   {

@@ -146,6 +146,10 @@ class Hook {
   // A checkpoint has been written to this folder. Called on the chief, between two steps or after end().
   virtual void after_save(Training&, const std::string& /*path*/, int64_t /*step*/) {}
 
+  // The name of the value of the evaluations by which this hook decides, if it does: one that no evaluation
+  // has is then an error at the start.
+  virtual std::string monitored() const { return ""; }
+
   // The state of the hook that checkpoints contain, such as the best value so far; see StatePart. A resumed
   // run restores it before begin(). A hook with such a state needs a name.
   virtual std::string name() const { return ""; }

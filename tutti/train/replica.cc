@@ -11,11 +11,11 @@
 #include "tutti/base/error.h"
 #include "tutti/base/ran_out.h"
 #include "tutti/base/text.h"
-#include "tutti/step/buckets.h"
 #include "tutti/params/device_scope.h"
-#include "tutti/step/gradient_mean.h"
 #include "tutti/params/random_scope.h"
 #include "tutti/ps/client.h"
+#include "tutti/step/buckets.h"
+#include "tutti/step/gradient_mean.h"
 #include "tutti/train/hooks.h"
 
 namespace tutti {
@@ -186,7 +186,7 @@ EvaluationScope::~EvaluationScope() {
   for (const Mode& mode : before_) mode.module.train(mode.is_training);
 }
 
-Batch take(data::BatchQueue& queue, int64_t step) {
+Batch take_batch(data::BatchQueue& queue, int64_t step) {
   auto batch = queue.next();
   TUTTI_CHECK(batch.has_value(), "the feed ended before step {}", step);
   return *std::move(batch);

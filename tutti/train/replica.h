@@ -15,11 +15,11 @@
 #include "tutti/data/batch.h"
 #include "tutti/data/batch_queue.h"
 #include "tutti/embedding/tables.h"
-#include "tutti/step/lane_sum.h"
 #include "tutti/params/lanes.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
 #include "tutti/params/precision.h"
+#include "tutti/step/lane_sum.h"
 #include "tutti/train/trainable.h"
 
 namespace tutti {
@@ -122,6 +122,6 @@ class EvaluationScope {
 };
 
 // Returns the next batch of the queue, which must not be at its end.
-Batch take(data::BatchQueue& queue, int64_t step);
+Batch take_batch(data::BatchQueue& queue, int64_t step);
 
 }  // namespace tutti

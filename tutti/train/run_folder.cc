@@ -291,7 +291,7 @@ void RunFolder::require_same_run(const Found& found, int64_t lanes, const RunFac
 void RunFolder::require_finite(const Parameters& parameters, int64_t step) const {
   if (!context_.config().training.nan_guard) return;
   const torch::NoGradGuard no_grad;
-  for (const Stretch& block : parameters.blocks()) {
+  for (const Section& block : parameters.blocks()) {
     if (torch::isfinite(block.values).all().item<bool>()) continue;
     fail(ErrorKind::InvalidArgument,
          "the weights are no longer finite after step {} and were not saved. Resume from the previous "

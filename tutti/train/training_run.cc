@@ -48,7 +48,7 @@ uint32_t checksum_of(const Parameters& parameters) {
     const torch::Tensor values = vector.detach().to(torch::kCPU);
     sum = crc32c({static_cast<const std::byte*>(values.data_ptr()), values.nbytes()}, sum);
   };
-  for (const Stretch& block : parameters.blocks()) add(block.values);
+  for (const Section& block : parameters.blocks()) add(block.values);
   for (const torch::Tensor& buffers : parameters.buffer_vectors()) add(buffers);
   return sum;
 }
@@ -504,12 +504,11 @@ void TrainingRun::require_monitored_values() const {
   const std::vector<std::string> known = known_values();
   if (known.empty()) return;
   for (const auto& hook : hooks_) {
-    const auto* const monitors = dynamic_cast<const MonitorsValue*>(hook.get());
-    if (monitors == nullptr || std::find(known.begin(), known.end(), monitors->monitored()) != known.end())
-      continue;
+    const std::string name = hook->monitored();
+    if (name.empty() || std::find(known.begin(), known.end(), name) != known.end()) continue;
     tutti::fail(ErrorKind::InvalidArgument,
-                "{} monitors '{}', but the evaluations of this training have only {}{}", hook->name(),
-                monitors->monitored(), fmt::join(known, ", "), did_you_mean(monitors->monitored(), known));
+                "{} monitors '{}', but the evaluations of this training have only {}{}", hook->name(), name,
+                fmt::join(known, ", "), did_you_mean(name, known));
   }
 }
 

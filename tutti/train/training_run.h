@@ -174,7 +174,7 @@ class TrainingRun {
   void stop_early();
   void note_loss();
   void load(const Evaluator::Found& found);
-  void take(const Evaluator::Found& found);
+  void take_checkpoint(const Evaluator::Found& found);
   void evaluate_checkpoint(const Evaluator::Found& found);
   void for_each_batch(const data::Feed& feed, const EvaluateOptions& options, data::SamplerOptions how,
                       int part, int parts, Replica* replica, embedding::Tables* fetched,

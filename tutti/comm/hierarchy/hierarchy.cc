@@ -7,12 +7,11 @@
 #include <fmt/format.h>
 
 #include "tutti/base/check.h"
-#include "tutti/comm/failure_board.h"
+#include "tutti/comm/failures.h"
 #include "tutti/comm/flat.h"
 #include "tutti/comm/hierarchy/host_sums.h"
 #include "tutti/comm/reduce.h"
-#include "tutti/comm/room.h"
-#include "tutti/comm/shared/shared_transport.h"
+#include "tutti/comm/scratch_buffer.h"
 
 namespace tutti::comm {
 namespace {
@@ -67,7 +66,7 @@ class HierarchyTransport final : public Transport, public TwoLevels {
                   const Operation& operation) override;
   void broadcast(const torch::Tensor& values, int root, const Operation& operation) override;
   void sync(const Operation& operation) override;
-  void abandon(const std::string& text) override { board_.give_up(text); }
+  void abandon(const std::string& text) override { failures_.give_up(text); }
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override;
 
   const RankLayout& layout() const override { return layout_; }
@@ -84,7 +83,6 @@ class HierarchyTransport final : public Transport, public TwoLevels {
 
   bool is_here(int rank) const { return layout_.host_of(rank) == host_; }
   std::vector<int> all_here() const;
-  void join_board(Transport& memory) const;
   std::byte* mine(const Halves& halves) const { return halves[static_cast<size_t>(local_)]; }
   Halves next_halves();
   template <class Body>
@@ -109,29 +107,29 @@ class HierarchyTransport final : public Transport, public TwoLevels {
   const int host_;
   const int local_;
   const std::unique_ptr<Transport> network_;
-  FailureBoard& board_;
+  Failures& failures_;
   const SharedBlock block_;                 // two halves per rank
   const std::unique_ptr<Transport> group_;  // the ranks of this host
   size_t uses_ = 0;
   int splits_ = 0;
-  Room sends_;
-  Room recvs_;
-  Room sum_;
+  ScratchBuffer sends_;
+  ScratchBuffer recvs_;
+  ScratchBuffer sum_;
 };
 
-FailureBoard& board_of(Transport& network) {
-  FailureBoard* const board = network.board();
-  TUTTI_CHECK(board != nullptr, "{} has no failure board", network.name());
-  return *board;
+Failures& failures_of(Transport& network) {
+  Failures* const failures = network.failures();
+  TUTTI_CHECK(failures != nullptr, "{} has no Failures", network.name());
+  return *failures;
 }
 
 // Allocates the block before any rank has the group: if a group failed once some ranks had it, the ranks
 // that are still making it would fail as well.
-SharedBlock make_block(Transport& memory, FailureBoard& board, std::chrono::milliseconds timeout) {
+SharedBlock make_block(Transport& memory, Failures& failures, std::chrono::milliseconds timeout) {
   try {
     return memory.shared_blocks()->allocate(2 * kHalf, operation_of("connect", {}, timeout));
   } catch (const Error& error) {
-    board.report(error.kind(), error.what());
+    failures.report(error.kind(), error.what());
   }
 }
 
@@ -144,19 +142,12 @@ HierarchyTransport::HierarchyTransport(std::unique_ptr<Transport> network, std::
       host_(layout_.host_of(rank_)),
       local_(layout_.local_rank(rank_)),
       network_(std::move(network)),
-      board_(board_of(*network_)),
-      block_(make_block(*memory, board_, timeout_)),
+      failures_(failures_of(*network_)),
+      block_(make_block(*memory, failures_, timeout_)),
       group_(std::move(memory)) {
-  join_board(*group_);
+  group_->shared_blocks()->join(failures_, ranks_of(layout_, host_));
   TUTTI_CHECK(group_->rank() == local_ && group_->world() == layout_.size(host_), "rank {} is rank {} of {}",
               rank_, group_->rank(), group_->world());
-}
-
-// Lets the ranks of this host, which share this memory, fail together with the ranks of all hosts.
-void HierarchyTransport::join_board(Transport& memory) const {
-  auto* const shared = dynamic_cast<SharedTransport*>(&memory);
-  TUTTI_CHECK(shared != nullptr, "{} is not shared memory", memory.name());
-  shared->join(board_, ranks_of(layout_, host_));
 }
 
 std::vector<int> HierarchyTransport::all_here() const {
@@ -172,15 +163,15 @@ HierarchyTransport::Halves HierarchyTransport::next_halves() {
   return halves;
 }
 
-// Registers one operation with the board. Its steps inside the host and over the network count as parts of
-// it, so that the board knows of every rank that waits in any of them.
+// Registers one operation with the failures of all hosts. Its steps inside the host and over the network
+// count as parts of it, so that they know of every rank that waits in any of them.
 template <class Body>
 void HierarchyTransport::attempt(const Operation& operation, const Body& body) {
   std::vector<int> others;
   for (int r = 0; r < world_; ++r) {
     if (r != rank_) others.push_back(r);
   }
-  const auto watch = board_.watch(operation, FailureBoard::Party::All, std::move(others));
+  const auto watch = failures_.watch(operation, Failures::Party::All, std::move(others));
   body();
 }
 
@@ -218,7 +209,7 @@ std::unique_ptr<Transport> HierarchyTransport::split(const std::vector<int>& ran
     if (is_here(rank)) here.push_back(layout_.local_rank(rank));
   }
   if (here.size() == ranks.size()) return group_->split(here, name);
-  const auto layout = RankLayout::of(hosts);
+  const auto layout = RankLayout::make(hosts);
   auto network = network_->split(ranks, name);
   if (!layout || !layout->has_two_levels()) return network;
   auto memory = group_->split(here, fmt::format("{}/{}", name, layout_.host_of(rank_)));
@@ -227,13 +218,13 @@ std::unique_ptr<Transport> HierarchyTransport::split(const std::vector<int>& ran
 
 std::unique_ptr<Transport> HierarchyTransport::inside() {
   auto memory = group_->split(all_here(), fmt::format("inside/{}", splits_++));
-  join_board(*memory);
+  memory->shared_blocks()->join(failures_, ranks_of(layout_, host_));
   return memory;
 }
 
 void HierarchyTransport::combine(std::span<const SlicedSum> sums, const Operation& asked) {
   for (const SlicedSum& sum : sums) {
-    const Operation operation = of(asked, sum.reduction);
+    const Operation operation = with_whole(asked, sum.reduction);
     attempt(operation, [&] { combine_one(sum, operation); });
   }
 }
@@ -246,8 +237,7 @@ void HierarchyTransport::combine_one(const SlicedSum& sum, const Operation& oper
   const Reduction wide = widened(sum.reduction);
   const bool shared = sum.shared && wide.type == sum.reduction.type;
   const size_t element = c10::elementSize(sum.reduction.type);
-  const std::vector<Slice> slices =
-      sum.scatters() ? sum.slices : even_stretches(layout_, sum.reduction.count);
+  const std::vector<Slice> slices = sum.scatters() ? sum.slices : even_sections(layout_, sum.reduction.count);
   const bool small = !sum.scatters() && static_cast<size_t>(sum.reduction.count) * element <= kSmall;
   const int parts = small ? 1 : parts_of(sum, wide, world_);
   std::byte* const output = bytes_of(sum.outputs[0]).data();
@@ -261,7 +251,7 @@ void HierarchyTransport::combine_one(const SlicedSum& sum, const Operation& oper
       begins.push_back(slice.begin + part.begin);
       places.push_back(output + static_cast<size_t>(sum.scatters() ? part.begin : begins.back()) * element);
     }
-    const Shares shares(layout_, stretches_of(lengths));
+    const Shares shares(layout_, sections_of(lengths));
     const Inputs inputs = shared ? Inputs{sums.own_inputs(sum.inputs), begins}
                                  : copy_in(sum, sums, wide, begins, shares, operation);
     if (small) {
@@ -274,7 +264,7 @@ void HierarchyTransport::combine_one(const SlicedSum& sum, const Operation& oper
     const int64_t length = lengths[static_cast<size_t>(rank_)];
     std::byte* const to = wide.type == sum.reduction.type
                               ? own
-                              : sum_.of(static_cast<size_t>(length) * c10::elementSize(wide.type));
+                              : sum_.at_least(static_cast<size_t>(length) * c10::elementSize(wide.type));
     add(sums, inputs, shares, wide, to, operation);
     convert(to, wide.type, own, sum.reduction.type, length);
     if (sum.scatters()) continue;
@@ -329,7 +319,7 @@ HierarchyTransport::Inputs HierarchyTransport::copy_in(const SlicedSum& sum, con
   return inputs;
 }
 
-// Computes the sum of this rank's own stretch.
+// Computes the sum of this rank's own section.
 void HierarchyTransport::add(const HostSums& sums, const Inputs& inputs, const Shares& shares,
                              const Reduction& reduction, std::byte* to, const Operation& operation) {
   const size_t element = c10::elementSize(reduction.type);
@@ -343,8 +333,8 @@ void HierarchyTransport::add(const HostSums& sums, const Inputs& inputs, const S
     to_send += size_between(rank_, r);
     to_receive += size_between(r, rank_);
   }
-  std::byte* out = sends_.of(to_send);
-  std::byte* in = recvs_.of(to_receive);
+  std::byte* out = sends_.at_least(to_send);
+  std::byte* in = recvs_.at_least(to_receive);
   std::vector<ConstBytes> sends(ranks);
   std::vector<Bytes> recvs(ranks);
   std::vector<const std::byte*> of_branches(ranks);
@@ -382,8 +372,8 @@ const std::byte* HierarchyTransport::add_small(const HostSums& sums, const Input
   const auto giver = [&](int host, int to) {
     return layout_.first(host) + layout_.local_rank(to) % layout_.size(host);
   };
-  std::byte* const out = sends_.of(sums.branches(rank_) * size);
-  std::byte* in = recvs_.of(sums.all_branches() * size);
+  std::byte* const out = sends_.at_least(sums.branches(rank_) * size);
+  std::byte* in = recvs_.at_least(sums.all_branches() * size);
   std::vector<ConstBytes> sends(static_cast<size_t>(world_));
   std::vector<Bytes> recvs(static_cast<size_t>(world_));
   std::vector<const std::byte*> of_branches;
@@ -399,13 +389,13 @@ const std::byte* HierarchyTransport::add_small(const HostSums& sums, const Input
     }
   }
   network_->exchange(sends, recvs, operation);
-  std::byte* const sum = sum_.of(size);
+  std::byte* const sum = sum_.at_least(size);
   sums.add_all(of_branches, reduction, sum);
   return sum;
 }
 
-// Sends this rank's stretch, of elements of `unit` bytes, to the other hosts, and receives this rank's shares
-// of the stretches there: that of rank r belongs to places[r].
+// Sends this rank's section, of elements of `unit` bytes, to the other hosts, and receives this rank's shares
+// of the sections there: that of rank r belongs to places[r].
 void HierarchyTransport::between_hosts(const Shares& shares, size_t unit, const std::byte* own,
                                        const std::vector<std::byte*>& places, const Operation& operation) {
   std::vector<ConstBytes> sends(static_cast<size_t>(world_));
@@ -422,7 +412,7 @@ void HierarchyTransport::between_hosts(const Shares& shares, size_t unit, const 
   network_->exchange(sends, recvs, operation);
 }
 
-// Sends every rank's own stretch to all ranks, through the halves: that of rank r to places[r].
+// Sends every rank's own section to all ranks, through the halves: that of rank r to places[r].
 void HierarchyTransport::hand_out(const Shares& shares, size_t unit, const std::byte* own,
                                   const std::vector<std::byte*>& places, const Operation& operation) {
   const Halves halves = next_halves();
@@ -460,7 +450,7 @@ void HierarchyTransport::all_gather(std::span<const torch::Tensor> all, const to
         lengths.push_back(static_cast<int64_t>(std::min(chunk, output.size() - begin)));
         places.push_back(output.data() + begin);
       }
-      const Shares shares(layout_, stretches_of(lengths));
+      const Shares shares(layout_, sections_of(lengths));
       hand_out(shares, 1, input.data() + std::min(done, input.size()), places, operation);
     }
   });
@@ -485,7 +475,7 @@ void HierarchyTransport::broadcast(const torch::Tensor& values, int root, const 
         const Slice slice = slice_of(static_cast<int64_t>(size), layout_.local_rank(r), layout_.size(source));
         lengths.push_back(layout_.host_of(r) == source ? slice.size() : 0);
       }
-      const Shares shares(layout_, stretches_of(lengths));
+      const Shares shares(layout_, sections_of(lengths));
       std::vector<std::byte*> places;
       for (int r = 0; r < world_; ++r) places.push_back(bytes.data() + done + shares.own(r).begin);
       hand_out(shares, 1, shown + shares.own(rank_).begin, places, operation);

@@ -14,7 +14,7 @@
 #include <torch/utils.h>
 
 #include "tutti/base/ports.h"
-#include "tutti/comm/failure_board.h"
+#include "tutti/comm/failures.h"
 #include "tutti/comm/hierarchy/host_sums.h"
 #include "tutti/comm/hierarchy/test_layouts.h"
 #include "tutti/comm/test_messages.h"
@@ -55,7 +55,7 @@ TEST(HierarchyOfOneEach, refuses_messages_of_another_size) { with_ranks("abc", 3
 RankLayout layout_of(const std::string& hosts) {
   std::vector<std::string> names;
   for (const char host : hosts) names.emplace_back(1, host);
-  return *RankLayout::of(names);
+  return *RankLayout::make(names);
 }
 
 TEST(RankLayout, knows_the_run_of_each_host) {
@@ -69,13 +69,13 @@ TEST(RankLayout, knows_the_run_of_each_host) {
   EXPECT_TRUE(layout.has_two_levels());
   EXPECT_FALSE(layout_of("abc").has_two_levels());
   EXPECT_FALSE(layout_of("aaa").has_two_levels());
-  EXPECT_EQ(RankLayout::of({"a", "b", "a"}), std::nullopt);
+  EXPECT_EQ(RankLayout::make({"a", "b", "a"}), std::nullopt);
 }
 
 TEST(Shares, cover_what_each_owns_once_for_every_host) {
   for (const char* hosts : {"ab", "aab", "abb", "aabb", "abbb", "aabbc", "aaabbbb", "aaabbbcc"}) {
     const RankLayout layout = layout_of(hosts);
-    const Shares shares(layout, even_stretches(layout, 10001));
+    const Shares shares(layout, even_sections(layout, 10001));
     for (int owner = 0; owner < layout.world(); ++owner) {
       for (int host = 0; host < layout.hosts(); ++host) {
         int64_t end = shares.own(owner).begin;
@@ -149,7 +149,7 @@ class Counted final : public Transport {
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override {
     return inner_->split(ranks, name);
   }
-  FailureBoard* board() override { return inner_->board(); }
+  Failures* failures() override { return inner_->failures(); }
 
  private:
   const std::unique_ptr<Transport> inner_;
@@ -160,12 +160,12 @@ class Counted final : public Transport {
 size_t bytes_over_network(const std::string& hosts, const std::function<void(Communicator&)>& body) {
   std::atomic<size_t> bytes = 0;
   const RankLayout layout = layout_of(hosts);
-  const auto table = local_rendezvous();
+  const auto board = local_rendezvous();
   testing::expect_no_errors(testing::as_ranks(layout.world(), [&](int rank) {
     const int host = layout.host_of(rank);
     auto network = std::make_unique<Counted>(
-        tcp_transport(with_prefix(table, "tcp/"), {.rank = rank, .world = layout.world()}), bytes);
-    auto memory = shm_transport(with_prefix(table, std::to_string(host) + "/"),
+        tcp_transport(with_prefix(board, "tcp/"), {.rank = rank, .world = layout.world()}), bytes);
+    auto memory = shm_transport(with_prefix(board, std::to_string(host) + "/"),
                                 {layout.local_rank(rank), layout.size(host), {}, kLong});
     Collectives comm(hierarchy_transport(std::move(network), std::move(memory), layout, kLong), kLong);
     body(comm);
@@ -365,7 +365,7 @@ TEST(HierarchyFailures, messages_of_ranks_that_have_left_fail) {
   expect_one_text(errors, HasSubstr("recv from rank 3 failed: worker/3 on b"), 3);
 }
 
-// The ranks are processes: three children and this one, rank 0. The table records how each child ended.
+// The ranks are processes: three children and this one, rank 0. The board records how each child ended.
 class HierarchyProcesses : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override {
@@ -373,20 +373,20 @@ class HierarchyProcesses : public ::testing::TestWithParam<int> {
     for (int rank = 1; rank < 4; ++rank) {
       children_.push_back(std::make_unique<Child>([this, rank] {
         at::set_num_threads(1);
-        const auto table = testing::find_table(port_);
-        table->set(fmt::format("said/{}", rank), error_of(table, rank));
+        const auto board = testing::find_board(port_);
+        board->set(fmt::format("said/{}", rank), error_of(board, rank));
       }));
     }
-    table_ = testing::serve_table(port_).table;
+    board_ = testing::serve_board(port_).board;
   }
 
-  static std::string error_of(const std::shared_ptr<Rendezvous>& table, int rank) {
+  static std::string error_of(const std::shared_ptr<Rendezvous>& board, int rank) {
     constexpr milliseconds kTimeout{1500};
     try {
-      Collectives comm(testing::transport_on_hosts(kHosts, rank, with_prefix(table, "comm/"), kLong),
+      Collectives comm(testing::transport_on_hosts(kHosts, rank, with_prefix(board, "comm/"), kLong),
                        kTimeout);
       comm.barrier({.timeout = kLong});
-      table->set(fmt::format("ready/{}", rank), "");
+      board->set(fmt::format("ready/{}", rank), "");
       while (true) {
         add(comm);
         std::this_thread::sleep_for(milliseconds(1));
@@ -399,21 +399,21 @@ class HierarchyProcesses : public ::testing::TestWithParam<int> {
   // Returns the errors of all ranks but the victim after `deed` was applied to the victim.
   std::vector<std::string> after(const std::function<void(const Child&)>& deed) {
     std::thread doer([&] {
-      for (int rank = 0; rank < 4; ++rank) table_->get(fmt::format("ready/{}", rank), kLong);
+      for (int rank = 0; rank < 4; ++rank) board_->get(fmt::format("ready/{}", rank), kLong);
       std::this_thread::sleep_for(milliseconds(200));
       deed(*children_[static_cast<size_t>(GetParam()) - 1]);
     });
-    std::vector<std::string> errors = {error_of(table_, 0)};
+    std::vector<std::string> errors = {error_of(board_, 0)};
     doer.join();
     for (int rank = 1; rank < 4; ++rank)
-      errors.push_back(rank == GetParam() ? "" : table_->get(fmt::format("said/{}", rank), kLong));
+      errors.push_back(rank == GetParam() ? "" : board_->get(fmt::format("said/{}", rank), kLong));
     return errors;
   }
 
  private:
   uint16_t port_ = 0;
   std::vector<std::unique_ptr<Child>> children_;
-  std::shared_ptr<Rendezvous> table_;
+  std::shared_ptr<Rendezvous> board_;
 };
 // The victims: a rank on the host of rank 0, and those on the other host.
 INSTANTIATE_TEST_SUITE_P(OfRank, HierarchyProcesses, ::testing::Values(1, 2, 3));

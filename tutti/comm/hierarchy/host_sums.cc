@@ -38,25 +38,25 @@ Slice Shares::between(int rank, int owner) const {
   return overlap(seen_to(rank, host), own(owner));
 }
 
-std::vector<Slice> even_stretches(const RankLayout& layout, int64_t count) {
-  std::vector<Slice> stretches;
+std::vector<Slice> even_sections(const RankLayout& layout, int64_t count) {
+  std::vector<Slice> sections;
   for (int rank = 0; rank < layout.world(); ++rank) {
     const int host = layout.host_of(rank);
     const Slice part = slice_of(count, host, layout.hosts());
-    stretches.push_back(
+    sections.push_back(
         shifted(slice_of(part.size(), layout.local_rank(rank), layout.size(host)), part.begin));
   }
-  return stretches;
+  return sections;
 }
 
-std::vector<Slice> stretches_of(const std::vector<int64_t>& lengths) {
-  std::vector<Slice> stretches;
+std::vector<Slice> sections_of(const std::vector<int64_t>& lengths) {
+  std::vector<Slice> sections;
   int64_t end = 0;
   for (const int64_t length : lengths) {
-    stretches.push_back({end, end + length});
+    sections.push_back({end, end + length});
     end += length;
   }
-  return stretches;
+  return sections;
 }
 
 std::vector<int> ranks_of(const RankLayout& layout, int host) {

@@ -10,17 +10,17 @@
 
 namespace tutti::comm {
 
-// Which rank moves which elements of an operation between hosts. Each rank owns a stretch of elements, and so
+// Which rank moves which elements of an operation between hosts. Each rank owns a section of elements, and so
 // each host owns a contiguous range. The range of a host is split among the ranks of every other host: each
-// of them handles one share, and communicates only with the owners whose stretches overlap it. If both hosts
+// of them handles one share, and communicates only with the owners whose sections overlap it. If both hosts
 // have the same number of ranks, that is one owner.
 class Shares {
  public:
-  // `own` has the stretches of all ranks, in order and without gaps. The layout must outlive this object.
+  // `own` has the sections of all ranks, in order and without gaps. The layout must outlive this object.
   Shares(const RankLayout& layout, std::vector<Slice> own) : layout_(layout), own_(std::move(own)) {}
 
   const Slice& own(int rank) const { return own_[static_cast<size_t>(rank)]; }
-  // Returns the part of the owner's stretch that `rank` handles. Within a host, a rank handles only its own.
+  // Returns the part of the owner's section that `rank` handles. Within a host, a rank handles only its own.
   Slice between(int rank, int owner) const;
 
  private:
@@ -32,10 +32,10 @@ class Shares {
 
 // Splits `count` elements equally among the hosts, whatever number of ranks they have, and the part of each
 // host equally among its ranks.
-std::vector<Slice> even_stretches(const RankLayout& layout, int64_t count);
+std::vector<Slice> even_sections(const RankLayout& layout, int64_t count);
 
-// Returns consecutive stretches of these lengths.
-std::vector<Slice> stretches_of(const std::vector<int64_t>& lengths);
+// Returns consecutive sections of these lengths.
+std::vector<Slice> sections_of(const std::vector<int64_t>& lengths);
 
 // The tree of a sum, split up by host: the ranks of a host add whole branches of it. A host has one branch if
 // its sources are well aligned in the tree, else a few; the sums of its branches are stored one after the

@@ -66,7 +66,7 @@ void Library::require_usable() const {
          "MPI can no longer be used, since it has a message in progress that cannot be cancelled");
 }
 
-Group Group::of(MPI_Comm world, const std::vector<int>& ranks, int tag) {
+Group Group::make(MPI_Comm world, const std::vector<int>& ranks, int tag) {
   Library::get().require_usable();
   const auto lock = Library::get().lock();
   MPI_Group all = MPI_GROUP_NULL;

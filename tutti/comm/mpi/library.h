@@ -52,7 +52,7 @@ class Library {
 class Group {
  public:
   // Returns the group of these ranks of `world`. All of them have to call this.
-  static Group of(MPI_Comm world, const std::vector<int>& ranks, int tag);
+  static Group make(MPI_Comm world, const std::vector<int>& ranks, int tag);
 
   explicit Group(MPI_Comm group) : group_(group) {}
   Group(Group&& other) noexcept : group_(std::exchange(other.group_, MPI_COMM_NULL)) {}

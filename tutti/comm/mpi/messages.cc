@@ -51,7 +51,7 @@ void Messages::add_all(const torch::Tensor& flat, MPI_Datatype type, const std::
   everybody_ = peers;
 }
 
-bool Messages::finish(FailureBoard::Watch& watch, const std::atomic<bool>& give_up) {
+bool Messages::finish(Failures::Watch& watch, const std::atomic<bool>& give_up) {
   std::vector<int> done(requests_.size());
   Backoff backoff;
   for (size_t left = requests_.size(); left > 0;) {

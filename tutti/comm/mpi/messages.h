@@ -11,7 +11,7 @@
 
 #include <torch/types.h>
 
-#include "tutti/comm/failure_board.h"
+#include "tutti/comm/failures.h"
 #include "tutti/comm/transport.h"
 
 namespace tutti::comm::mpi {
@@ -32,7 +32,7 @@ class Messages {
 
   // Waits until all requests have completed, and tells the watch of each peer that has none left. Returns
   // false if `give_up` becomes true.
-  bool finish(FailureBoard::Watch& watch, const std::atomic<bool>& give_up);
+  bool finish(Failures::Watch& watch, const std::atomic<bool>& give_up);
 
   // Cancels what can still be cancelled. Waits up to kLastBytes for messages that have begun to arrive, so
   // that nothing is written to the caller's memory afterwards. MPI gives no guarantee about sends that are

@@ -13,7 +13,7 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/type_name.h"
-#include "tutti/comm/failure_board.h"
+#include "tutti/comm/failures.h"
 #include "tutti/comm/mpi/library.h"
 #include "tutti/comm/mpi/messages.h"
 
@@ -57,8 +57,8 @@ constexpr int64_t kMostAtATime = int64_t{1} << 28;  // elements: MPI uses int fo
 class MpiTransport final : public Transport {
  public:
   // Both groups have the same ranks. Messages of one group never match those of the other.
-  MpiTransport(std::shared_ptr<Rendezvous> table, MpiOptions options, Group exchanges, Group messages)
-      : table_(std::move(table)),
+  MpiTransport(std::shared_ptr<Rendezvous> board, MpiOptions options, Group exchanges, Group messages)
+      : board_(std::move(board)),
         options_(std::move(options)),
         who_([this](int rank) { return name_of(options_.who, rank); }),
         exchanges_(std::move(exchanges)),
@@ -66,13 +66,13 @@ class MpiTransport final : public Transport {
         rank_(rank_in(exchanges_.get())),
         world_(static_cast<int>(ranks_of(exchanges_.get()).size())) {
     if (world_ == 1) return;
-    board_ = std::make_unique<FailureBoard>(with_prefix(table_, "board/"),
-                                            BoardOptions{.rank = rank_,
-                                                         .world = world_,
-                                                         .who = options_.who,
-                                                         .holder = options_.holder,
-                                                         .silence = options_.timeout},
-                                            [this] { give_up(); });
+    failures_ = std::make_unique<Failures>(with_prefix(board_, "failures/"),
+                                           FailuresOptions{.rank = rank_,
+                                                           .world = world_,
+                                                           .who = options_.who,
+                                                           .holder = options_.holder,
+                                                           .silence = options_.timeout},
+                                           [this] { give_up(); });
   }
 
   ~MpiTransport() override {
@@ -84,7 +84,7 @@ class MpiTransport final : public Transport {
   std::string name() const override { return "mpi"; }
   int rank() const override { return rank_; }
   int world() const override { return world_; }
-  FailureBoard* board() override { return board_.get(); }
+  Failures* failures() override { return failures_.get(); }
 
   void exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
                 const Operation& operation) override {
@@ -101,9 +101,9 @@ class MpiTransport final : public Transport {
           "{} calls {}, but {} calls another operation: every rank has to call the same operations in the "
           "same "
           "order, with the same sizes and root",
-          who_(rank_), OperationWords(operation).text(), who_(peer));
+          who_(rank_), OperationLabel(operation).text(), who_(peer));
     });
-    attempt(operation, FailureBoard::Party::All, talking, messages, [&] {
+    attempt(operation, Failures::Party::All, talking, messages, [&] {
       for (const int r : talking) messages.recv(recvs[static_cast<size_t>(r)], r);
       for (const int r : talking) messages.send(sends[static_cast<size_t>(r)], r);
     });
@@ -112,16 +112,16 @@ class MpiTransport final : public Transport {
   void send(ConstBytes bytes, int to, const Operation& operation) override {
     if (bytes.empty()) return;
     Messages messages = between_two(operation);
-    attempt(operation, FailureBoard::Party::Two, {to}, messages, [&] { messages.send(bytes, to); });
+    attempt(operation, Failures::Party::Two, {to}, messages, [&] { messages.send(bytes, to); });
   }
 
   void recv(Bytes bytes, int from, const Operation& operation) override {
     if (bytes.empty()) return;
     Messages messages = between_two(operation);
-    attempt(operation, FailureBoard::Party::Two, {from}, messages, [&] { messages.recv(bytes, from); });
+    attempt(operation, Failures::Party::Two, {from}, messages, [&] { messages.recv(bytes, from); });
   }
 
-  void abandon(const std::string& text) override { board_->give_up(text); }
+  void abandon(const std::string& text) override { failures_->give_up(text); }
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override;
 
  private:
@@ -138,7 +138,7 @@ class MpiTransport final : public Transport {
     for (int64_t done = 0; done < flat.numel(); done += kMostAtATime) {
       const torch::Tensor piece = flat.narrow(0, done, std::min(kMostAtATime, flat.numel() - done));
       Messages messages(exchanges_.get(), who_, 0, {});
-      attempt(operation, FailureBoard::Party::All, others, messages,
+      attempt(operation, Failures::Party::All, others, messages,
               [&] { messages.add_all(piece, type, others); });
     }
     adding_ = torch::Tensor();
@@ -163,21 +163,21 @@ class MpiTransport final : public Transport {
   }
 
   template <class Post>
-  void attempt(const Operation& operation, FailureBoard::Party party, const std::vector<int>& peers,
+  void attempt(const Operation& operation, Failures::Party party, const std::vector<int>& peers,
                Messages& messages, const Post& post) {
-    auto watch = board_->watch(operation, party, peers);
+    auto watch = failures_->watch(operation, party, peers);
     try {
       post();
       if (messages.finish(watch, given_up_)) return;
     } catch (const Error& error) {
       messages.cancel();
-      board_->report(error.kind(), fmt::format("{} failed: {}", describe(operation), error.what()));
+      failures_->report(error.kind(), fmt::format("{} failed: {}", describe(operation), error.what()));
     }
     messages.cancel();
-    board_->throw_if_failed();
+    failures_->throw_if_failed();
   }
 
-  const std::shared_ptr<Rendezvous> table_;  // shared with users of other prefixes of it
+  const std::shared_ptr<Rendezvous> board_;  // shared with users of other prefixes of it
   const MpiOptions options_;
   const std::function<std::string(int rank)> who_;
   Group exchanges_;
@@ -187,17 +187,17 @@ class MpiTransport final : public Transport {
   uint64_t exchanged_ = 0;  // exchanges begun so far
   torch::Tensor adding_;
   std::atomic<bool> given_up_{false};
-  std::unique_ptr<FailureBoard> board_;  // last, so that it is destroyed first
+  std::unique_ptr<Failures> failures_;  // last, so that it is destroyed first
 };
 
 // All ranks must be here before MPI creates a group, since that waits for all of them and has no timeout.
-std::unique_ptr<Transport> make_transport(std::shared_ptr<Rendezvous> table, MpiOptions options,
+std::unique_ptr<Transport> make_transport(std::shared_ptr<Rendezvous> board, MpiOptions options,
                                           MPI_Comm world, const std::vector<int>& ranks, int rank) {
-  roll_call(*table, {.rank = rank, .world = static_cast<int>(ranks.size()), .who = options.who}, "",
+  roll_call(*board, {.rank = rank, .world = static_cast<int>(ranks.size()), .who = options.who}, "",
             options.timeout);
-  Group exchanges = Group::of(world, ranks, 0);
-  Group messages = Group::of(world, ranks, 1);
-  return std::make_unique<MpiTransport>(std::move(table), std::move(options), std::move(exchanges),
+  Group exchanges = Group::make(world, ranks, 0);
+  Group messages = Group::make(world, ranks, 1);
+  return std::make_unique<MpiTransport>(std::move(board), std::move(options), std::move(exchanges),
                                         std::move(messages));
 }
 
@@ -206,7 +206,7 @@ std::unique_ptr<Transport> MpiTransport::split(const std::vector<int>& ranks, co
   options.who = names_of(options_.who, ranks);
   const auto me = std::find(ranks.begin(), ranks.end(), rank_);
   TUTTI_CHECK(me != ranks.end(), "rank {}", rank_);
-  return make_transport(with_prefix(table_, name + "/"), std::move(options), exchanges_.get(), ranks,
+  return make_transport(with_prefix(board_, name + "/"), std::move(options), exchanges_.get(), ranks,
                         static_cast<int>(me - ranks.begin()));
 }
 
@@ -257,9 +257,9 @@ std::string mpi_broadcast_text(const std::string& text, int root, std::chrono::m
   return *bytes;
 }
 
-std::unique_ptr<Transport> mpi_transport(std::shared_ptr<Rendezvous> table, const MpiOptions& options) {
+std::unique_ptr<Transport> mpi_transport(std::shared_ptr<Rendezvous> board, const MpiOptions& options) {
   mpi_initialise();
-  return make_transport(std::move(table), options, MPI_COMM_WORLD, ranks_of(MPI_COMM_WORLD),
+  return make_transport(std::move(board), options, MPI_COMM_WORLD, ranks_of(MPI_COMM_WORLD),
                         rank_in(MPI_COMM_WORLD));
 }
 

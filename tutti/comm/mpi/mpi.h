@@ -12,7 +12,7 @@ namespace tutti::comm {
 
 struct MpiOptions {
   std::vector<std::string> who = {};         // by rank, for error messages; empty: "rank 3"
-  std::string holder = "rank 0 of the job";  // the rank that holds the table, for error messages
+  std::string holder = "rank 0 of the job";  // the rank that holds the board, for error messages
   std::chrono::milliseconds timeout{60000};  // for all ranks to connect
 };
 
@@ -32,9 +32,9 @@ void mpi_never_finalise() noexcept;
 std::string mpi_broadcast_text(const std::string& text, int root, std::chrono::milliseconds timeout);
 
 // Returns a transport for all ranks that mpirun started, over MPI's two-sided messages. Nothing else may use
-// the table (with_prefix), and it must exist as long as the transport.
+// the board (with_prefix), and it must exist as long as the transport.
 //
 // If the build has no MPI, this, mpi_initialise() and mpi_broadcast_text() throw Unimplemented.
-std::unique_ptr<Transport> mpi_transport(std::shared_ptr<Rendezvous> table, const MpiOptions& options);
+std::unique_ptr<Transport> mpi_transport(std::shared_ptr<Rendezvous> board, const MpiOptions& options);
 
 }  // namespace tutti::comm

@@ -28,22 +28,22 @@ using testing::operation;
 
 // --- tests that run as a rank
 
-// Rank 0 serves the table and tells all others its address.
-std::shared_ptr<Rendezvous> table_of_ranks() {
-  static const std::shared_ptr<Rendezvous> kTable = []() -> std::shared_ptr<Rendezvous> {
+// Rank 0 serves the board and tells all others its address.
+std::shared_ptr<Rendezvous> board_of_ranks() {
+  static const std::shared_ptr<Rendezvous> kBoard = []() -> std::shared_ptr<Rendezvous> {
     mpi_initialise();
     const bool serves = Environment::of_process().get("OMPI_COMM_WORLD_RANK") == "0";
     ServedRendezvous served;
-    if (serves) served = testing::serve_table();
+    if (serves) served = testing::serve_board();
     const std::string port = mpi_broadcast_text(std::to_string(served.port), 0, kLong);
-    if (serves) return served.table;
-    return testing::find_table(static_cast<uint16_t>(std::stoi(port)));
+    if (serves) return served.board;
+    return testing::find_board(static_cast<uint16_t>(std::stoi(port)));
   }();
-  return kTable;
+  return kBoard;
 }
 
 std::unique_ptr<Transport> mpi(const std::string& name) {
-  return mpi_transport(with_prefix(table_of_ranks(), name + "/"), {.timeout = kLong});
+  return mpi_transport(with_prefix(board_of_ranks(), name + "/"), {.timeout = kLong});
 }
 
 TEST(DISABLED_Rank, exchange_moves_messages_of_any_size) {
@@ -79,8 +79,8 @@ TEST(DISABLED_LateRank, is_named_by_all) {
   meet(*transport, operation("barrier"));
   const int last = transport->world() - 1;
   const bool late = transport->rank() == last;
-  const auto table = with_prefix(table_of_ranks(), "test/");
-  if (late) table->get("over", kLong);
+  const auto board = with_prefix(board_of_ranks(), "test/");
+  if (late) board->get("over", kLong);
   const auto text = fmt::format("all_reduce failed: nothing from rank {} for 0.3 s", last);
   expect_error(ErrorKind::Timeout, HasSubstr(text), [&] {
     meet(*transport, operation("all_reduce", milliseconds(300)));
@@ -90,10 +90,10 @@ TEST(DISABLED_LateRank, is_named_by_all) {
   });
   fmt::print("{}\n", HasFailure() ? "not named" : "named by all");
   std::fflush(stdout);
-  // mpirun ends all ranks when the first one exits, and the table ends with rank 0.
-  table->set("over", "");
-  table->set(fmt::format("done/{}", transport->rank()), "");
-  for (int r = 0; r <= last; ++r) table->get(fmt::format("done/{}", r), kLong);
+  // mpirun ends all ranks when the first one exits, and the board ends with rank 0.
+  board->set("over", "");
+  board->set(fmt::format("done/{}", transport->rank()), "");
+  for (int r = 0; r <= last; ++r) board->get(fmt::format("done/{}", r), kLong);
 }
 
 TEST(DISABLED_MisfitRank, refuses_messages_of_another_size) {

@@ -50,7 +50,7 @@ inline std::vector<c10::intrusive_ptr<c10d::Work>> end_coalescing(Backend& backe
 // Returns true if a TCPStore answers on this connection, by asking for its number of keys. Needed before a
 // client of version 2.0 or earlier is created: if the other end is no TCPStore, the second connection
 // of the client (see below) would end the process. Throws if the connection is closed.
-inline bool is_table(int socket, std::chrono::steady_clock::time_point deadline) {
+inline bool is_board(int socket, std::chrono::steady_clock::time_point deadline) {
 #if TUTTI_TORCH_AT_LEAST(2, 1)
   static_cast<void>(socket);
   static_cast<void>(deadline);

@@ -23,8 +23,8 @@ constexpr std::chrono::microseconds kRest{50};
 
 class C10dDevice final : public OnDevice {
  public:
-  C10dDevice(std::shared_ptr<Rendezvous> table, C10dBackend backend, torch::Device device,
-             const BoardOptions& options, std::chrono::milliseconds timeout);
+  C10dDevice(std::shared_ptr<Rendezvous> board, C10dBackend backend, torch::Device device,
+             const FailuresOptions& options, std::chrono::milliseconds timeout);
   ~C10dDevice() override;
 
   std::string name() const override { return backend_.name; }
@@ -33,7 +33,7 @@ class C10dDevice final : public OnDevice {
   int world() const override { return world_; }
   void exchange_tensors(std::span<const torch::Tensor> sends, std::span<const torch::Tensor> recvs,
                         const Operation& operation) override;
-  void abandon(const std::string& text) override { board_.give_up(text); }
+  void abandon(const std::string& text) override { failures_.give_up(text); }
 
  private:
   bool add_in_any_order(const torch::Tensor& flat, const Operation& operation) override;
@@ -45,23 +45,23 @@ class C10dDevice final : public OnDevice {
   const C10dBackend backend_;
   const int rank_;
   const int world_;
-  FailureBoard board_;  // last, so that it is destroyed first
+  Failures failures_;  // last, so that it is destroyed first
 };
 
 // NCCL connects in the first operation, in which all ranks must take part.
-C10dDevice::C10dDevice(std::shared_ptr<Rendezvous> table, C10dBackend backend, torch::Device device,
-                       const BoardOptions& options, std::chrono::milliseconds timeout)
+C10dDevice::C10dDevice(std::shared_ptr<Rendezvous> board, C10dBackend backend, torch::Device device,
+                       const FailuresOptions& options, std::chrono::milliseconds timeout)
     : backend_(std::move(backend)),
       rank_(options.rank),
       world_(options.world),
-      board_(std::move(table), options, backend_.abort) {
+      failures_(std::move(board), options, backend_.abort) {
   add_in_any_order(torch::zeros({1}, torch::TensorOptions().device(device)),
                    operation_of("connect", {}, timeout));
 }
 
 C10dDevice::~C10dDevice() {
   try {
-    board_.throw_if_failed();
+    failures_.throw_if_failed();
     backend_.shut_down();
   } catch (const std::exception&) {
     // The group has failed and was aborted, or the other ranks are gone. Nothing is left to shut down.
@@ -76,14 +76,14 @@ std::vector<int> C10dDevice::peers() const {
   return peers;
 }
 
-// The board enforces the deadline: c10d would end the process, or sleep between checks.
+// `Failures` enforces the deadline: c10d would end the process, or sleep between checks.
 void C10dDevice::await(c10d::Work& work) {
   for (int looks = 0; !work.isCompleted(); ++looks) {
-    board_.throw_if_failed();
+    failures_.throw_if_failed();
     looks < kBriskLooks ? std::this_thread::yield() : std::this_thread::sleep_for(kRest);
   }
   // Aborted operations count as completed, too.
-  board_.throw_if_failed();
+  failures_.throw_if_failed();
   // Throws the operation's error, and makes the current stream wait for the backend's stream.
   work.wait();
 }
@@ -91,7 +91,7 @@ void C10dDevice::await(c10d::Work& work) {
 // post() starts the work and returns it.
 template <class Post>
 void C10dDevice::attempt(const Operation& operation, std::vector<int> peers, const Post& post) {
-  const auto watch = board_.watch(operation, FailureBoard::Party::All, std::move(peers));
+  const auto watch = failures_.watch(operation, Failures::Party::All, std::move(peers));
   try {
     for (const Pending& pending : post()) {
       if (pending) await(*pending);
@@ -99,10 +99,11 @@ void C10dDevice::attempt(const Operation& operation, std::vector<int> peers, con
   } catch (const Error&) {
     throw;
   } catch (const std::exception& error) {
-    board_.throw_if_failed();
-    board_.report(ErrorKind::PeerLost,
-                  fmt::format("{} failed: {} reports: {}. Another rank may have ended; its output says why",
-                              describe(operation), name(), first_line(error.what())));
+    failures_.throw_if_failed();
+    failures_.report(
+        ErrorKind::PeerLost,
+        fmt::format("{} failed: {} reports: {}. Another rank may have ended; its output says why",
+                    describe(operation), name(), first_line(error.what())));
   }
 }
 
@@ -140,10 +141,10 @@ void C10dDevice::exchange_tensors(std::span<const torch::Tensor> sends, std::spa
 
 }  // namespace
 
-std::unique_ptr<OnDevice> c10d_device(std::shared_ptr<Rendezvous> table, C10dBackend backend,
-                                      torch::Device device, const BoardOptions& options,
+std::unique_ptr<OnDevice> c10d_device(std::shared_ptr<Rendezvous> board, C10dBackend backend,
+                                      torch::Device device, const FailuresOptions& options,
                                       std::chrono::milliseconds timeout) {
-  return std::make_unique<C10dDevice>(std::move(table), std::move(backend), device, options, timeout);
+  return std::make_unique<C10dDevice>(std::move(board), std::move(backend), device, options, timeout);
 }
 
 }  // namespace tutti::comm

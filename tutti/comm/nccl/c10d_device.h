@@ -7,7 +7,7 @@
 
 #include <torch/types.h>
 
-#include "tutti/comm/failure_board.h"
+#include "tutti/comm/failures.h"
 #include "tutti/comm/nccl/c10d_compat.h"
 #include "tutti/comm/rendezvous.h"
 #include "tutti/comm/transport.h"
@@ -27,10 +27,10 @@ struct C10dBackend {
 };
 
 // Wraps a backend that every rank has created. Waits until all ranks have connected through it on this
-// device; throws an error that names the ranks that are late. Nothing else may use the table (with_prefix),
+// device; throws an error that names the ranks that are late. Nothing else may use the board (with_prefix),
 // and it must exist as long as the result.
-std::unique_ptr<OnDevice> c10d_device(std::shared_ptr<Rendezvous> table, C10dBackend backend,
-                                      torch::Device device, const BoardOptions& options,
+std::unique_ptr<OnDevice> c10d_device(std::shared_ptr<Rendezvous> board, C10dBackend backend,
+                                      torch::Device device, const FailuresOptions& options,
                                       std::chrono::milliseconds timeout);
 
 }  // namespace tutti::comm

@@ -57,13 +57,13 @@ TEST(Device, moves_64_megabytes) { with_ranks("device", 2, check_large); }
 
 // The ranks also share memory, which is then used only for tensors that are not on the device.
 TEST(Device, goes_before_shared_memory) {
-  const auto table = local_rendezvous();
+  const auto board = local_rendezvous();
   const auto make = testing::make_transports("inproc", 2, kLong);
   const auto errors = testing::errors_of_ranks(
       2,
       [&](int rank) {
         return std::make_unique<Collectives>(make(rank), kLong, nullptr,
-                                             testing::device_over_gloo(table, rank, 2, kLong));
+                                             testing::device_over_gloo(board, rank, 2, kLong));
       },
       check_conformance);
   for (const std::string& error : errors) EXPECT_EQ(error, "");
@@ -111,11 +111,11 @@ TEST(Device, says_why_a_rank_gave_up_and_stays_broken) {
 class TwoProcesses {
  public:
   static std::unique_ptr<Communicator> join(int rank, uint16_t port) {
-    const auto table = rank == 0 ? testing::serve_table(port).table : testing::find_table(port);
-    auto transport = tcp_transport(with_prefix(table, "tcp/"), {.rank = rank, .world = 2});
+    const auto board = rank == 0 ? testing::serve_board(port).board : testing::find_board(port);
+    auto transport = tcp_transport(with_prefix(board, "tcp/"), {.rank = rank, .world = 2});
     std::unique_ptr<Communicator> comm = std::make_unique<Collectives>(
         std::move(transport), kLong, nullptr,
-        testing::device_over_gloo(with_prefix(table, "device/"), rank, 2, kLong));
+        testing::device_over_gloo(with_prefix(board, "device/"), rank, 2, kLong));
     comm->barrier().wait();
     return comm;
   }
@@ -124,7 +124,7 @@ class TwoProcesses {
   const testing::Child& other() const { return other_; }
 
  private:
-  uint16_t port_ = testing::serve_table().port;
+  uint16_t port_ = testing::serve_board().port;
   testing::Child other_{[port = port_] {
     const auto comm = join(1, port);
     while (true) ::pause();

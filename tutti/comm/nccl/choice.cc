@@ -51,7 +51,7 @@ std::string why_not_nccl(const std::vector<RankDevice>& ranks) {
 }
 
 CheckedDevice check_on_device(const std::function<std::unique_ptr<OnDevice>()>& make, torch::Device device,
-                              Transport& transport, Rendezvous& table, const std::vector<std::string>& who,
+                              Transport& transport, Rendezvous& board, const std::vector<std::string>& who,
                               std::chrono::milliseconds timeout, std::chrono::milliseconds check_timeout) {
   const torch::Tensor expected = small_sum(transport, torch::kCPU, timeout);
   CheckedDevice checked;
@@ -63,9 +63,9 @@ CheckedDevice check_on_device(const std::function<std::unique_ptr<OnDevice>()>& 
   } catch (const std::exception& error) {
     failure = error.what();
   }
-  table.set(std::to_string(transport.rank()), "." + failure);
+  board.set(std::to_string(transport.rank()), "." + failure);
   for (size_t rank = 0; rank < who.size(); ++rank) {
-    const std::string found = table.get(std::to_string(rank), 2 * timeout).substr(1);
+    const std::string found = board.get(std::to_string(rank), 2 * timeout).substr(1);
     if (!found.empty() && checked.failure.empty()) checked.failure = fmt::format("{}: {}", who[rank], found);
   }
   if (!checked.failure.empty()) checked.on_device.reset();

@@ -37,10 +37,10 @@ struct CheckedDevice {
 inline constexpr std::chrono::milliseconds kCheckTimeout{10000};
 
 // Connects the devices by `make`, and compares a small sum over all ranks with the sum of the transport.
-// Every rank calls this. `table` is for this call alone; `who` are the names of the ranks. Whatever the
-// devices do is no error; throws only if the transport or the table fails.
+// Every rank calls this. `board` is for this call alone; `who` are the names of the ranks. Whatever the
+// devices do is no error; throws only if the transport or the board fails.
 CheckedDevice check_on_device(const std::function<std::unique_ptr<OnDevice>()>& make, torch::Device device,
-                              Transport& transport, Rendezvous& table, const std::vector<std::string>& who,
+                              Transport& transport, Rendezvous& board, const std::vector<std::string>& who,
                               std::chrono::milliseconds timeout,
                               std::chrono::milliseconds check_timeout = kCheckTimeout);
 

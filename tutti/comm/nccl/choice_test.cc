@@ -62,7 +62,7 @@ std::vector<Found> check_on_ranks(const std::function<Way(int rank)>& way,
                                   std::chrono::milliseconds check_timeout = kLong) {
   const auto hosts = testing::make_transports("plain", kWorld, kLong);
   const auto others = testing::make_transports("plain", kWorld, kLong);
-  const auto table = local_rendezvous();
+  const auto board = local_rendezvous();
   std::vector<Found> found(kWorld);
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < kWorld; ++rank)
@@ -70,7 +70,7 @@ std::vector<Found> check_on_ranks(const std::function<Way(int rank)>& way,
       const auto transport = hosts(rank);
       const CheckedDevice checked =
           check_on_device([&] { return std::make_unique<OtherWay>(others(rank), way(rank)); }, torch::kCPU,
-                          *transport, *table, {"worker/0", "worker/1", "worker/2"}, kLong, check_timeout);
+                          *transport, *board, {"worker/0", "worker/1", "worker/2"}, kLong, check_timeout);
       found[static_cast<size_t>(rank)] = {checked.on_device != nullptr, checked.failure};
     });
   for (std::thread& rank : ranks) rank.join();

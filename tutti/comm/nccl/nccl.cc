@@ -7,8 +7,8 @@
 
 #include "tutti/base/check.h"
 #include "tutti/base/deadline.h"
+#include "tutti/comm/nccl/board_store.h"
 #include "tutti/comm/nccl/c10d_device.h"
-#include "tutti/comm/nccl/table_store.h"
 
 // LibTorch was built with this definition, but does not pass it on to programs that use it.
 #define USE_C10D_NCCL
@@ -20,7 +20,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// The board enforces the deadlines. c10d's own comes this much later, in case the board cannot.
+// `Failures` enforces the deadlines. c10d's own comes this much later, in case it cannot.
 constexpr milliseconds kNcclIsLater{60000};
 
 // c10d reads these settings only from the environment, when a group is created. With "blocking wait" it has
@@ -63,16 +63,16 @@ std::string gpu_identity(torch::Device gpu) {
                      properties.pciDeviceID);
 }
 
-std::unique_ptr<OnDevice> nccl_on_device(std::shared_ptr<Rendezvous> table, torch::Device gpu,
-                                         const BoardOptions& options, milliseconds timeout) {
+std::unique_ptr<OnDevice> nccl_on_device(std::shared_ptr<Rendezvous> board, torch::Device gpu,
+                                         const FailuresOptions& options, milliseconds timeout) {
   leave_errors_to_us(timeout);
-  roll_call(*table, options, "", timeout);
+  roll_call(*board, options, "", timeout);
   auto settings = c10d::ProcessGroupNCCL::Options::create();
   settings->timeout = std::min(timeout, kLongestWait) + kNcclIsLater;
   settings->config.blocking = 0;  // else a wait for a rank that stops while it connects would never end
   const auto deadline = deadline_after(timeout);
   const auto group = c10::make_intrusive<c10d::ProcessGroupNCCL>(
-      c10::make_intrusive<TableStore>(with_prefix(table, "store/"), deadline), options.rank, options.world,
+      c10::make_intrusive<BoardStore>(with_prefix(board, "store/"), deadline), options.rank, options.world,
       settings);
   C10dBackend backend{.group = group,
                       .name = "nccl",
@@ -80,7 +80,7 @@ std::unique_ptr<OnDevice> nccl_on_device(std::shared_ptr<Rendezvous> table, torc
                       .adds = can_add,
                       .shut_down = [group] { group->shutdown(); },
                       .abort = [group] { group->abort(); }};
-  return c10d_device(with_prefix(table, "board/"), std::move(backend), gpu, options, timeout);
+  return c10d_device(with_prefix(board, "failures/"), std::move(backend), gpu, options, timeout);
 }
 
 }  // namespace tutti::comm

@@ -6,7 +6,7 @@
 
 #include <torch/types.h>
 
-#include "tutti/comm/failure_board.h"
+#include "tutti/comm/failures.h"
 #include "tutti/comm/rendezvous.h"
 #include "tutti/comm/transport.h"
 
@@ -20,10 +20,10 @@ bool nccl_built();
 std::string gpu_identity(torch::Device gpu);
 
 // Connects ranks that each have a GPU of their own over NCCL, using LibTorch's c10d. Every rank calls this
-// with the same table, or part of a table, that nothing else uses (with_prefix); it must exist as long as the
+// with the same board, or part of a board, that nothing else uses (with_prefix); it must exist as long as the
 // result. Waits until all ranks are connected, and throws a Timeout that names the missing ones. c10d never
 // ends the process. Throws Unimplemented if the build has no NCCL.
-std::unique_ptr<OnDevice> nccl_on_device(std::shared_ptr<Rendezvous> table, torch::Device gpu,
-                                         const BoardOptions& options, std::chrono::milliseconds timeout);
+std::unique_ptr<OnDevice> nccl_on_device(std::shared_ptr<Rendezvous> board, torch::Device gpu,
+                                         const FailuresOptions& options, std::chrono::milliseconds timeout);
 
 }  // namespace tutti::comm

@@ -15,7 +15,7 @@ namespace {
 
 bool nccl_built() { return false; }
 std::string gpu_identity(torch::Device) { nccl_missing(); }
-std::unique_ptr<OnDevice> nccl_on_device(std::shared_ptr<Rendezvous>, torch::Device, const BoardOptions&,
+std::unique_ptr<OnDevice> nccl_on_device(std::shared_ptr<Rendezvous>, torch::Device, const FailuresOptions&,
                                          std::chrono::milliseconds) {
   nccl_missing();
 }

@@ -25,24 +25,24 @@ class ClonableStore : public c10d::Store {
   virtual c10::intrusive_ptr<c10d::Store> copy() = 0;
 };
 
-// Presents a table as a c10d::Store, which the backends of c10d use while they connect.
-class TableStore final : public ClonableStore {
+// Presents a board as a c10d::Store, which the backends of c10d use while they connect.
+class BoardStore final : public ClonableStore {
  public:
-  TableStore(std::shared_ptr<Rendezvous> table, std::chrono::steady_clock::time_point deadline)
-      : table_(std::move(table)), deadline_(deadline) {}
+  BoardStore(std::shared_ptr<Rendezvous> board, std::chrono::steady_clock::time_point deadline)
+      : board_(std::move(board)), deadline_(deadline) {}
 
   void set(const std::string& key, const std::vector<uint8_t>& value) override {
-    table_->set(key, {value.begin(), value.end()});
+    board_->set(key, {value.begin(), value.end()});
   }
   std::vector<uint8_t> get(const std::string& key) override {
-    const std::string value = table_->get(key, until(deadline_));
+    const std::string value = board_->get(key, until(deadline_));
     return {value.begin(), value.end()};
   }
   bool check(const std::vector<std::string>& keys) override {
-    return std::all_of(keys.begin(), keys.end(), [&](const std::string& key) { return table_->peek(key); });
+    return std::all_of(keys.begin(), keys.end(), [&](const std::string& key) { return board_->peek(key); });
   }
   void wait(const std::vector<std::string>& keys) override {
-    for (const std::string& key : keys) table_->get(key, until(deadline_));
+    for (const std::string& key : keys) board_->get(key, until(deadline_));
   }
   void wait(const std::vector<std::string>& keys, const std::chrono::milliseconds&) override { wait(keys); }
   int64_t add(const std::string&, int64_t) override { unused(); }
@@ -51,15 +51,15 @@ class TableStore final : public ClonableStore {
 
  protected:
   c10::intrusive_ptr<c10d::Store> copy() override {
-    return c10::make_intrusive<TableStore>(table_, deadline_);
+    return c10::make_intrusive<BoardStore>(board_, deadline_);
   }
 
  private:
   [[noreturn]] static void unused() {
-    fail(ErrorKind::Bug, "this version of c10d calls an operation that the table does not support");
+    fail(ErrorKind::Bug, "this version of c10d calls an operation that the board does not support");
   }
 
-  const std::shared_ptr<Rendezvous> table_;
+  const std::shared_ptr<Rendezvous> board_;
   const std::chrono::steady_clock::time_point deadline_;
 };
 

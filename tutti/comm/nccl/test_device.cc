@@ -6,8 +6,8 @@
 #include <mutex>
 #include <utility>
 
+#include "tutti/comm/nccl/board_store.h"
 #include "tutti/comm/nccl/c10d_device.h"
-#include "tutti/comm/nccl/table_store.h"
 
 // LibTorch was built with this definition, but does not pass it on to programs that use it.
 #define USE_C10D_GLOO
@@ -108,7 +108,7 @@ class GlooInGroups final : public EndsGroups {
 
 bool device_built() { return true; }
 
-std::unique_ptr<OnDevice> device_over_gloo(std::shared_ptr<Rendezvous> table, int rank, int world,
+std::unique_ptr<OnDevice> device_over_gloo(std::shared_ptr<Rendezvous> board, int rank, int world,
                                            milliseconds timeout) {
   // Gloo may write to the socket of a rank that has ended. Python, for which it is made, ignores the signal.
   std::signal(SIGPIPE, SIG_IGN);
@@ -118,7 +118,7 @@ std::unique_ptr<OnDevice> device_over_gloo(std::shared_ptr<Rendezvous> table, in
   options->timeout = timeout;
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   const auto group = c10::make_intrusive<GlooInGroups>(c10::make_intrusive<c10d::ProcessGroupGloo>(
-      c10::make_intrusive<TableStore>(with_prefix(table, "store/"), deadline), rank, world, options));
+      c10::make_intrusive<BoardStore>(with_prefix(board, "store/"), deadline), rank, world, options));
   C10dBackend backend{.group = group,
                       .name = "device",
                       .takes = [](const torch::Tensor& tensor) { return tensor.is_cpu(); },
@@ -131,7 +131,7 @@ std::unique_ptr<OnDevice> device_over_gloo(std::shared_ptr<Rendezvous> table, in
                       .abort = [group] { group->abort_all(); }};
   std::vector<std::string> who;
   for (int r = 0; r < world; ++r) who.push_back("worker/" + std::to_string(r));
-  return c10d_device(with_prefix(table, "board/"), std::move(backend), torch::kCPU,
+  return c10d_device(with_prefix(board, "failures/"), std::move(backend), torch::kCPU,
                      {.rank = rank, .world = world, .who = who}, timeout);
 }
 

@@ -16,7 +16,7 @@ namespace tutti::comm::testing {
 
 // Runs the code that moves tensors between GPUs over Gloo, with CPU tensors instead, so that the code around
 // NCCL can be tested without a GPU. Throws Unimplemented if the build has no Gloo.
-std::unique_ptr<OnDevice> device_over_gloo(std::shared_ptr<Rendezvous> table, int rank, int world,
+std::unique_ptr<OnDevice> device_over_gloo(std::shared_ptr<Rendezvous> board, int rank, int world,
                                            std::chrono::milliseconds timeout);
 
 // Returns true if the build has Gloo.
@@ -31,12 +31,12 @@ inline std::vector<std::string> errors_of_ranks(const std::string& backend, int 
                                                 const std::function<void(Communicator&)>& body) {
   if (backend != "device") return testing::errors_of_ranks(backend, world, timeout, body);
   const MakeTransport make = make_transports("plain", world, timeout);
-  const auto table = local_rendezvous();
+  const auto board = local_rendezvous();
   return testing::errors_of_ranks(
       world,
       [&](int rank) {
         return std::make_unique<Collectives>(make(rank), timeout, nullptr,
-                                             device_over_gloo(table, rank, world, timeout));
+                                             device_over_gloo(board, rank, world, timeout));
       },
       body);
 }

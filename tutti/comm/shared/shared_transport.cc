@@ -22,7 +22,8 @@ constexpr size_t kStagingHalf = size_t{1} << 20;
 constexpr size_t kSmall = size_t{16} << 10;
 constexpr size_t kPipeBytes = size_t{64} << 10;
 constexpr size_t kCauseBytes = 2000;
-// The deadlines of a board come so much earlier than those here, which hold in case it cannot enforce them.
+// The deadlines of `Failures` come so much earlier than those here, which hold in case it cannot enforce
+// them.
 constexpr std::chrono::seconds kBoardIsEarlier{60};
 constexpr uint32_t kNone = 0;
 constexpr uint32_t kBeingWritten = 1;
@@ -61,27 +62,27 @@ void copy_text(char (&to)[N], const char* from) {
 
 }  // namespace
 
-// The part of a post that all other ranks read in every operation. It is stored next to the rank's signal, in
-// the same cache line.
-struct Brief {
+// The part of a notice that all other ranks read in every operation. It is stored next to the rank's signal,
+// in the same cache line.
+struct OperationSummary {
   uint64_t key;     // hash of the operation
   uint64_t offset;  // of the data in `block`
   int32_t block;    // the number of the block with the data; -1: not in a block
   bool more;        // exchange: there will be another round
 };
 
-struct Post {
-  Brief brief;
-  OperationWords words;  // read only after a failure
+struct OperationNotice {
+  OperationSummary summary;
+  OperationLabel label;  // read only after a failure
 };
 
 struct ControlSlot {
   alignas(64) Signal meetings;  // number of sync points this rank has reached
-  Brief briefs[2];
-  alignas(64) OperationWords words[2];
+  OperationSummary summaries[2];
+  alignas(64) OperationLabel label[2];
   // The sends and recvs for which the rank has been waiting, and the one that began to wait last.
   std::atomic<uint32_t> messages;
-  OperationWords message;
+  OperationLabel message;
   std::atomic<uint32_t> left;  // the rank has closed its end
   // Used only in the slot of rank 0: why the group has failed.
   std::atomic<uint32_t> failed;
@@ -93,7 +94,7 @@ struct ControlSlot {
 struct RankPipe {
   alignas(64) Signal filled;
   alignas(64) Signal emptied;
-  OperationWords words;  // of the sender
+  OperationLabel label;  // of the sender
   std::byte bytes[kPipeBytes];
 };
 
@@ -110,21 +111,21 @@ SharedTransport::SharedTransport(std::unique_ptr<SharedMemory> memory, std::chro
 
 SharedTransport::~SharedTransport() { slot(rank_).left.store(1, std::memory_order_release); }
 
-void SharedTransport::join(FailureBoard& board, std::vector<int> ranks) {
-  joined_.emplace(Membership{board, std::move(ranks)});
+void SharedTransport::join(Failures& failures, std::vector<int> ranks) {
+  joined_.emplace(Membership{failures, std::move(ranks)});
 }
 
-// Registers an operation with the board, if there is one, as long as the result exists. `peer` is the other
-// rank of a message; -1: all take part.
-std::unique_ptr<FailureBoard::Watch> SharedTransport::watch(const Operation& operation, int peer) {
+// Registers an operation with the failures that were joined, if any were, as long as the result exists.
+// `peer` is the other rank of a message; -1: all take part.
+std::unique_ptr<Failures::Watch> SharedTransport::watch(const Operation& operation, int peer) {
   if (!joined_) return nullptr;
   std::vector<int> peers;
   for (int r = 0; r < world_; ++r) {
     if (peer < 0 ? r != rank_ : r == peer) peers.push_back(joined_->ranks[static_cast<size_t>(r)]);
   }
-  const auto party = peer < 0 ? FailureBoard::Party::All : FailureBoard::Party::Two;
-  return std::unique_ptr<FailureBoard::Watch>(
-      new FailureBoard::Watch(joined_->board.watch(operation, party, std::move(peers))));
+  const auto party = peer < 0 ? Failures::Party::All : Failures::Party::Two;
+  return std::unique_ptr<Failures::Watch>(
+      new Failures::Watch(joined_->failures.watch(operation, party, std::move(peers))));
 }
 
 std::chrono::steady_clock::time_point SharedTransport::deadline_of(const Operation& operation) const {
@@ -150,18 +151,18 @@ std::vector<std::byte*> SharedTransport::next_staging() {
   return halves;
 }
 
-Post SharedTransport::make_post(const Operation& operation) const {
-  Post post{.brief = {}, .words = OperationWords(operation)};
-  post.brief.key = key_of(operation);
-  post.brief.block = -1;
-  return post;
+OperationNotice SharedTransport::make_notice(const Operation& operation) const {
+  OperationNotice notice{.summary = {}, .label = OperationLabel(operation)};
+  notice.summary.key = key_of(operation);
+  notice.summary.block = -1;
+  return notice;
 }
 
-// A rank may be one sync point ahead of another that still reads its last post, but never two.
-void SharedTransport::meet(const Post& post, const Operation& operation) {
+// A rank may be one sync point ahead of another that still reads its last notice, but never two.
+void SharedTransport::meet(const OperationNotice& notice, const Operation& operation) {
   ControlSlot& mine = slot(rank_);
-  mine.briefs[(meetings_ + 1) % 2] = post.brief;
-  mine.words[(meetings_ + 1) % 2] = post.words;
+  mine.summaries[(meetings_ + 1) % 2] = notice.summary;
+  mine.label[(meetings_ + 1) % 2] = notice.label;
   ++meetings_;
   mine.meetings.advance();
   const SpanScope span(operation.timeline, Activity::Wait, "wait for peers", operation.step);
@@ -181,19 +182,21 @@ std::vector<int> SharedTransport::behind() const {
   return ranks;
 }
 
-const Brief& SharedTransport::brief_of(int rank) const { return slot(rank).briefs[meetings_ % 2]; }
+const OperationSummary& SharedTransport::summary_of(int rank) const {
+  return slot(rank).summaries[meetings_ % 2];
+}
 
 void SharedTransport::require_same_operation() {
   for (int r = 1; r < world_; ++r) {
-    if (brief_of(r).key == brief_of(0).key) continue;
+    if (summary_of(r).key == summary_of(0).key) continue;
     fail_together(ErrorKind::InvalidArgument,
-                  different_operations(memory_->who(0), slot(0).words[meetings_ % 2], memory_->who(r),
-                                       slot(r).words[meetings_ % 2]));
+                  different_operations(memory_->who(0), slot(0).label[meetings_ % 2], memory_->who(r),
+                                       slot(r).label[meetings_ % 2]));
   }
 }
 
 void SharedTransport::throw_if_failed() {
-  if (joined_) return joined_->board.throw_if_failed();
+  if (joined_) return joined_->failures.throw_if_failed();
   const ControlSlot& first = slot(0);
   if (first.failed.load(std::memory_order_acquire) == kWritten)
     throw Error(static_cast<ErrorKind>(first.kind), first.cause);
@@ -210,11 +213,11 @@ void SharedTransport::leave_word(ErrorKind kind, const std::string& text) {
 }
 
 void SharedTransport::abandon(const std::string& text) {
-  joined_ ? joined_->board.give_up(text) : leave_word(ErrorKind::PeerLost, text);
+  joined_ ? joined_->failures.give_up(text) : leave_word(ErrorKind::PeerLost, text);
 }
 
 void SharedTransport::fail_together(ErrorKind kind, const std::string& text) {
-  if (joined_) joined_->board.report(kind, text);
+  if (joined_) joined_->failures.report(kind, text);
   leave_word(kind, text);
   // A rank that is writing its failure finishes at once, unless it was killed. Then this rank's text is used.
   for (int i = 0; i < 1000; ++i) throw_if_failed();
@@ -227,19 +230,19 @@ std::string SharedTransport::last_seen(int rank) const {
   const ControlSlot& theirs = slot(rank);
   const uint32_t meetings = theirs.meetings.count.load(std::memory_order_acquire);
   std::string text = meetings == 0 ? "it has not started any operation yet"
-                                   : "it was last seen in " + theirs.words[meetings % 2].text();
+                                   : "it was last seen in " + theirs.label[meetings % 2].text();
   if (theirs.messages.load(std::memory_order_acquire) == 0) return text;
   const std::string message = theirs.message.text();
   return meetings == 0 ? "it waits in " + message : text + ", and waits in " + message;
 }
 
 // Waits for the other rank of a message, and tells all ranks so if that takes long.
-void SharedTransport::wait_for(int peer, Signal& signal, uint32_t target, const OperationWords& words,
+void SharedTransport::wait_for(int peer, Signal& signal, uint32_t target, const OperationLabel& label,
                                const Operation& operation) {
   bool announced = false;
   const auto announce = [&] {
     const std::lock_guard lock(mutex_);
-    slot(rank_).message = words;
+    slot(rank_).message = label;
     slot(rank_).messages.fetch_add(1, std::memory_order_release);
     announced = true;
   };
@@ -309,7 +312,7 @@ void SharedTransport::look_for_stopped(const std::vector<int>& late, const Opera
 
 void SharedTransport::sync(const Operation& operation) {
   const auto watched = watch(operation);
-  meet(make_post(operation), operation);
+  meet(make_notice(operation), operation);
 }
 
 // Each rank's staging half has one cell per receiver.
@@ -330,13 +333,13 @@ void SharedTransport::exchange(std::span<const ConstBytes> sends, std::span<cons
         if (r != me) put_in_cell(halves[me] + r * stride, sends[r], done, cell);
       }
     }
-    Post post = make_post(operation);
-    post.brief.more = longest > done + cell;
-    meet(post, operation);
+    OperationNotice notice = make_notice(operation);
+    notice.summary.more = longest > done + cell;
+    meet(notice, operation);
     const SpanScope span(operation.timeline, Activity::Copy, "copy out", operation.step);
     bool more = false;
     for (size_t r = 0; r < ranks; ++r) {
-      more = more || brief_of(static_cast<int>(r)).more;
+      more = more || summary_of(static_cast<int>(r)).more;
       if (r != me && !take_from_cell(halves[r] + me * stride, recvs[r], done, cell))
         fail_other_size(operation, recvs[r].size(), static_cast<int>(r),
                         size_in_cell(halves[r] + me * stride));
@@ -355,14 +358,14 @@ void SharedTransport::send(ConstBytes bytes, int to, const Operation& operation)
   const auto watched = watch(operation, to);
   RankPipe& pipe = pipe_between(rank_, to);
   const auto filled = [&] { return pipe.filled.count.load(std::memory_order_relaxed); };
-  const OperationWords words(operation);
+  const OperationLabel label(operation);
   for (size_t done = 0; done < bytes.size(); done += kPipeBytes) {
     {
       const SpanScope span(operation.timeline, Activity::Wait, "wait for the receiver", operation.step);
-      wait_for(to, pipe.emptied, filled(), words, operation);
+      wait_for(to, pipe.emptied, filled(), label, operation);
     }
     const size_t size = std::min(kPipeBytes, bytes.size() - done);
-    pipe.words = words;
+    pipe.label = label;
     std::memcpy(pipe.bytes, bytes.data() + done, size);
     pipe.filled.advance();
   }
@@ -372,13 +375,13 @@ void SharedTransport::recv(Bytes bytes, int from, const Operation& operation) {
   const auto watched = watch(operation, from);
   RankPipe& pipe = pipe_between(from, rank_);
   const auto next = [&] { return pipe.emptied.count.load(std::memory_order_relaxed) + 1; };
-  const OperationWords words(operation);
+  const OperationLabel label(operation);
   for (size_t done = 0; done < bytes.size(); done += kPipeBytes) {
     {
       const SpanScope span(operation.timeline, Activity::Wait, "wait for the sender", operation.step);
-      wait_for(from, pipe.filled, next(), words, operation);
+      wait_for(from, pipe.filled, next(), label, operation);
     }
-    if (const std::string text = other_message(memory_->who(rank_), words, memory_->who(from), pipe.words);
+    if (const std::string text = other_message(memory_->who(rank_), label, memory_->who(from), pipe.label);
         !text.empty())
       fail_together(ErrorKind::InvalidArgument, text);
     std::memcpy(bytes.data() + done, pipe.bytes, std::min(kPipeBytes, bytes.size() - done));
@@ -465,24 +468,24 @@ void SharedTransport::all_reduce(const SlicedSum& sum, const Operation& operatio
   const Bytes input = bytes_of(sum.inputs[static_cast<size_t>(rank_)]);
   std::byte* const output = bytes_of(sum.outputs[0]).data();
   const BlockOffset place = input.data() == output ? place_of(output, input.size()) : BlockOffset{-1, 0};
-  Post post = make_post(of(operation, sum.reduction));
-  post.brief.block = place.block;
-  post.brief.offset = place.offset;
+  OperationNotice notice = make_notice(with_whole(operation, sum.reduction));
+  notice.summary.block = place.block;
+  notice.summary.offset = place.offset;
   if (input.size() <= kSmall) {
     const std::vector<std::byte*> halves = next_staging();
     if (!input.empty()) std::memcpy(halves[static_cast<size_t>(rank_)], input.data(), input.size());
     const std::vector<const std::byte*> inputs(halves.begin(), halves.end());
-    meet(post, operation);
+    meet(notice, operation);
     const SpanScope span(operation.timeline, Activity::Reduce, "add", operation.step);
     comm::reduce(inputs, {&output, 1}, sum.reduction, sum.sources->program);
     return;
   }
-  meet(post, operation);
+  meet(notice, operation);
   bool in_place = true;
   for (int r = 0; r < world_; ++r) {
-    const Brief& other = brief_of(r);
-    in_place = in_place && other.block >= 0 && other.block == brief_of(0).block &&
-               other.offset == brief_of(0).offset;
+    const OperationSummary& other = summary_of(r);
+    in_place = in_place && other.block >= 0 && other.block == summary_of(0).block &&
+               other.offset == summary_of(0).offset;
   }
   if (!in_place) return reduce_staged(sum, operation);
   std::vector<std::byte*> parts = given_.at(place.block).parts;

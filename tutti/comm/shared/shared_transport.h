@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
-#include "tutti/comm/failure_board.h"
+#include "tutti/comm/failures.h"
 #include "tutti/comm/reduce.h"
 #include "tutti/comm/shared/shared_memory.h"
 #include "tutti/comm/shared/signal.h"
@@ -20,12 +20,12 @@ namespace tutti::comm {
 // Every rank's part of the control block begins with a ControlSlot, which is followed by its pipes.
 struct ControlSlot;
 struct RankPipe;
-struct Brief;
-struct Post;
+struct OperationSummary;
+struct OperationNotice;
 
 // A transport for ranks that share memory. They meet at sync points: a rank describes its next operation in a
-// post, increments its signal, and waits until the signals of all others have reached the same count. Between
-// two sync points each rank writes only memory that the others do not read.
+// notice, increments its signal, and waits until the signals of all others have reached the same count.
+// Between two sync points each rank writes only memory that the others do not read.
 //
 // Vectors from allocate() are added in place: each rank adds one slice from all ranks' memory and writes the
 // sum back to all. All sums of such vectors need one sync point after them, and one before. Everything else
@@ -33,17 +33,13 @@ struct Post;
 // others still read the other.
 //
 // The first rank that detects a failure writes its cause into the control block; all others read it there. If
-// the ranks are only some of those that fail together, a board takes the place of this (join).
+// the ranks are only some of those that fail together, `Failures` takes the place of this (join).
 class SharedTransport final : public Transport, public SharedBlocks {
  public:
   SharedTransport(std::unique_ptr<SharedMemory> memory, std::chrono::milliseconds timeout);
   ~SharedTransport() override;
 
-  // The ranks of this transport are these ranks of the board, and fail together with all of its ranks from
-  // now on. The board, which must outlive this object, enforces the deadlines: a rank must not blame a rank
-  // of its host that is itself waiting for another host.
-  void join(FailureBoard& board, std::vector<int> ranks);
-
+  void join(Failures& failures, std::vector<int> ranks) override;
   std::string name() const override { return memory_->name(); }
   int rank() const override { return rank_; }
   int world() const override { return world_; }
@@ -74,22 +70,22 @@ class SharedTransport final : public Transport, public SharedBlocks {
   using Late = std::function<std::vector<int>()>;  // returns the ranks that have not arrived yet
 
   struct Membership {
-    FailureBoard& board;
+    Failures& failures;
     std::vector<int> ranks;
   };
 
-  std::unique_ptr<FailureBoard::Watch> watch(const Operation& operation, int peer = -1);
+  std::unique_ptr<Failures::Watch> watch(const Operation& operation, int peer = -1);
   std::chrono::steady_clock::time_point deadline_of(const Operation& operation) const;
   ControlSlot& slot(int rank) const;
   RankPipe& pipe_between(int from, int to) const;
   std::vector<std::byte*> next_staging();
-  Post make_post(const Operation& operation) const;
-  void meet(const Post& post, const Operation& operation);
-  const Brief& brief_of(int rank) const;
+  OperationNotice make_notice(const Operation& operation) const;
+  void meet(const OperationNotice& notice, const Operation& operation);
+  const OperationSummary& summary_of(int rank) const;
   void require_same_operation();
   std::vector<int> behind() const;
   std::string last_seen(int rank) const;
-  void wait_for(int peer, Signal& signal, uint32_t target, const OperationWords& words,
+  void wait_for(int peer, Signal& signal, uint32_t target, const OperationLabel& label,
                 const Operation& operation);
   bool is_gone(int rank) const;
   void look_up(const Late& late, const Operation& operation);

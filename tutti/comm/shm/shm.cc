@@ -20,7 +20,7 @@
 #include "tutti/base/file.h"
 #include "tutti/base/memory.h"
 #include "tutti/base/text.h"
-#include "tutti/comm/failure_board.h"
+#include "tutti/comm/failures.h"
 #include "tutti/comm/shared/shared_memory.h"
 #include "tutti/comm/shared/shared_transport.h"
 
@@ -168,7 +168,7 @@ class ShmMemory final : public SharedMemory {
     if (peer(rank).handle.get() < 0) lost(rank, operation);
   }
 
-  // Waits for the entry of a rank in the table and returns it.
+  // Waits for the entry of a rank in the board and returns it.
   std::string await(const std::string& what, int rank, const Operation& operation,
                     const std::function<void()>& look_up) {
     for (milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
@@ -196,7 +196,7 @@ class ShmMemory final : public SharedMemory {
       if (const auto number = parse_int(word)) numbers.push_back(*number);
     }
     if (words.size() != count || numbers.size() != count)
-      fail(ErrorKind::DataLoss, "the entry of {} in the table of the ranks was not written by Tutti: '{}'",
+      fail(ErrorKind::DataLoss, "the entry of {} in the board of the ranks was not written by Tutti: '{}'",
            who(rank), text);
     return numbers;
   }

@@ -28,9 +28,9 @@ using testing::kLong;
 using testing::names;
 using testing::operation;
 
-std::unique_ptr<Transport> first_of(int world, const std::shared_ptr<Rendezvous>& table,
+std::unique_ptr<Transport> first_of(int world, const std::shared_ptr<Rendezvous>& board,
                                     milliseconds timeout = kLong) {
-  return shm_transport(table, {.rank = 0, .world = world, .who = names(world), .timeout = timeout});
+  return shm_transport(board, {.rank = 0, .world = world, .who = names(world), .timeout = timeout});
 }
 
 TEST(Shm, names_a_rank_that_does_not_come) {
@@ -40,15 +40,15 @@ TEST(Shm, names_a_rank_that_does_not_come) {
 
 // A single timeout covers everything that the call waits for.
 TEST(Shm, waits_no_longer_for_several_than_for_one) {
-  const auto table = local_rendezvous();
+  const auto board = local_rendezvous();
   std::thread slow([&] {
     for (int rank = 1; rank < 4; ++rank) {
       std::this_thread::sleep_for(milliseconds(300));
-      table->set("shm/pid/" + std::to_string(rank), std::to_string(getpid()));
+      board->set("shm/pid/" + std::to_string(rank), std::to_string(getpid()));
     }
   });
   const auto begin = Clock::now();
-  expect_error(ErrorKind::Timeout, HasSubstr("worker/2"), [&] { first_of(4, table, milliseconds(500)); });
+  expect_error(ErrorKind::Timeout, HasSubstr("worker/2"), [&] { first_of(4, board, milliseconds(500)); });
   EXPECT_LT(Clock::now() - begin, milliseconds(800));
   slow.join();
 }
@@ -57,21 +57,21 @@ TEST(Shm, a_rank_that_has_ended_before_all_are_there_is_lost) {
   const pid_t ended = fork();
   if (ended == 0) _exit(0);
   waitpid(ended, nullptr, 0);
-  const auto table = local_rendezvous();
-  table->set("shm/pid/1", std::to_string(ended));
+  const auto board = local_rendezvous();
+  board->set("shm/pid/1", std::to_string(ended));
   expect_error(ErrorKind::PeerLost,
                HasSubstr("worker/1 (host 1) (pid " + std::to_string(ended) + ") is gone"),
-               [&] { first_of(2, table); });
+               [&] { first_of(2, board); });
 }
 
 TEST(Shm, a_rank_that_ends_while_others_wait_for_it_is_lost_at_once) {
-  const auto table = local_rendezvous();
+  const auto board = local_rendezvous();
   const pid_t other = fork();
   if (other == 0) {
     pause();
     _exit(0);
   }
-  table->set("shm/pid/1", std::to_string(other));
+  board->set("shm/pid/1", std::to_string(other));
   std::thread killer([&] {
     std::this_thread::sleep_for(milliseconds(200));
     kill(other, SIGKILL);
@@ -79,7 +79,7 @@ TEST(Shm, a_rank_that_ends_while_others_wait_for_it_is_lost_at_once) {
   const auto begin = Clock::now();
   expect_error(ErrorKind::PeerLost,
                AllOf(HasSubstr("connect failed: worker/1 (host 1)"), HasSubstr("is gone")),
-               [&] { first_of(2, table); });
+               [&] { first_of(2, board); });
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
   killer.join();
   waitpid(other, nullptr, 0);
@@ -87,33 +87,33 @@ TEST(Shm, a_rank_that_ends_while_others_wait_for_it_is_lost_at_once) {
 
 // Rank 1 has published its memory and then closed it.
 TEST(Shm, memory_that_is_no_longer_there_is_a_lost_rank) {
-  const auto table = local_rendezvous();
-  table->set("shm/pid/1", std::to_string(getpid()));
-  table->set("shm/block/0/1", "1000000 17 4096");
+  const auto board = local_rendezvous();
+  board->set("shm/pid/1", std::to_string(getpid()));
+  board->set("shm/block/0/1", "1000000 17 4096");
   // Sizes are checked first, so the entry must have the right one; it is taken from the error message.
   const std::string other_size =
-      error_of(ErrorKind::InvalidArgument, [&] { first_of(2, table, milliseconds(500)); });
+      error_of(ErrorKind::InvalidArgument, [&] { first_of(2, board, milliseconds(500)); });
   const size_t begin = other_size.find("allocates ") + 10;
   const std::string size = other_size.substr(begin, other_size.find(' ', begin) - begin);
-  table->set("shm/block/0/1", "1000000 17 " + size);
-  expect_error(ErrorKind::PeerLost, HasSubstr("worker/1 (host 1)"), [&] { first_of(2, table); });
+  board->set("shm/block/0/1", "1000000 17 " + size);
+  expect_error(ErrorKind::PeerLost, HasSubstr("worker/1 (host 1)"), [&] { first_of(2, board); });
 }
 
-TEST(Shm, foreign_entries_in_the_table_are_an_error) {
+TEST(Shm, foreign_entries_in_the_board_are_an_error) {
   for (const char* text : {"", "many", "12 13", "99999999999999999999"}) {
-    const auto table = local_rendezvous();
-    table->set("shm/pid/1", text);
-    expect_error(ErrorKind::DataLoss, HasSubstr(std::string("'") + text + "'"), [&] { first_of(2, table); });
+    const auto board = local_rendezvous();
+    board->set("shm/pid/1", text);
+    expect_error(ErrorKind::DataLoss, HasSubstr(std::string("'") + text + "'"), [&] { first_of(2, board); });
   }
 }
 
 // If there is too little memory, allocating it must fail; accessing a page that was not allocated would raise
 // a signal.
 TEST(Shm, memory_is_there_before_anybody_touches_it) {
-  const auto table = local_rendezvous();
-  table->set("shm/pid/1", std::to_string(getpid()));
-  std::thread waits_for_rank_1([&] { EXPECT_THROW(first_of(2, table, milliseconds(500)), Error); });
-  const std::string block = table->get("shm/block/0/0", kLong);  // "DESCRIPTOR INODE SIZE"
+  const auto board = local_rendezvous();
+  board->set("shm/pid/1", std::to_string(getpid()));
+  std::thread waits_for_rank_1([&] { EXPECT_THROW(first_of(2, board, milliseconds(500)), Error); });
+  const std::string block = board->get("shm/block/0/0", kLong);  // "DESCRIPTOR INODE SIZE"
   struct stat status {};
   EXPECT_EQ(fstat(std::stoi(block), &status), 0);
   EXPECT_GE(status.st_blocks * 512, std::stoll(block.substr(block.rfind(' '))));
@@ -123,17 +123,17 @@ TEST(Shm, memory_is_there_before_anybody_touches_it) {
 // The long timeout is for ranks that are busy with other work, not for a rank that is stopped.
 TEST(Shm, an_operation_that_may_be_long_ends_where_a_rank_was_stopped) {
   const auto port = static_cast<uint16_t>(free_ports(1)[0]);
-  const auto as_rank = [](int rank, const std::shared_ptr<Rendezvous>& table) {
+  const auto as_rank = [](int rank, const std::shared_ptr<Rendezvous>& board) {
     auto transport =
-        shm_transport(table, {.rank = rank, .world = 2, .who = names(2), .timeout = milliseconds(700)});
+        shm_transport(board, {.rank = rank, .world = 2, .who = names(2), .timeout = milliseconds(700)});
     transport->sync(operation("barrier", kLong, 117));
     return transport;
   };
   const testing::Child other([&] {
-    const auto transport = as_rank(1, testing::find_table(port));
+    const auto transport = as_rank(1, testing::find_board(port));
     while (true) pause();
   });
-  const auto transport = as_rank(0, testing::serve_table(port).table);
+  const auto transport = as_rank(0, testing::serve_board(port).board);
   other.stop();
   expect_error(
       ErrorKind::Timeout,
@@ -161,9 +161,9 @@ TEST(ShmDeathTest, a_system_that_hides_who_lives_is_not_taken_for_a_lost_rank) {
         {
           refuse_pidfd_open(error);
           const std::string found = error_of(ErrorKind::InvalidArgument, check_shared_memory);
-          const auto table = local_rendezvous();
-          table->set("shm/pid/1", std::to_string(getppid()));
-          expect_error(ErrorKind::InvalidArgument, HasSubstr("pidfd_open"), [&] { first_of(2, table); });
+          const auto board = local_rendezvous();
+          board->set("shm/pid/1", std::to_string(getppid()));
+          expect_error(ErrorKind::InvalidArgument, HasSubstr("pidfd_open"), [&] { first_of(2, board); });
           _exit(found.find("pidfd_open") != std::string::npos && !::testing::Test::HasFailure() ? 7 : 1);
         },
         ::testing::ExitedWithCode(7), "");

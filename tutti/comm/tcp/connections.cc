@@ -57,7 +57,7 @@ net::Socket tuned(net::Socket socket, bool loopback) {
   return socket;
 }
 
-// The word of a rank in the table: its HOST:PORT, and whether it uses TLS.
+// The word of a rank in the board: its HOST:PORT, and whether it uses TLS.
 struct Place {
   explicit Place(const std::string& word) {
     const size_t space = word.find(' ');
@@ -76,7 +76,7 @@ class Acceptor final : public rpc::Service {
   Acceptor(Connections& connections, bool loopback) : connections_(connections), loopback_(loopback) {}
 
   bool takes_connection(const rpc::Caller& /*caller*/) const override { return true; }
-  void take(const rpc::Caller& caller, std::unique_ptr<net::Stream> stream) override {
+  void take_connection(const rpc::Caller& caller, std::unique_ptr<net::Stream> stream) override {
     const std::lock_guard lock(mutex_);
     if (closed_) return;
     try {
@@ -115,21 +115,21 @@ class Acceptor final : public rpc::Service {
 }  // namespace
 
 // Each rank connects to the ranks above it: all are listening by then. Rank 0 need not listen, since the
-// table often has its port in the cluster.
-Connections connect_ranks(const std::shared_ptr<Rendezvous>& table, const BoardOptions& board,
+// board often has its port in the cluster.
+Connections connect_ranks(const std::shared_ptr<Rendezvous>& board, const FailuresOptions& self,
                           const std::string& peer_host, uint16_t port, const net::Credentials& credentials,
                           milliseconds timeout) {
   const auto deadline = deadline_after(timeout);
   const auto call = [&](const char* phase, const std::string& word) {
-    return roll_call(*with_prefix(table, phase), board, word, until(deadline));
+    return roll_call(*with_prefix(board, phase), self, word, until(deadline));
   };
   const std::string mine = address_towards(peer_host);
   const auto addresses = call("address/", mine);
   const std::string address = reachable_address(mine, addresses);
   net::Credentials own = credentials;
-  own.secret = table->set_once("key", random_key());  // only ranks of this job can read it
+  own.secret = board->set_once("key", random_key());  // only ranks of this job can read it
 
-  const auto ranks = static_cast<size_t>(board.world);
+  const auto ranks = static_cast<size_t>(self.world);
   Connections connections{std::vector<net::Socket>(ranks), std::vector<net::Socket>(ranks)};
   Acceptor acceptor(connections, is_loopback(address));
   std::optional<rpc::Host> host;
@@ -138,10 +138,10 @@ Connections connect_ranks(const std::shared_ptr<Rendezvous>& table, const BoardO
                                   .credentials = own,
                                   .insecure = true,
                                   .purpose = kSums,
-                                  .most_strangers = 128 + 2 * ranks},
+                                  .most_candidates = 128 + 2 * ranks},
                  acceptor);
   };
-  if (board.rank > 0) {
+  if (self.rank > 0) {
     try {
       listen(port);
     } catch (const Error& error) {
@@ -149,7 +149,7 @@ Connections connect_ranks(const std::shared_ptr<Rendezvous>& table, const BoardO
       listen(0);  // the port is taken
     }
   }
-  const auto tls = net::Tls::of(own, net::Tls::Side::Caller);
+  const auto tls = net::Tls::make(own, net::Tls::Side::Caller);
   const auto words = call("port/", fmt::format("{} {}", to_string(Address{address, host ? host->port() : 0}),
                                                tls ? Place::kEncrypted : "plain"));
   for (size_t r = 0; r < words.size(); ++r) {
@@ -157,12 +157,12 @@ Connections connect_ranks(const std::shared_ptr<Rendezvous>& table, const BoardO
       fail(ErrorKind::InvalidArgument,
            "{} {} TLS for what it sends, but {} {}: give all workers --tls-cert, --tls-key and --tls-ca, or "
            "none of them",
-           name_of(board.who, board.rank), tls ? "uses" : "does not use",
-           name_of(board.who, static_cast<int>(r)), tls ? "does not" : "does");
+           name_of(self.who, self.rank), tls ? "uses" : "does not use",
+           name_of(self.who, static_cast<int>(r)), tls ? "does not" : "does");
   }
 
-  const auto connected = with_prefix(table, "connected/");
-  const auto me = static_cast<size_t>(board.rank);
+  const auto connected = with_prefix(board, "connected/");
+  const auto me = static_cast<size_t>(self.rank);
   for (size_t r = me + 1; r < ranks; ++r) {
     const Address place = Place(words[r]).address;
     try {
@@ -178,8 +178,8 @@ Connections connect_ranks(const std::shared_ptr<Rendezvous>& table, const BoardO
     } catch (const Error& error) {
       const bool unreachable = error.kind() == ErrorKind::PeerLost || error.kind() == ErrorKind::Timeout;
       const std::string text = fmt::format(
-          "connect failed: {} and {}: {}{}", name_of(board.who, board.rank),
-          name_of(board.who, static_cast<int>(r)), error.what(),
+          "connect failed: {} and {}: {}{}", name_of(self.who, self.rank),
+          name_of(self.who, static_cast<int>(r)), error.what(),
           unreachable ? ". All ranks had registered, so the second one has ended since then, or a firewall "
                         "blocks the connection"
                       : "");
@@ -189,9 +189,9 @@ Connections connect_ranks(const std::shared_ptr<Rendezvous>& table, const BoardO
   if (!acceptor.await(2 * me, *connected, deadline))
     connected->set_once(kMissing, fmt::format("connect failed: not all ranks below {} have connected to it "
                                               "within {:g} s. Look at their output, or raise --timeout",
-                                              name_of(board.who, board.rank), seconds(timeout)));
+                                              name_of(self.who, self.rank), seconds(timeout)));
   // A rank that continued or gave up while others still connect would disconnect them without a reason.
-  roll_call(*connected, board, "", until(deadline));
+  roll_call(*connected, self, "", until(deadline));
   return connections;
 }
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/comm/failure_board.h"
+#include "tutti/comm/failures.h"
 #include "tutti/comm/rendezvous.h"
 #include "tutti/net/credentials.h"
 #include "tutti/net/socket.h"
@@ -18,10 +18,10 @@ struct Connections {
   std::vector<net::Socket> messages;
 };
 
-// Connects this rank with all others, which must call this with the same table, that nothing else uses. A
-// process that cannot read the table cannot connect. Waits until all ranks are connected. `board` are the
+// Connects this rank with all others, which must call this with the same board, that nothing else uses. A
+// process that cannot read the board cannot connect. Waits until all ranks are connected. `self` are the
 // ranks and their names; `peer_host` and `credentials` are explained in TcpOptions.
-Connections connect_ranks(const std::shared_ptr<Rendezvous>& table, const BoardOptions& board,
+Connections connect_ranks(const std::shared_ptr<Rendezvous>& board, const FailuresOptions& self,
                           const std::string& peer_host, uint16_t port, const net::Credentials& credentials,
                           std::chrono::milliseconds timeout);
 

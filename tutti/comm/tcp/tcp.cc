@@ -9,7 +9,7 @@
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
 #include "tutti/comm/doubling.h"
-#include "tutti/comm/failure_board.h"
+#include "tutti/comm/failures.h"
 #include "tutti/comm/tcp/connections.h"
 #include "tutti/comm/tcp/flows.h"
 #include "tutti/comm/tcp/traffic.h"
@@ -20,7 +20,7 @@ namespace {
 using std::chrono::milliseconds;
 using tcp::Flow;
 
-// The board enforces the deadlines. Those of the connections come this much later, in case the board cannot.
+// `Failures` enforces the deadlines. Those of the connections come this much later, in case it cannot.
 constexpr milliseconds kTcpIsLater{60000};
 
 // The beginning of every message. All machines of a job have the same byte order.
@@ -28,7 +28,7 @@ struct Head {
   uint64_t number;  // of the exchange, or of the message in this direction
   uint64_t key;     // hash of the operation; 0 in messages between two ranks
   uint64_t size;    // bytes that follow
-  OperationWords words;
+  OperationLabel label;
 };
 
 // A message with its head, whose bytes are given by at(offset).
@@ -49,26 +49,26 @@ Bytes without_const(ConstBytes bytes) { return {const_cast<std::byte*>(bytes.dat
 
 class TcpTransport final : public Transport {
  public:
-  TcpTransport(std::shared_ptr<Rendezvous> table, TcpOptions options)
-      : table_(std::move(table)), options_(std::move(options)) {
+  TcpTransport(std::shared_ptr<Rendezvous> board, TcpOptions options)
+      : board_(std::move(board)), options_(std::move(options)) {
     if (options_.world == 1) return;
     const auto ranks = static_cast<size_t>(options_.world);
-    const BoardOptions board{.rank = options_.rank,
-                             .world = options_.world,
-                             .who = options_.who,
-                             .holder = options_.holder,
-                             .silence = options_.timeout};
-    connections_ = tcp::connect_ranks(table_, board, options_.peer_host, options_.port, options_.credentials,
+    const FailuresOptions ranks{.rank = options_.rank,
+                                .world = options_.world,
+                                .who = options_.who,
+                                .holder = options_.holder,
+                                .silence = options_.timeout};
+    connections_ = tcp::connect_ranks(board_, ranks, options_.peer_host, options_.port, options_.credentials,
                                       options_.timeout);
     sent_.resize(ranks);
     received_.resize(ranks);
-    board_ = std::make_unique<FailureBoard>(with_prefix(table_, "board/"), board, [this] { hang_up(); });
+    failures_ = std::make_unique<Failures>(with_prefix(board_, "failures/"), ranks, [this] { hang_up(); });
   }
 
   std::string name() const override { return "tcp"; }
   int rank() const override { return options_.rank; }
   int world() const override { return options_.world; }
-  FailureBoard* board() override { return board_.get(); }
+  Failures* failures() override { return failures_.get(); }
 
   void exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
                 const Operation& operation) override {
@@ -79,11 +79,11 @@ class TcpTransport final : public Transport {
   void combine(std::span<const SlicedSum> sums, const Operation& operation) override;
   void send(ConstBytes bytes, int to, const Operation& operation) override;
   void recv(Bytes bytes, int from, const Operation& operation) override;
-  void abandon(const std::string& text) override { board_->give_up(text); }
+  void abandon(const std::string& text) override { failures_->give_up(text); }
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override;
 
  private:
-  using Party = FailureBoard::Party;
+  using Party = Failures::Party;
 
   std::string who(int rank) const { return name_of(options_.who, rank); }
   void hang_up() const;
@@ -93,14 +93,14 @@ class TcpTransport final : public Transport {
   template <class Body>
   void attempt(const Operation& operation, Party party, const std::vector<int>& peers, const Body& body);
 
-  const std::shared_ptr<Rendezvous> table_;  // shared with users of other prefixes of it
+  const std::shared_ptr<Rendezvous> board_;  // shared with users of other prefixes of it
   const TcpOptions options_;
   tcp::Connections connections_;
-  Room room_;                            // for sums, used by one operation at a time
-  uint64_t exchanges_ = 0;               // begun so far
-  std::vector<uint64_t> sent_;           // messages by peer; each is used by one thread at a time
-  std::vector<uint64_t> received_;       // likewise
-  std::unique_ptr<FailureBoard> board_;  // last, so that it is destroyed first
+  ScratchBuffer scratch_;               // for sums, used by one operation at a time
+  uint64_t exchanges_ = 0;              // begun so far
+  std::vector<uint64_t> sent_;          // messages by peer; each is used by one thread at a time
+  std::vector<uint64_t> received_;      // likewise
+  std::unique_ptr<Failures> failures_;  // last, so that it is destroyed first
 };
 
 // Every waiting thread finds its connection closed. The sockets are closed by the destructor.
@@ -115,13 +115,13 @@ void TcpTransport::hang_up() const {
 template <class Body>
 void TcpTransport::attempt(const Operation& operation, Party party, const std::vector<int>& peers,
                            const Body& body) {
-  auto watch = board_->watch(operation, party, peers);
+  auto watch = failures_->watch(operation, party, peers);
   try {
     body(watch);
   } catch (const tcp::Closed& closed) {
-    board_->lost(watch, closed.peer, closed.what());
+    failures_->lost(watch, closed.peer, closed.what());
   } catch (const Error& error) {
-    board_->report(error.kind(), error.what());
+    failures_->report(error.kind(), error.what());
   }
 }
 
@@ -141,7 +141,7 @@ void TcpTransport::carry(tcp::Traffic& traffic, const Operation& operation) {
   const uint64_t number = exchanges_++;
   const std::vector<int> peers = talking(traffic);
   if (peers.empty()) return;
-  const Head head{number, key_of(operation), 0, OperationWords(operation)};
+  const Head head{number, key_of(operation), 0, OperationLabel(operation)};
   const auto ranks = static_cast<size_t>(options_.world);
   std::vector<Head> out(ranks, head);
   std::vector<Head> in(ranks);
@@ -161,7 +161,7 @@ void TcpTransport::carry(tcp::Traffic& traffic, const Operation& operation) {
     add_flow(Flow::Way::In, peer, traffic.from(peer), in[static_cast<size_t>(peer)],
              [&traffic, peer](uint64_t offset) { return traffic.incoming(peer, offset); });
   }
-  attempt(operation, Party::All, peers, [&](FailureBoard::Watch& watch) {
+  attempt(operation, Party::All, peers, [&](Failures::Watch& watch) {
     const auto moved = [&](const Flow& flow) {
       const auto r = static_cast<size_t>(flow.peer);
       if (flow.way == Flow::Way::In) {
@@ -184,38 +184,38 @@ void TcpTransport::combine(std::span<const SlicedSum> sums, const Operation& ope
       continue;
     }
     const SpanScope span(operation.timeline, Activity::Copy, "add on the way", operation.step);
-    tcp::PiecewiseSum pieces(sum, options_.rank, options_.world, room_);
-    carry(pieces, of(operation, sum.reduction));
+    tcp::PiecewiseSum pieces(sum, options_.rank, options_.world, scratch_);
+    carry(pieces, with_whole(operation, sum.reduction));
   }
 }
 
 void TcpTransport::require_same(const Head& mine, const Head& theirs, int peer, uint64_t expected) const {
   if (mine.key == theirs.key && theirs.number < mine.number)
     fail(ErrorKind::InvalidArgument, "{} sent {} bytes to {} in an earlier {}, which expected none{}",
-         who(peer), theirs.size, who(options_.rank), theirs.words.text(), kSameEverywhere);
+         who(peer), theirs.size, who(options_.rank), theirs.label.text(), kSameEverywhere);
   if (mine.number != theirs.number || mine.key != theirs.key) {
     const bool first = options_.rank < peer;
     fail(ErrorKind::InvalidArgument, "{}",
-         different_operations(who(std::min(options_.rank, peer)), first ? mine.words : theirs.words,
-                              who(std::max(options_.rank, peer)), first ? theirs.words : mine.words));
+         different_operations(who(std::min(options_.rank, peer)), first ? mine.label : theirs.label,
+                              who(std::max(options_.rank, peer)), first ? theirs.label : mine.label));
   }
   if (theirs.size != expected)
     fail(ErrorKind::InvalidArgument, "{} failed: {} expects {} bytes from {}, which sends {}{}",
-         mine.words.text(), who(options_.rank), expected, who(peer), theirs.size, kSameEverywhere);
+         mine.label.text(), who(options_.rank), expected, who(peer), theirs.size, kSameEverywhere);
 }
 
 void TcpTransport::send(ConstBytes bytes, int to, const Operation& operation) {
-  Head head{sent_[static_cast<size_t>(to)]++, 0, bytes.size(), OperationWords(operation)};
+  Head head{sent_[static_cast<size_t>(to)]++, 0, bytes.size(), OperationLabel(operation)};
   Flow flow = flow_of(Flow::Way::Out, connections_.messages[static_cast<size_t>(to)], to, head, bytes.size(),
                       [bytes](uint64_t offset) { return without_const(bytes.subspan(offset)); });
-  attempt(operation, Party::Two, {to}, [&](FailureBoard::Watch&) {
+  attempt(operation, Party::Two, {to}, [&](Failures::Watch&) {
     tcp::move_all(
         {&flow, 1}, [](const Flow&) {}, operation.deadline + kTcpIsLater);
   });
 }
 
 void TcpTransport::recv(Bytes bytes, int from, const Operation& operation) {
-  const Head mine{received_[static_cast<size_t>(from)]++, 0, bytes.size(), OperationWords(operation)};
+  const Head mine{received_[static_cast<size_t>(from)]++, 0, bytes.size(), OperationLabel(operation)};
   Head theirs{};
   bool known = false;
   Flow flow = flow_of(Flow::Way::In, connections_.messages[static_cast<size_t>(from)], from, theirs,
@@ -223,11 +223,11 @@ void TcpTransport::recv(Bytes bytes, int from, const Operation& operation) {
   const auto moved = [&](const Flow& flow) {
     if (known || flow.done < sizeof(Head)) return;
     known = true;
-    const std::string text = other_message(who(options_.rank), mine.words, who(from), theirs.words);
+    const std::string text = other_message(who(options_.rank), mine.label, who(from), theirs.label);
     if (!text.empty()) fail(ErrorKind::InvalidArgument, "{}", text);
     require_same(mine, theirs, from, bytes.size());
   };
-  attempt(operation, Party::Two, {from}, [&](FailureBoard::Watch&) {
+  attempt(operation, Party::Two, {from}, [&](Failures::Watch&) {
     tcp::move_all({&flow, 1}, moved, operation.deadline + kTcpIsLater);
   });
 }
@@ -239,13 +239,13 @@ std::unique_ptr<Transport> TcpTransport::split(const std::vector<int>& ranks, co
   options.rank = static_cast<int>(me - ranks.begin());
   options.world = static_cast<int>(ranks.size());
   options.who = names_of(options_.who, ranks);
-  return std::make_unique<TcpTransport>(with_prefix(table_, name + "/"), options);
+  return std::make_unique<TcpTransport>(with_prefix(board_, name + "/"), options);
 }
 
 }  // namespace
 
-std::unique_ptr<Transport> tcp_transport(std::shared_ptr<Rendezvous> table, const TcpOptions& options) {
-  return std::make_unique<TcpTransport>(std::move(table), options);
+std::unique_ptr<Transport> tcp_transport(std::shared_ptr<Rendezvous> board, const TcpOptions& options) {
+  return std::make_unique<TcpTransport>(std::move(board), options);
 }
 
 }  // namespace tutti::comm

@@ -224,23 +224,23 @@ class TcpLosses : public ::testing::TestWithParam<std::tuple<int, int>> {
     for (int rank = 1; rank < world(); ++rank) {
       children_.push_back(std::make_unique<Child>([this, rank] {
         at::set_num_threads(1);
-        const auto table = testing::find_table(port_);
-        table->set(fmt::format("said/{}", rank), error_of(table, rank));
+        const auto board = testing::find_board(port_);
+        board->set(fmt::format("said/{}", rank), error_of(board, rank));
       }));
     }
-    table_ = testing::serve_table(port_).table;
+    board_ = testing::serve_board(port_).board;
   }
 
-  std::string error_of(const std::shared_ptr<Rendezvous>& table, int rank) const {
+  std::string error_of(const std::shared_ptr<Rendezvous>& board, int rank) const {
     constexpr milliseconds kTimeout{1500};
     const torch::Tensor values = torch::ones({8 << 20});
     try {
-      Collectives comm(testing::transport_on_hosts(apart(world()), rank, with_prefix(table, "comm/"), kLong),
+      Collectives comm(testing::transport_on_hosts(apart(world()), rank, with_prefix(board, "comm/"), kLong),
                        kTimeout);
       comm.barrier({.timeout = kLong});
       for (int64_t step = 0;; ++step) {
         comm.all_reduce(values, ReduceOp::Average, {.what = "gradients", .step = step}).wait();
-        if (step == 2) table->set(fmt::format("ready/{}", rank), "");
+        if (step == 2) board->set(fmt::format("ready/{}", rank), "");
       }
     } catch (const std::exception& error) {
       return error.what();
@@ -250,20 +250,20 @@ class TcpLosses : public ::testing::TestWithParam<std::tuple<int, int>> {
   // Returns the errors of all ranks but the victim after `deed` was applied to the victim.
   std::vector<std::string> after(const std::function<void(const Child&)>& deed) {
     std::thread doer([&] {
-      for (int rank = 0; rank < world(); ++rank) table_->get(fmt::format("ready/{}", rank), kLong);
+      for (int rank = 0; rank < world(); ++rank) board_->get(fmt::format("ready/{}", rank), kLong);
       deed(*children_[static_cast<size_t>(victim()) - 1]);
     });
-    std::vector<std::string> errors = {error_of(table_, 0)};
+    std::vector<std::string> errors = {error_of(board_, 0)};
     doer.join();
     for (int rank = 1; rank < world(); ++rank)
-      errors.push_back(rank == victim() ? errors[0] : table_->get(fmt::format("said/{}", rank), kLong));
+      errors.push_back(rank == victim() ? errors[0] : board_->get(fmt::format("said/{}", rank), kLong));
     return errors;
   }
 
  private:
   uint16_t port_ = 0;
   std::vector<std::unique_ptr<Child>> children_;
-  std::shared_ptr<Rendezvous> table_;
+  std::shared_ptr<Rendezvous> board_;
 };
 INSTANTIATE_TEST_SUITE_P(Ranks, TcpLosses,
                          ::testing::Values(std::tuple(2, 1), std::tuple(3, 1), std::tuple(4, -1)));

@@ -41,19 +41,19 @@ using ::testing::Not;
 using testing::operation;
 using testing::Outcome;
 
-std::unique_ptr<Transport> over_tcp(const std::shared_ptr<Rendezvous>& table, int rank, int world,
+std::unique_ptr<Transport> over_tcp(const std::shared_ptr<Rendezvous>& board, int rank, int world,
                                     milliseconds timeout = kLong) {
-  return tcp_transport(table, {.rank = rank, .world = world, .who = names(world), .timeout = timeout});
+  return tcp_transport(board, {.rank = rank, .world = world, .who = names(world), .timeout = timeout});
 }
 
 std::unique_ptr<Transport> encrypted(const net::Certificates& certificates,
-                                     const std::shared_ptr<Rendezvous>& table, int rank, int world,
+                                     const std::shared_ptr<Rendezvous>& board, int rank, int world,
                                      const std::string& name = "worker") {
   const net::Credentials credentials{.certificate = certificates.text(name + ".pem"),
                                      .key = certificates.text(name + ".key"),
                                      .authority = certificates.text("ca.pem")};
   return tcp_transport(
-      table,
+      board,
       {.rank = rank, .world = world, .who = names(world), .credentials = credentials, .timeout = kLong});
 }
 
@@ -61,9 +61,9 @@ class TcpWorlds : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Network, TcpWorlds, ::testing::Values(1, 2, 3, 4, 8));
 
 TEST_P(TcpWorlds, exchange_moves_messages_of_any_size) {
-  const auto table = local_rendezvous();
+  const auto board = local_rendezvous();
   expect_no_errors(as_ranks(GetParam(), [&](int rank) {
-    const auto transport = over_tcp(table, rank, GetParam());
+    const auto transport = over_tcp(board, rank, GetParam());
     testing::exchange_messages_of_any_size(*transport);
   }));
 }
@@ -71,9 +71,9 @@ TEST_P(TcpWorlds, exchange_moves_messages_of_any_size) {
 // The ranks have certificates of one authority, each for another name.
 TEST_P(TcpWorlds, moves_encrypted_messages_of_any_size) {
   const net::Certificates certificates;
-  const auto table = local_rendezvous();
+  const auto board = local_rendezvous();
   expect_no_errors(as_ranks(GetParam(), [&](int rank) {
-    const auto transport = encrypted(certificates, table, rank, GetParam());
+    const auto transport = encrypted(certificates, board, rank, GetParam());
     testing::exchange_messages_of_any_size(*transport);
     testing::send_and_recv_beside_exchanges(*transport);
   }));
@@ -81,9 +81,9 @@ TEST_P(TcpWorlds, moves_encrypted_messages_of_any_size) {
 
 TEST(Tcp, refuses_a_rank_whose_certificate_is_of_another_authority) {
   const net::Certificates certificates;
-  const auto table = local_rendezvous();
+  const auto board = local_rendezvous();
   const auto outcomes = as_ranks(
-      2, [&](int rank) { encrypted(certificates, table, rank, 2, rank == 0 ? "server" : "stranger"); });
+      2, [&](int rank) { encrypted(certificates, board, rank, 2, rank == 0 ? "server" : "stranger"); });
   for (const Outcome& outcome : outcomes) {
     ASSERT_TRUE(outcome);
     EXPECT_THAT(outcome->what(), HasSubstr("certificate"));
@@ -92,10 +92,10 @@ TEST(Tcp, refuses_a_rank_whose_certificate_is_of_another_authority) {
 
 TEST(Tcp, refuses_ranks_of_which_only_some_encrypt) {
   const net::Certificates certificates;
-  const auto table = local_rendezvous();
+  const auto board = local_rendezvous();
   const auto outcomes = as_ranks(2, [&](int rank) {
-    if (rank == 0) over_tcp(table, rank, 2);
-    if (rank == 1) encrypted(certificates, table, rank, 2);
+    if (rank == 0) over_tcp(board, rank, 2);
+    if (rank == 1) encrypted(certificates, board, rank, 2);
   });
   ASSERT_TRUE(outcomes[0] && outcomes[1]);
   EXPECT_THAT(outcomes[0]->what(), AllOf(HasSubstr("does not use TLS"), HasSubstr("--tls-cert")));
@@ -103,18 +103,18 @@ TEST(Tcp, refuses_ranks_of_which_only_some_encrypt) {
 }
 
 TEST_P(TcpWorlds, messages_between_two_keep_their_order_beside_exchanges) {
-  const auto table = local_rendezvous();
+  const auto board = local_rendezvous();
   expect_no_errors(as_ranks(GetParam(), [&](int rank) {
-    const auto transport = over_tcp(table, rank, GetParam());
+    const auto transport = over_tcp(board, rank, GetParam());
     testing::send_and_recv_beside_exchanges(*transport);
   }));
 }
 
 TEST(Tcp, two_transports_do_not_mix) {
-  const auto table = local_rendezvous();
+  const auto board = local_rendezvous();
   expect_no_errors(as_ranks(2, [&](int rank) {
-    const auto one = over_tcp(with_prefix(table, "one/"), rank, 2);
-    const auto two = over_tcp(with_prefix(table, "two/"), rank, 2);
+    const auto one = over_tcp(with_prefix(board, "one/"), rank, 2);
+    const auto two = over_tcp(with_prefix(board, "two/"), rank, 2);
     std::thread beside([&] {
       for (int i = 0; i < 20; ++i)
         exchange_and_look(
@@ -128,9 +128,9 @@ TEST(Tcp, two_transports_do_not_mix) {
 }
 
 TEST(Tcp, splits_into_smaller_groups) {
-  const auto table = local_rendezvous();
+  const auto board = local_rendezvous();
   expect_no_errors(as_ranks(4, [&](int rank) {
-    const auto all = over_tcp(table, rank, 4);
+    const auto all = over_tcp(board, rank, 4);
     const std::vector<int> ranks = rank % 2 == 0 ? std::vector{2, 0} : std::vector{1, 3};
     const auto half = all->split(ranks, fmt::format("half/{}", rank % 2));
     ASSERT_EQ(half->world(), 2);
@@ -141,9 +141,9 @@ TEST(Tcp, splits_into_smaller_groups) {
 }
 
 TEST(Tcp, finds_the_address_of_a_named_host) {
-  const auto table = local_rendezvous();
+  const auto board = local_rendezvous();
   expect_no_errors(as_ranks(2, [&](int rank) {
-    const auto transport = tcp_transport(table, {.rank = rank, .world = 2, .peer_host = "localhost"});
+    const auto transport = tcp_transport(board, {.rank = rank, .world = 2, .peer_host = "localhost"});
     meet(*transport, operation("exchange"));
   }));
   expect_error(ErrorKind::InvalidArgument, HasSubstr("host 'no-such-host.invalid' cannot be resolved"), [&] {
@@ -152,9 +152,9 @@ TEST(Tcp, finds_the_address_of_a_named_host) {
 }
 
 TEST(Tcp, names_the_rank_that_never_comes) {
-  const auto table = local_rendezvous();
+  const auto board = local_rendezvous();
   const auto begin = Clock::now();
-  const auto outcomes = as_ranks(2, [&](int rank) { over_tcp(table, rank, 3, milliseconds(300)); });
+  const auto outcomes = as_ranks(2, [&](int rank) { over_tcp(board, rank, 3, milliseconds(300)); });
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
   for (const Outcome& outcome : outcomes) {
     ASSERT_TRUE(outcome);
@@ -163,10 +163,10 @@ TEST(Tcp, names_the_rank_that_never_comes) {
   }
 }
 
-// Forwards to another table, but does not announce that this rank listens before `may_go_on`.
-class HeldTable final : public Rendezvous {
+// Forwards to another board, but does not announce that this rank listens before `may_go_on`.
+class HeldBoard final : public Rendezvous {
  public:
-  HeldTable(std::shared_ptr<Rendezvous> inner, std::latch& may_go_on)
+  HeldBoard(std::shared_ptr<Rendezvous> inner, std::latch& may_go_on)
       : inner_(std::move(inner)), may_go_on_(may_go_on) {}
   void set(const std::string& key, const std::string& value) override {
     if (key.starts_with("port/")) may_go_on_.wait();
@@ -188,11 +188,11 @@ class HeldTable final : public Rendezvous {
 };
 
 TEST(Tcp, strangers_take_nobodys_place) {
-  const auto table = local_rendezvous();
+  const auto board = local_rendezvous();
   std::latch strangers_came(1);
   std::vector<FileDescriptor> strangers;
   std::thread coming([&] {
-    const Address place = parse_address(split(table->get("port/here/1", kLong), ' ').at(0));
+    const Address place = parse_address(split(board->get("port/here/1", kLong), ' ').at(0));
     const SocketAddress address = resolve(place.host, place.port).addresses.at(0);
     for (const size_t bytes : {0, 1, 71, 72, 100000}) {
       strangers.push_back(connect_within(address, kLong).socket);
@@ -214,7 +214,7 @@ TEST(Tcp, strangers_take_nobodys_place) {
     EXPECT_LE(size, 100U);
   });
   expect_no_errors(as_ranks(2, [&](int rank) {
-    const auto own = rank == 1 ? table : std::make_shared<HeldTable>(table, strangers_came);
+    const auto own = rank == 1 ? board : std::make_shared<HeldBoard>(board, strangers_came);
     const auto transport = over_tcp(own, rank, 2);
     meet(*transport, operation("exchange"));
   }));
@@ -226,24 +226,24 @@ TEST(Tcp, listens_at_the_port_that_it_is_given_unless_that_is_taken) {
   const int port = held.numbers().at(0);
   for (const bool taken : {false, true}) {
     const Listening other = taken ? listen_at(resolve("127.0.0.1", port).addresses.at(0)) : Listening{};
-    const auto table = local_rendezvous();
+    const auto board = local_rendezvous();
     expect_no_errors(as_ranks(2, [&](int rank) {
       const auto transport = tcp_transport(
-          table, {.rank = rank, .world = 2, .who = names(2), .port = static_cast<uint16_t>(port)});
+          board, {.rank = rank, .world = 2, .who = names(2), .port = static_cast<uint16_t>(port)});
       meet(*transport, operation("barrier"));
     }));
-    const Address listened = parse_address(split(*table->peek("port/here/1"), ' ').at(0));
+    const Address listened = parse_address(split(*board->peek("port/here/1"), ' ').at(0));
     EXPECT_EQ(listened.port == port, !taken);
   }
 }
 
 // Rank 2 is busy while the others wait for it. When it arrives, it learns of the failure.
 TEST(Tcp, names_the_rank_that_is_late_and_tells_it) {
-  const auto table = local_rendezvous();
+  const auto board = local_rendezvous();
   std::latch over(2);
   const auto begin = Clock::now();
   const auto outcomes = as_ranks(3, [&](int rank) {
-    const auto transport = over_tcp(table, rank, 3);
+    const auto transport = over_tcp(board, rank, 3);
     meet(*transport, operation("barrier", kLong, 117));
     try {
       if (rank == 2) over.wait();
@@ -265,9 +265,9 @@ TEST(Tcp, names_the_rank_that_is_late_and_tells_it) {
 }
 
 TEST(Tcp, names_the_rank_that_has_left_and_stays_broken) {
-  const auto table = local_rendezvous();
+  const auto board = local_rendezvous();
   const auto outcomes = as_ranks(3, [&](int rank) {
-    const auto transport = over_tcp(table, rank, 3);
+    const auto transport = over_tcp(board, rank, 3);
     meet(*transport, operation("barrier"));
     if (rank == 2) return;
     const std::string text =
@@ -282,10 +282,10 @@ TEST(Tcp, names_the_rank_that_has_left_and_stays_broken) {
 
 // Rank 0 waits only for rank 1, whose connection does not break, and still learns of the failure of rank 2.
 TEST(Tcp, a_failure_reaches_those_that_wait_for_somebody_else) {
-  const auto table = local_rendezvous();
+  const auto board = local_rendezvous();
   std::latch both_wait(2);
   const auto outcomes = as_ranks(3, [&](int rank) {
-    const auto transport = over_tcp(table, rank, 3);
+    const auto transport = over_tcp(board, rank, 3);
     meet(*transport, operation("barrier"));
     std::byte byte{};
     if (rank == 2) {
@@ -303,8 +303,8 @@ TEST(Tcp, a_failure_reaches_those_that_wait_for_somebody_else) {
 TEST(Tcp, a_process_that_is_killed_is_noticed_at_once) {
   const auto port = static_cast<uint16_t>(free_ports(1)[0]);
   const auto as_rank = [&](int rank) {
-    auto table = testing::find_table(port);
-    auto transport = over_tcp(table, rank, 3);
+    auto board = testing::find_board(port);
+    auto transport = over_tcp(board, rank, 3);
     meet(*transport, operation("barrier"));
     return transport;
   };
@@ -315,7 +315,7 @@ TEST(Tcp, a_process_that_is_killed_is_noticed_at_once) {
   };
   const Child one([&] { rest(1); });
   const Child two([&] { rest(2); });
-  const auto server = testing::serve_table(port).table;
+  const auto server = testing::serve_board(port).board;
   const auto transport = as_rank(0);
   const auto begin = Clock::now();
   two.kill();
@@ -325,16 +325,16 @@ TEST(Tcp, a_process_that_is_killed_is_noticed_at_once) {
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
 }
 
-TEST(Tcp, says_that_the_rank_with_the_table_is_gone) {
+TEST(Tcp, says_that_the_rank_with_the_board_is_gone) {
   const auto port = static_cast<uint16_t>(free_ports(1)[0]);
   const Child zero([&] {
-    const auto server = testing::serve_table(port).table;
+    const auto server = testing::serve_board(port).board;
     const auto transport = over_tcp(server, 0, 2);
     meet(*transport, operation("barrier"));
     while (true) ::pause();
   });
-  const auto table = testing::find_table(port);
-  const auto transport = over_tcp(table, 1, 2);
+  const auto board = testing::find_board(port);
+  const auto transport = over_tcp(board, 1, 2);
   meet(*transport, operation("barrier"));
   zero.kill();
   expect_error(ErrorKind::PeerLost, HasSubstr("all_reduce failed: worker/0 (host 0) is gone"),
@@ -344,12 +344,12 @@ TEST(Tcp, says_that_the_rank_with_the_table_is_gone) {
 TEST(Tcp, a_process_that_is_stopped_is_named_when_the_time_is_over) {
   const auto port = static_cast<uint16_t>(free_ports(1)[0]);
   const Child one([&] {
-    const auto transport = over_tcp(testing::find_table(port), 1, 2);
+    const auto transport = over_tcp(testing::find_board(port), 1, 2);
     meet(*transport, operation("barrier", kLong, 117));
     while (true) ::pause();
   });
-  const auto table = testing::serve_table(port).table;
-  const auto transport = over_tcp(table, 0, 2);
+  const auto board = testing::serve_board(port).board;
+  const auto transport = over_tcp(board, 0, 2);
   meet(*transport, operation("barrier", kLong, 117));
   one.stop();
   expect_error(ErrorKind::Timeout,

@@ -25,7 +25,7 @@ uint64_t piece_size(const std::vector<Slice>& slices, size_t element) {
 
 }  // namespace
 
-PiecewiseSum::PiecewiseSum(const SlicedSum& sum, int rank, int world, Room& room)
+PiecewiseSum::PiecewiseSum(const SlicedSum& sum, int rank, int world, ScratchBuffer& scratch)
     : sum_(sum),
       rank_(rank),
       element_(c10::elementSize(sum.reduction.type)),
@@ -48,7 +48,7 @@ PiecewiseSum::PiecewiseSum(const SlicedSum& sum, int rank, int world, Room& room
     if (static_cast<int>(r) != rank_)
       size += std::min(contribution(static_cast<int>(r), rank_), kWindow * inputs_[r] * piece_bytes_);
   }
-  std::byte* const all = room.of(size);
+  std::byte* const all = scratch.at_least(size);
   for (const uint64_t place : places) rings_.push_back(all + place);
   combine_complete();
 }

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "tutti/comm/room.h"
+#include "tutti/comm/scratch_buffer.h"
 #include "tutti/comm/transport.h"
 
 namespace tutti::comm::tcp {
@@ -53,8 +53,8 @@ class Exchange final : public Traffic {
 // A result may overwrite the input of which it was computed: its owner has received that input before.
 class PiecewiseSum final : public Traffic {
  public:
-  // `room` is used during the lifetime of this object.
-  PiecewiseSum(const SlicedSum& sum, int rank, int world, Room& room);
+  // `scratch` is used during the lifetime of this object.
+  PiecewiseSum(const SlicedSum& sum, int rank, int world, ScratchBuffer& scratch);
 
   uint64_t to(int peer) const override;
   uint64_t from(int peer) const override;

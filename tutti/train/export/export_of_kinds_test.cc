@@ -299,7 +299,7 @@ TEST(ExportOfTables, that_are_dynamic_have_to_be_left_out) {
   }
 }
 
-TEST(ExportOfTables, a_table_to_leave_out_that_does_not_exist_is_found_before_the_training) {
+TEST(ExportOfTables, a_board_to_leave_out_that_does_not_exist_is_found_before_the_training) {
   const Context context = export_context();
   expect_error(ErrorKind::InvalidArgument,
                testing::AllOf(HasSubstr("no embedding 'usr' to leave out; did you mean 'user'"),

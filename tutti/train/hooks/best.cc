@@ -12,7 +12,6 @@
 #include "tutti/base/error.h"
 #include "tutti/store/checkpoint.h"
 #include "tutti/store/manifest.h"
-#include "tutti/train/evaluation_hook.h"
 #include "tutti/train/fit_state.h"
 #include "tutti/train/hooks.h"
 #include "tutti/train/run_folder.h"
@@ -90,7 +89,7 @@ class Best {
 std::vector<torch::Tensor> values_of(const std::vector<SessionPart>& parts) {
   std::vector<torch::Tensor> values;
   for (const SessionPart& part : parts) {
-    for (const Stretch& block : part.parameters.blocks()) values.push_back(block.values.detach());
+    for (const Section& block : part.parameters.blocks()) values.push_back(block.values.detach());
     for (const auto& view : part.parameters.buffers()) values.push_back(view.tensor.detach());
   }
   return values;
@@ -127,7 +126,7 @@ store::Checkpoint weights_of(const std::vector<SessionPart>& parts) {
   return all;
 }
 
-class EarlyStopping final : public Hook, public MonitorsValue {
+class EarlyStopping final : public Hook {
  public:
   explicit EarlyStopping(const EarlyStoppingOptions& options)
       : options_(options), best_(options.monitor, options.goal, options.min_delta) {
@@ -176,7 +175,7 @@ class EarlyStopping final : public Hook, public MonitorsValue {
     training.save_at_end = true;
   }
 
-  const std::string& monitored() const override { return options_.monitor; }
+  std::string monitored() const override { return options_.monitor; }
 
   std::string name() const override { return "early_stopping"; }
   Snapshot state() const override {
@@ -200,7 +199,7 @@ class EarlyStopping final : public Hook, public MonitorsValue {
   std::vector<torch::Tensor> weights_;  // of the best validation
 };
 
-class KeepBest final : public Hook, public MonitorsValue {
+class KeepBest final : public Hook {
  public:
   explicit KeepBest(const KeepBestOptions& options)
       : options_(options), best_(options.monitor, options.goal, 0) {}
@@ -230,7 +229,7 @@ class KeepBest final : public Hook, public MonitorsValue {
 
   void end(Training& training) override { best_.warn_if_untold(training, name()); }
 
-  const std::string& monitored() const override { return options_.monitor; }
+  std::string monitored() const override { return options_.monitor; }
 
   std::string name() const override { return "keep_best"; }
   Snapshot state() const override {

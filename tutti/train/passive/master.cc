@@ -9,13 +9,13 @@
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
 #include "tutti/cluster/roles.h"
-#include "tutti/step/plan.h"
-#include "tutti/step/control_word.h"
-#include "tutti/step/lane_sum.h"
 #include "tutti/ps/client.h"
 #include "tutti/ps/peers.h"
 #include "tutti/ps/sync_step.h"
 #include "tutti/rpc/arena.h"
+#include "tutti/step/control_word.h"
+#include "tutti/step/lane_sum.h"
+#include "tutti/step/plan.h"
 #include "tutti/train/passive/worker.h"
 #include "tutti/train/script.h"
 
@@ -131,7 +131,7 @@ void Master::begin(Run run) {
     for (const ControlWord::Source& source : word.sources()) {
       if (source.rank != index) continue;
       Tensors& sum = worker.sums.emplace_back();
-      for (const Stretch& block : parameters().blocks()) sum.push_back(like(block.grads));
+      for (const Section& block : parameters().blocks()) sum.push_back(like(block.grads));
       for (const torch::Tensor& buffer : vectors_->buffers()) sum.push_back(like(buffer));
     }
     for (const torch::Tensor& counter : vectors_->counters()) worker.counters.push_back(like(counter));

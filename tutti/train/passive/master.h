@@ -12,8 +12,8 @@
 
 #include "tutti/base/json.h"
 #include "tutti/cluster/context.h"
-#include "tutti/step/lane_sum.h"
 #include "tutti/params/optimizer.h"
+#include "tutti/step/lane_sum.h"
 #include "tutti/train/replica.h"
 #include "tutti/train/trainable.h"
 

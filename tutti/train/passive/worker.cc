@@ -18,8 +18,8 @@
 #include "tutti/base/waiting.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/cluster/threads.h"
-#include "tutti/step/plan.h"
 #include "tutti/ps/peers.h"
+#include "tutti/step/plan.h"
 #include "tutti/train/passive/master.h"
 #include "tutti/train/script.h"
 #include "tutti/train/stop_signals.h"
@@ -44,7 +44,7 @@ rpc::HostOptions host_options(const Context& context) {
 
 std::vector<torch::Tensor> everything(const Parameters& parameters) {
   std::vector<torch::Tensor> all;
-  for (const Stretch& block : parameters.blocks()) all.push_back(block.values.detach());
+  for (const Section& block : parameters.blocks()) all.push_back(block.values.detach());
   all.insert(all.end(), parameters.buffer_vectors().begin(), parameters.buffer_vectors().end());
   for (const auto& view : parameters.buffers()) {
     if (!view.tensor.is_floating_point()) all.push_back(view.tensor);
@@ -68,7 +68,8 @@ void append(rpc::Message& message, const std::vector<torch::Tensor>& tensors) {
 void take_into(ps::Reader& reader, const std::vector<torch::Tensor>& tensors) {
   const torch::NoGradGuard no_grad;
   for (const torch::Tensor& tensor : tensors)
-    torch::Tensor(tensor).copy_(reader.take(tensor.numel(), tensor.scalar_type()).view(tensor.sizes()));
+    torch::Tensor(tensor).copy_(
+        reader.take_tensor(tensor.numel(), tensor.scalar_type()).view(tensor.sizes()));
 }
 
 Json append(rpc::Message& message, const Batch& batch) {
@@ -104,7 +105,7 @@ Worker::~Worker() {
       Error(ErrorKind::PeerLost, fmt::format("{} has ended", context_.task().short_name()))));
 }
 
-std::optional<rpc::Mailbox::Request> Worker::take(milliseconds patience) {
+std::optional<rpc::Mailbox::Request> Worker::next_request(milliseconds patience) {
   announcement_.check();
   if (!taken_) taken_ = mailbox_.next(patience);
   return taken_;
@@ -114,7 +115,7 @@ std::optional<Worker::Request> Worker::next(milliseconds patience) {
   const auto deadline = deadline_after(patience);
   do {
     const bool connected = mailbox_.is_there(master_);
-    const auto taken = take(std::min(until(deadline), kBetweenLooks));
+    const auto taken = next_request(std::min(until(deadline), kBetweenLooks));
     if (!taken && !connected) fail(ErrorKind::PeerLost, "{} has left", master_name_);
     if (!taken) continue;
     const bool from_master = taken->caller->id == master_;
@@ -134,7 +135,7 @@ std::optional<Worker::Request> Worker::next(milliseconds patience) {
 std::optional<Worker::Request> Worker::next_beginning(milliseconds patience) {
   const auto deadline = deadline_after(patience);
   do {
-    const auto taken = take(until(deadline));
+    const auto taken = next_request(until(deadline));
     if (!taken) continue;
     if (*taken->method == kBegin) {
       master_ = taken->caller->id;

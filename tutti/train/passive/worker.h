@@ -14,14 +14,14 @@
 #include "tutti/base/json.h"
 #include "tutti/cluster/context.h"
 #include "tutti/data/batch.h"
-#include "tutti/step/control_word.h"
-#include "tutti/step/lane_sum.h"
 #include "tutti/params/parameters.h"
 #include "tutti/ps/address_book.h"
 #include "tutti/ps/wire.h"
 #include "tutti/rpc/host.h"
 #include "tutti/rpc/mailbox.h"
 #include "tutti/rpc/message.h"
+#include "tutti/step/control_word.h"
+#include "tutti/step/lane_sum.h"
 #include "tutti/train/replica.h"
 #include "tutti/train/trainable.h"
 
@@ -104,7 +104,7 @@ class Worker {
     std::vector<std::pair<int64_t, torch::Tensor>> predictions = {};  // by lane
   };
 
-  std::optional<rpc::Mailbox::Request> take(std::chrono::milliseconds patience);
+  std::optional<rpc::Mailbox::Request> next_request(std::chrono::milliseconds patience);
   bool is_stop(const rpc::Mailbox::Request& taken) const;
   void refuse(const rpc::Mailbox::Request& taken);
   rpc::Message step(const rpc::Message& request, const Wishes& wishes);

@@ -8,11 +8,11 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/timeline.h"
-#include "tutti/step/plan.h"
-#include "tutti/step/buckets.h"
 #include "tutti/params/device_scope.h"
 #include "tutti/ps/wire.h"
 #include "tutti/rpc/arena.h"
+#include "tutti/step/buckets.h"
+#include "tutti/step/plan.h"
 
 namespace tutti {
 namespace {
@@ -122,7 +122,7 @@ StepResult InGraph::step(int64_t step, const Wishes& wishes, data::BatchQueue& q
   for (int worker = 0; worker < master_->workers(); ++worker) {
     const LaneRange lanes = master_->lanes_of(worker);
     std::vector<Batch> batches;
-    for (int64_t lane = lanes.begin; lane < lanes.end; ++lane) batches.push_back(take(queue, step));
+    for (int64_t lane = lanes.begin; lane < lanes.end; ++lane) batches.push_back(take_batch(queue, step));
     all.insert(all.end(), batches.begin(), batches.end());
     if (lanes.size() > 0) master_->gradients(worker, std::move(batches));
   }

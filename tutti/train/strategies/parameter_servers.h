@@ -9,8 +9,8 @@
 
 #include "tutti/cluster/context.h"
 #include "tutti/comm/timeline_file.h"
-#include "tutti/step/lane_sum.h"
 #include "tutti/ps/client.h"
+#include "tutti/step/lane_sum.h"
 #include "tutti/train/data_parallel.h"
 #include "tutti/train/strategies/server_steps.h"
 

@@ -134,7 +134,7 @@ void subtract_from(const Tensors& now, const Tensors& before) {
   }
 }
 
-Tensors like(const Tensors& vectors) {
+Tensors zeros_like_each(const Tensors& vectors) {
   Tensors all;
   for (const torch::Tensor& vector : vectors) all.push_back(torch::zeros_like(vector));
   return all;
@@ -147,7 +147,7 @@ PsAsync::PsAsync(Replica& replica, ps::Client& client, ps::ServerRows& rows, Lan
     : ServerSteps(replica, client, rows, vectors, options),
       gradients_(gradients_of(replica.parameters())),
       sum_(vectors, gradients_, {0, block_.size()}, std::max<int64_t>(1, block_.size())),
-      results_({like(vectors.buffers()), like(vectors.counters())}),
+      results_({zeros_like_each(vectors.buffers()), zeros_like_each(vectors.counters())}),
       going_(like_ours()),
       coming_(like_ours()) {
   rows_.at_step({});

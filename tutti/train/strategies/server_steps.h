@@ -8,10 +8,10 @@
 #include <torch/types.h>
 
 #include "tutti/comm/executor.h"
-#include "tutti/step/control_word.h"
-#include "tutti/step/lane_sum.h"
 #include "tutti/ps/client.h"
 #include "tutti/ps/server_rows.h"
+#include "tutti/step/control_word.h"
+#include "tutti/step/lane_sum.h"
 #include "tutti/train/data_parallel.h"
 #include "tutti/train/replica.h"
 

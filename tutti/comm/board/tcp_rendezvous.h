@@ -11,8 +11,8 @@
 #include "tutti/net/credentials.h"
 #include "tutti/net/stream.h"
 
-// Tables that tasks reach over the network. A table is a service like any other (tutti/rpc): callers prove
-// that they know the secret, and with certificates the connections are encrypted.
+// Boards of keys that tasks reach over the network. A board is a service like any other (tutti/rpc): callers
+// prove that they know the secret, and with certificates the connections are encrypted.
 namespace tutti::comm {
 
 inline constexpr const char* kForRanks = "ranks";
@@ -24,27 +24,27 @@ struct ServeOptions {
   std::string purpose = kForRanks;    // of those who use it; others do not find it
   // Called from another thread with a line for the log when a client is refused.
   std::function<void(const std::string& text)> report = {};
-  // How long the table's destructor waits for its clients to leave. It tells those that are left that the
-  // table has ended in good order.
+  // How long the board's destructor waits for its clients to leave. It tells those that are left that the
+  // board has ended in good order.
   std::chrono::milliseconds farewell{2000};
   // The keys that a client holds are removed if the client was silent for this long. A client that was
   // stopped may go on later.
   std::chrono::milliseconds silence = net::kAnySilence;
 };
 
-// A table as used by the process that serves it.
-class ServedTable : public LocalRendezvous {
+// A board as used by the process that serves it.
+class ServedBoard : public LocalRendezvous {
  public:
   // Admits no further clients. Those who are connected stay. The port is free afterwards.
   virtual void stop_listening() = 0;
 };
 
 struct ServedRendezvous {
-  std::shared_ptr<ServedTable> table;
+  std::shared_ptr<ServedBoard> board;
   uint16_t port = 0;
 };
 
-// Serves a table that tasks on any machine can reach, until the returned table is destroyed. Throws
+// Serves a board that tasks on any machine can reach, until the returned board is destroyed. Throws
 // Overloaded if the port is taken, and InvalidArgument if the host is not this machine. Thread-safe.
 ServedRendezvous serve_tcp_rendezvous(const ServeOptions& options);
 
@@ -55,7 +55,7 @@ struct FindOptions {
   std::string purpose = kForRanks;
   net::CertificateName name = net::CertificateName::Any;
   std::string holder = "rank 0";  // who serves it, for messages
-  // One of the addresses may lead to another machine, as those of containers do, so that a table there is not
+  // One of the addresses may lead to another machine, as those of containers do, so that a board there is not
   // an error as long as another one may answer.
   bool several_machines = false;
   std::chrono::milliseconds timeout{60000};
@@ -63,24 +63,24 @@ struct FindOptions {
 
 // The result of one attempt.
 struct FindAttempt {
-  std::shared_ptr<Rendezvous> table;  // null: none was found
-  std::string host;                   // that of the table, or of the obstacle
+  std::shared_ptr<Rendezvous> board;  // null: none was found
+  std::string host;                   // that of the board, or of the obstacle
   std::string obstacle;
-  bool listens = false;  // a process listens there, but does not answer like such a table
-  bool refused = false;  // a table of this purpose is there, but not for this task
+  bool listens = false;  // a process listens there, but does not answer like such a board
+  bool refused = false;  // a board of this purpose is there, but not for this task
 };
 
 // Tries all hosts once, each for `timeout`, but at most three seconds. Thread-safe.
 FindAttempt try_tcp_rendezvous(const FindOptions& options);
 
 struct FoundRendezvous {
-  std::shared_ptr<Rendezvous> table;
+  std::shared_ptr<Rendezvous> board;
   std::string host;
 };
 
-// Waits until one of these hosts answers, and returns the table that it serves. Throws a Timeout that says
-// whether no process listens there, or one that is not such a table, and InvalidArgument if this task is
-// refused. Calls of a table that has ended throw PeerLost. Thread-safe.
+// Waits until one of these hosts answers, and returns the board that it serves. Throws a Timeout that says
+// whether no process listens there, or one that is not such a board, and InvalidArgument if this task is
+// refused. Calls of a board that has ended throw PeerLost. Thread-safe.
 FoundRendezvous find_tcp_rendezvous(const FindOptions& options);
 
 }  // namespace tutti::comm

@@ -2,9 +2,9 @@
 
 #include <cstddef>
 
-// A table serves these methods. A request has two pieces, the key and the value ("" for peek). The answer is
+// A board serves these methods. A request has two pieces, the key and the value ("" for peek). The answer is
 // the value that the key has afterwards, or no piece if it has none.
-namespace tutti::comm::table {
+namespace tutti::comm::board {
 
 inline constexpr const char* kSet = "set";
 inline constexpr const char* kPeek = "peek";
@@ -14,4 +14,4 @@ inline constexpr const char* kHold = "hold";
 inline constexpr size_t kLongestKey = size_t{64} << 10;
 inline constexpr size_t kLongestValue = size_t{16} << 20;
 
-}  // namespace tutti::comm::table
+}  // namespace tutti::comm::board

@@ -1,4 +1,4 @@
-// Tests how a table of the ranks handles connections from processes that are not ranks.
+// Tests how a board of the ranks handles connections from processes that are not ranks.
 
 #include <algorithm>
 #include <array>
@@ -23,7 +23,7 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/base/this_host.h"
 #include "tutti/base/version.h"
-#include "tutti/comm/table/protocol.h"
+#include "tutti/comm/board/protocol.h"
 #include "tutti/comm/test_messages.h"
 #include "tutti/comm/test_network.h"
 #include "tutti/net/test_certificates.h"
@@ -31,18 +31,18 @@
 #include "tutti/rpc/handshake.h"
 #include "tutti/rpc/wire.h"
 
-namespace tutti::comm::table_test {
+namespace tutti::comm::board_test {
 namespace {
 
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 using ::testing::AllOf;
 using testing::Child;
-using testing::find_table;
+using testing::find_board;
 using ::testing::HasSubstr;
 using testing::kLong;
 using ::testing::Not;
-using testing::serve_table;
+using testing::serve_board;
 
 // A line with the version, and the frame with the nonce.
 constexpr size_t kChallengeSize = 100 + rpc::kPrefixSize + kNonceSize;
@@ -78,18 +78,18 @@ class Stranger {
   FileDescriptor socket_;
 };
 
-TEST(Table, a_byte_that_is_held_open_keeps_nobody_waiting) {
+TEST(Board, a_byte_that_is_held_open_keeps_nobody_waiting) {
   auto served = serve_tcp_rendezvous({.farewell = kLong});
   const auto port = served.port;
   const Stranger before(port);
   before.say(std::string(1, '\0'));
-  auto client = find_table(port);
+  auto client = find_board(port);
   const Stranger between(port);
   between.say(std::string(1, '\0'));
   client->set("a", "1");
-  EXPECT_EQ(served.table->peek("a"), "1");
+  EXPECT_EQ(served.board->peek("a"), "1");
   client.reset();
-  served.table.reset();  // waits only for ranks, not for strangers
+  served.board.reset();  // waits only for ranks, not for strangers
 }
 
 std::string line_of(const std::string& purpose) {
@@ -99,14 +99,14 @@ std::string line_of(const std::string& purpose) {
 // A request to set a value.
 std::string request() {
   rpc::Frame frame;
-  frame.method = table::kSet;
+  frame.method = board::kSet;
   frame.pieces = {{3}, {200}};
   return rpc::encode(frame) + "job" + std::string(200, 'x');
 }
 
-TEST(Table, a_stranger_reads_and_writes_nothing) {
+TEST(Board, a_stranger_reads_and_writes_nothing) {
   const auto served = serve_tcp_rendezvous({.credentials = {.secret = "secret"}});
-  served.table->set("job", "mine");
+  served.board->set("job", "mine");
   for (const std::string& said : {line_of(kForRanks) + request(), request(), std::string(96, '0'),
                                   std::string("GET / HTTP/1.1\r\n\r\n"), std::string(1000, '\xff')}) {
     const Stranger stranger(served.port);
@@ -117,10 +117,10 @@ TEST(Table, a_stranger_reads_and_writes_nothing) {
     EXPECT_LE(heard.size(), kChallengeSize + kRefusalSize);
     EXPECT_THAT(heard, Not(HasSubstr("mine")));
   }
-  EXPECT_EQ(served.table->peek("job"), "mine");
+  EXPECT_EQ(served.board->peek("job"), "mine");
 }
 
-TEST(Table, nothing_that_a_stranger_gets_tells_of_the_key) {
+TEST(Board, nothing_that_a_stranger_gets_tells_of_the_key) {
   const auto served = serve_tcp_rendezvous({.credentials = {.secret = "secret"}});
   rpc::Frame proof;
   proof.kind = rpc::FrameKind::Proof;
@@ -140,7 +140,7 @@ TEST(Table, nothing_that_a_stranger_gets_tells_of_the_key) {
   EXPECT_EQ(verdict, same);
 }
 
-TEST(Table, those_with_another_key_are_told_so) {
+TEST(Board, those_with_another_key_are_told_so) {
   std::promise<std::string> report;
   const auto served = serve_tcp_rendezvous(
       {.credentials = {.secret = "one"}, .report = [&](const std::string& text) { report.set_value(text); }});
@@ -149,27 +149,27 @@ TEST(Table, those_with_another_key_are_told_so) {
   });
   const auto found =
       find_tcp_rendezvous({.hosts = {"127.0.0.1"}, .port = served.port, .credentials = {.secret = "one"}});
-  found.table->set("a", "1");
-  EXPECT_EQ(served.table->peek("a"), "1");
+  found.board->set("a", "1");
+  EXPECT_EQ(served.board->peek("a"), "1");
   EXPECT_THAT(report.get_future().get(),
               AllOf(HasSubstr("127.0.0.1:"), HasSubstr("was refused"), HasSubstr("different secrets")));
 }
 
-TEST(Table, is_not_found_by_those_for_whom_it_is_not) {
+TEST(Board, is_not_found_by_those_for_whom_it_is_not) {
   const auto served = serve_tcp_rendezvous({.credentials = {.secret = "secret"}, .purpose = "launchers"});
   const FindOptions options{.hosts = {"127.0.0.1"},
                             .port = served.port,
                             .credentials = {.secret = "secret"},
                             .timeout = milliseconds(1)};
-  expect_error(ErrorKind::Timeout, HasSubstr("did not answer as the table"),
+  expect_error(ErrorKind::Timeout, HasSubstr("did not answer as the board"),
                [&] { find_tcp_rendezvous(options); });
   FindOptions right = options;
   right.purpose = "launchers";
   right.timeout = kLong;
-  EXPECT_TRUE(try_tcp_rendezvous(right).table);
+  EXPECT_TRUE(try_tcp_rendezvous(right).board);
 }
 
-TEST(Table, quotes_what_a_stranger_sends_in_a_form_that_does_no_harm) {
+TEST(Board, quotes_what_a_stranger_sends_in_a_form_that_does_no_harm) {
   std::promise<std::string> report;
   const auto served =
       serve_tcp_rendezvous({.report = [&](const std::string& text) { report.set_value(text); }});
@@ -178,8 +178,8 @@ TEST(Table, quotes_what_a_stranger_sends_in_a_form_that_does_no_harm) {
   EXPECT_THAT(report.get_future().get(), HasSubstr("it sent 'HELO?[2J'"));
 }
 
-// A process that listens in place of the table learns nothing that grants access, and clients reject it.
-TEST(Table, a_server_without_the_key_is_refused) {
+// A process that listens in place of the board learns nothing that grants access, and clients reject it.
+TEST(Board, a_server_without_the_key_is_refused) {
   const Listening listening = listen_at(resolve("127.0.0.1", 0).addresses.at(0));
   std::thread liar([&] {
     pollfd ready{listening.socket.get(), POLLIN, 0};
@@ -211,7 +211,7 @@ TEST(Table, a_server_without_the_key_is_refused) {
   liar.join();
 }
 
-TEST(Table, a_client_that_sends_nonsense_is_refused_and_changes_nothing) {
+TEST(Board, a_client_that_sends_nonsense_is_refused_and_changes_nothing) {
   const auto served = serve_tcp_rendezvous({});
   const net::TimeLimits time{.deadline = Clock::now() + kLong};
   const auto open = [&] {
@@ -242,22 +242,22 @@ TEST(Table, a_client_that_sends_nonsense_is_refused_and_changes_nothing) {
         wire.receive({}, {}, time, time);
       },
       Error);
-  EXPECT_EQ(served.table->peek("xxx"), std::nullopt);
+  EXPECT_EQ(served.board->peek("xxx"), std::nullopt);
 }
 
-TEST(Table, silent_strangers_keep_no_rank_out) {
+TEST(Board, silent_strangers_keep_no_rank_out) {
   const auto served = serve_tcp_rendezvous({.credentials = {.secret = "secret"}});
   std::vector<std::unique_ptr<Stranger>> strangers;
   for (int i = 0; i < 200; ++i) strangers.push_back(std::make_unique<Stranger>(served.port));
   const auto found =
       find_tcp_rendezvous({.hosts = {"127.0.0.1"}, .port = served.port, .credentials = {.secret = "secret"}});
-  found.table->set("a", "1");
-  EXPECT_EQ(served.table->peek("a"), "1");
+  found.board->set("a", "1");
+  EXPECT_EQ(served.board->peek("a"), "1");
   // The oldest strangers were disconnected.
   EXPECT_LE(strangers.front()->hear().size(), kChallengeSize + kRefusalSize);
 }
 
-TEST(Table, is_encrypted_for_those_with_certificates_and_refuses_others) {
+TEST(Board, is_encrypted_for_those_with_certificates_and_refuses_others) {
   const net::Certificates certificates;
   const auto credentials = [&](const std::string& name) {
     return net::Credentials{.certificate = certificates.text(name + ".pem"),
@@ -266,33 +266,33 @@ TEST(Table, is_encrypted_for_those_with_certificates_and_refuses_others) {
   };
   const auto served = serve_tcp_rendezvous({.credentials = credentials("server")});
   const auto find = [&](const net::Credentials& of_client) {
-    return find_tcp_rendezvous({.hosts = {"127.0.0.1"}, .port = served.port, .credentials = of_client}).table;
+    return find_tcp_rendezvous({.hosts = {"127.0.0.1"}, .port = served.port, .credentials = of_client}).board;
   };
   const auto client = find(credentials("worker"));
   client->set("a", "1");
-  EXPECT_EQ(served.table->peek("a"), "1");
+  EXPECT_EQ(served.board->peek("a"), "1");
   expect_error(ErrorKind::InvalidArgument, HasSubstr("this server uses TLS, but the caller does not"),
                [&] { find({}); });
   expect_error(ErrorKind::InvalidArgument, HasSubstr("it does not accept this task's certificate"),
                [&] { find(credentials("stranger")); });
-  const auto plain = serve_table();
+  const auto plain = serve_board();
   expect_error(ErrorKind::InvalidArgument, HasSubstr("it does not use TLS"), [&] {
     find_tcp_rendezvous({.hosts = {"127.0.0.1"}, .port = plain.port, .credentials = credentials("worker")});
   });
 }
 
-TEST(Table, does_with_few_descriptors) {
+TEST(Board, does_with_few_descriptors) {
   const auto port = static_cast<uint16_t>(free_ports(1)[0]);
   const Child server([&] {
     const rlimit few{64, 64};
     ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
-    const auto served = serve_table(port);
+    const auto served = serve_board(port);
     while (true) ::pause();
   });
-  find_table(port);
+  find_board(port);
   std::vector<std::unique_ptr<Stranger>> strangers;
   for (int i = 0; i < 100; ++i) strangers.push_back(std::make_unique<Stranger>(port));
-  const auto client = find_table(port);
+  const auto client = find_board(port);
   client->set("a", "1");
   EXPECT_EQ(client->get("a", kLong), "1");
 }
@@ -302,8 +302,8 @@ int connect_to(const std::string& host, int port) {
   return connect_within(resolve(host, port).addresses.at(0), kLong).error;
 }
 
-TEST(Table, listens_at_the_address_that_it_was_given_and_at_no_other) {
-  const auto served = serve_table();
+TEST(Board, listens_at_the_address_that_it_was_given_and_at_no_other) {
+  const auto served = serve_board();
   EXPECT_EQ(connect_to("127.0.0.1", served.port), 0);
   EXPECT_EQ(connect_to("127.0.0.2", served.port), ECONNREFUSED);
   for (const std::string& host : own_addresses())
@@ -314,4 +314,4 @@ TEST(Table, listens_at_the_address_that_it_was_given_and_at_no_other) {
 }
 
 }  // namespace
-}  // namespace tutti::comm::table_test
+}  // namespace tutti::comm::board_test

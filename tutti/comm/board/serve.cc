@@ -10,8 +10,8 @@
 
 #include "tutti/base/address.h"
 #include "tutti/base/error.h"
-#include "tutti/comm/table/protocol.h"
-#include "tutti/comm/table/tcp_rendezvous.h"
+#include "tutti/comm/board/protocol.h"
+#include "tutti/comm/board/tcp_rendezvous.h"
 #include "tutti/rpc/host.h"
 
 namespace tutti::comm {
@@ -26,10 +26,10 @@ std::string text_of(const rpc::Piece& piece) {
   return {reinterpret_cast<const char*>(piece.bytes.data()), piece.bytes.size()};
 }
 
-// Serves a table of this process, and removes what a client holds when its connection ends.
-class TableService final : public rpc::Service {
+// Serves a board of this process, and removes what a client holds when its connection ends.
+class BoardService final : public rpc::Service {
  public:
-  explicit TableService(LocalRendezvous& table) : table_(table) {}
+  explicit BoardService(LocalRendezvous& board) : board_(board) {}
 
   rpc::Message serve(const rpc::Caller& caller, const std::string& method,
                      const rpc::Message& request) override {
@@ -37,28 +37,28 @@ class TableService final : public rpc::Service {
     const std::string key = text_of(request.pieces[0]);
     const std::string value = text_of(request.pieces[1]);
     const std::lock_guard lock(mutex_);
-    const auto old = table_.peek(key);
-    if (method == table::kPeek) return old ? message_of(*old) : rpc::Message{};
-    const bool sets = method == table::kSet;
-    if (!sets && method != table::kSetOnce && method != table::kHold)
-      fail(ErrorKind::InvalidArgument, "a table has no method '{}'", method);
+    const auto old = board_.peek(key);
+    if (method == board::kPeek) return old ? message_of(*old) : rpc::Message{};
+    const bool sets = method == board::kSet;
+    if (!sets && method != board::kSetOnce && method != board::kHold)
+      fail(ErrorKind::InvalidArgument, "a board has no method '{}'", method);
     if (!sets && old) return message_of(*old);
     require_space(key, old.value_or(""), value);
     if (sets) {
-      table_.set(key, value);
+      board_.set(key, value);
       return {};
     }
     // This process may set the key meanwhile.
-    const std::string now = table_.set_once(key, value);
-    if (method == table::kHold && now == value) held_[caller.id].insert(key);
+    const std::string now = board_.set_once(key, value);
+    if (method == board::kHold && now == value) held_[caller.id].insert(key);
     return message_of(now);
   }
 
   void gone(const rpc::Caller& caller) override {
     const std::lock_guard lock(mutex_);
     for (const std::string& key : held_[caller.id]) {
-      bytes_ -= std::min(bytes_, key.size() + table_.peek(key).value_or("").size());
-      table_.remove(key);
+      bytes_ -= std::min(bytes_, key.size() + board_.peek(key).value_or("").size());
+      board_.remove(key);
     }
     held_.erase(caller.id);
   }
@@ -76,7 +76,7 @@ class TableService final : public rpc::Service {
     bytes_ = after;
   }
 
-  LocalRendezvous& table_;
+  LocalRendezvous& board_;
   std::mutex mutex_;
   std::map<uint64_t, std::set<std::string>> held_;  // keys by caller; guarded by mutex_
   size_t bytes_ = 0;  // approximate size of what clients have set; guarded by mutex_
@@ -87,7 +87,7 @@ rpc::HostOptions host_options(const ServeOptions& options) {
   rpc::HostOptions host{
       .address = to_string(Address{options.host.empty() ? "0.0.0.0" : options.host, options.port}),
       .credentials = options.credentials,
-      .insecure = true,  // who serves a table has decided where
+      .insecure = true,  // who serves a board has decided where
       .memory = kMemory,
       .silence = options.silence,
       .purpose = options.purpose,
@@ -100,14 +100,14 @@ rpc::HostOptions host_options(const ServeOptions& options) {
   return host;
 }
 
-class Served final : public ServedTable {
+class Served final : public ServedBoard {
  public:
   explicit Served(const ServeOptions& options) : service_(*this), host_(host_options(options), service_) {}
   void stop_listening() override { host_.stop_listening(); }
   uint16_t port() const { return static_cast<uint16_t>(host_.port()); }
 
  private:
-  TableService service_;
+  BoardService service_;
   rpc::Host host_;  // last, so that it ends first
 };
 

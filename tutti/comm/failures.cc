@@ -1,4 +1,4 @@
-#include "tutti/comm/failure_board.h"
+#include "tutti/comm/failures.h"
 
 #include <algorithm>
 #include <utility>
@@ -25,7 +25,7 @@ Error to_error(const std::string& value) {
   const auto kind = parse_int(value.substr(0, space));
   if (kind && *kind >= 0 && *kind <= static_cast<int>(ErrorKind::Bug) && space != std::string::npos)
     return {static_cast<ErrorKind>(*kind), value.substr(space + 1)};
-  return {ErrorKind::DataLoss, fmt::format("the table of the ranks contains a failure that Tutti did not "
+  return {ErrorKind::DataLoss, fmt::format("the board of the ranks contains a failure that Tutti did not "
                                            "write: '{}'. Does another program write to it?",
                                            value)};
 }
@@ -37,31 +37,31 @@ std::string last_seen(bool waiting, const std::string& text) {
 
 }  // namespace
 
-std::vector<std::string> roll_call(Rendezvous& table, const BoardOptions& options, const std::string& word,
+std::vector<std::string> roll_call(Rendezvous& board, const FailuresOptions& options, const std::string& word,
                                    std::chrono::milliseconds timeout) {
   const auto deadline = deadline_after(timeout);
   const auto key = [](int rank) { return fmt::format("here/{}", rank); };
-  table.set(key(options.rank), word);
+  board.set(key(options.rank), word);
   std::vector<std::string> words;
   while (static_cast<int>(words.size()) < options.world) {
-    if (auto theirs = table.peek(key(static_cast<int>(words.size())))) {
+    if (auto theirs = board.peek(key(static_cast<int>(words.size())))) {
       words.push_back(*std::move(theirs));
       continue;
     }
-    if (const auto missing = table.peek(kMissing)) fail(ErrorKind::Timeout, "{}", *missing);
+    if (const auto missing = board.peek(kMissing)) fail(ErrorKind::Timeout, "{}", *missing);
     if (std::chrono::steady_clock::now() >= deadline) break;
     std::this_thread::sleep_for(kPause);
   }
   if (static_cast<int>(words.size()) == options.world) return words;
   std::string missing = name_of(options.who, static_cast<int>(words.size()));
   for (int r = static_cast<int>(words.size()) + 1; r < options.world; ++r) {
-    if (!table.peek(key(r))) missing += ", " + name_of(options.who, r);
+    if (!board.peek(key(r))) missing += ", " + name_of(options.who, r);
   }
   const std::string text = fmt::format(
       "connect failed: nothing from {} for {:g} s. Check that it is running, look at its output, or "
       "raise --timeout",
       missing, seconds(timeout));
-  fail(ErrorKind::Timeout, "{}", table.set_once(kMissing, text));
+  fail(ErrorKind::Timeout, "{}", board.set_once(kMissing, text));
 }
 
 std::string name_of(const std::vector<std::string>& who, int rank) {
@@ -74,13 +74,12 @@ std::vector<std::string> names_of(const std::vector<std::string>& who, const std
   return names;
 }
 
-FailureBoard::FailureBoard(std::shared_ptr<Rendezvous> table, BoardOptions options,
-                           std::function<void()> abandon)
-    : table_(std::move(table)), options_(std::move(options)), abandon_(std::move(abandon)) {
+Failures::Failures(std::shared_ptr<Rendezvous> board, FailuresOptions options, std::function<void()> abandon)
+    : board_(std::move(board)), options_(std::move(options)), abandon_(std::move(abandon)) {
   thread_ = start_thread("watching over the operations of the ranks", [this] { keep_watch(); });
 }
 
-FailureBoard::~FailureBoard() {
+Failures::~Failures() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -89,11 +88,11 @@ FailureBoard::~FailureBoard() {
   thread_.join();
 }
 
-std::string FailureBoard::who(int rank) const { return name_of(options_.who, rank); }
+std::string Failures::who(int rank) const { return name_of(options_.who, rank); }
 
 // During a pause the others may have given up on this rank. Without this check, messages that they had
 // already sent would let it go on for a while.
-void FailureBoard::look_after_pause() {
+void Failures::look_after_pause() {
   {
     const std::lock_guard lock(mutex_);
     if (!entries_.empty() || Clock::now() - done_at_ < options_.look_up) return;
@@ -105,7 +104,7 @@ void FailureBoard::look_after_pause() {
   }
 }
 
-FailureBoard::Watch FailureBoard::watch(const Operation& operation, Party party, std::vector<int> peers) {
+Failures::Watch Failures::watch(const Operation& operation, Party party, std::vector<int> peers) {
   look_after_pause();
   const std::lock_guard lock(mutex_);
   if (failure_) throw *failure_;
@@ -121,24 +120,24 @@ FailureBoard::Watch FailureBoard::watch(const Operation& operation, Party party,
   return {*this, place};
 }
 
-FailureBoard::Watch::~Watch() {
-  const std::lock_guard lock(board_.mutex_);
-  board_.done_at_ = Clock::now();
-  board_.last_done_ = std::move(entry_->operation);
-  board_.entries_.erase(entry_);
+Failures::Watch::~Watch() {
+  const std::lock_guard lock(failures_.mutex_);
+  failures_.done_at_ = Clock::now();
+  failures_.last_done_ = std::move(entry_->operation);
+  failures_.entries_.erase(entry_);
 }
 
-void FailureBoard::Watch::arrived(int rank) {
-  const std::lock_guard lock(board_.mutex_);
+void Failures::Watch::arrived(int rank) {
+  const std::lock_guard lock(failures_.mutex_);
   std::erase(entry_->missing, rank);
 }
 
-void FailureBoard::throw_if_failed() {
+void Failures::throw_if_failed() {
   const std::lock_guard lock(mutex_);
   if (failure_) throw *failure_;
 }
 
-void FailureBoard::lost(const Watch& watch, int rank, const std::string& why) {
+void Failures::lost(const Watch& watch, int rank, const std::string& why) {
   throw_if_failed();
   std::string operation;
   std::string_view otherwise;
@@ -152,20 +151,20 @@ void FailureBoard::lost(const Watch& watch, int rank, const std::string& why) {
     const auto word = word_of(rank).value_or(Word{});
     seen = "; " + last_seen(word.waiting, word.text);
   } catch (const Error&) {
-    // The table is gone too, so nothing is known about the rank.
+    // The board is gone too, so nothing is known about the rank.
   }
   report(ErrorKind::PeerLost,
          fmt::format("{} failed: {} is gone{}{}. Its own output says why{}", operation, who(rank),
                      why.empty() ? "" : fmt::format(" ({})", why), seen, otherwise));
 }
 
-void FailureBoard::report(ErrorKind kind, const std::string& text) {
+void Failures::report(ErrorKind kind, const std::string& text) {
   fail_together(kind, text);
   throw_if_failed();
   throw Error(kind, text);
 }
 
-void FailureBoard::fail_together(ErrorKind kind, const std::string& text) {
+void Failures::fail_together(ErrorKind kind, const std::string& text) {
   const std::lock_guard reporting(reporting_);
   {
     const std::lock_guard lock(mutex_);
@@ -173,9 +172,9 @@ void FailureBoard::fail_together(ErrorKind kind, const std::string& text) {
   }
   Error error(kind, text);
   try {
-    error = to_error(table_->set_once(kFailure, to_value(error)));
+    error = to_error(board_->set_once(kFailure, to_value(error)));
   } catch (const Error&) {
-    // The table cannot be reached; each rank has to detect the failure by itself.
+    // The board cannot be reached; each rank has to detect the failure by itself.
   }
   {
     const std::lock_guard lock(mutex_);
@@ -184,7 +183,7 @@ void FailureBoard::fail_together(ErrorKind kind, const std::string& text) {
   abandon_();
 }
 
-void FailureBoard::keep_watch() {
+void Failures::keep_watch() {
   std::unique_lock lock(mutex_);
   while (!stopping_ && !failure_) {
     // If woken for an operation with a short timeout, only the time of the next look is computed again.
@@ -192,11 +191,11 @@ void FailureBoard::keep_watch() {
   }
 }
 
-bool FailureBoard::waits_long(const Entry& entry) const {
+bool Failures::waits_long(const Entry& entry) const {
   return Clock::now() - entry.began >= std::min(options_.last_words, entry.timeout / 4);
 }
 
-FailureBoard::Clock::time_point FailureBoard::next_look() const {
+Failures::Clock::time_point Failures::next_look() const {
   Clock::time_point next = looks_at_;
   for (const Entry& entry : entries_) {
     next = std::min(next, entry.deadline);
@@ -206,7 +205,7 @@ FailureBoard::Clock::time_point FailureBoard::next_look() const {
 }
 
 // Operations that have not waited long are left out: the last finished one says more than one just begun.
-std::string FailureBoard::own_word() const {
+std::string Failures::own_word() const {
   const Entry* longest = nullptr;
   for (const Entry& entry : entries_) {
     // If it waits both for all ranks and for one rank, the wait for all matters more to the others.
@@ -217,7 +216,7 @@ std::string FailureBoard::own_word() const {
   return last_done_.empty() ? "" : fmt::format("D {} {}", number_, last_done_);
 }
 
-void FailureBoard::look(std::unique_lock<std::mutex>& lock) {
+void Failures::look(std::unique_lock<std::mutex>& lock) {
   const auto now = Clock::now();
   looks_at_ = now + options_.look_up;
   const auto late = std::find_if(entries_.begin(), entries_.end(),
@@ -241,38 +240,38 @@ void FailureBoard::look(std::unique_lock<std::mutex>& lock) {
   if (!entries_.empty() && (now - entries_.front().began >= options_.look_up || waits_long(entries_.front())))
     waiting = entries_.front().operation;
   lock.unlock();
-  look_at_table(word, waiting);
+  look_at_board(word, waiting);
   lock.lock();
 }
 
-void FailureBoard::adopt_failure() {
-  if (const auto failure = table_->peek(kFailure)) {
+void Failures::adopt_failure() {
+  if (const auto failure = board_->peek(kFailure)) {
     const Error error = to_error(*failure);
     fail_together(error.kind(), error.what());
   }
 }
 
-void FailureBoard::look_at_table(const std::string& word, const std::string& waiting) {
+void Failures::look_at_board(const std::string& word, const std::string& waiting) {
   const auto now = Clock::now();
   try {
-    if (!word.empty()) table_->set(fmt::format("last/{}", options_.rank), word);
+    if (!word.empty()) board_->set(fmt::format("last/{}", options_.rank), word);
     if (!waiting.empty()) adopt_failure();
     silent_since_.reset();
   } catch (const Error& error) {
     if (waiting.empty()) return;
-    // If the rank that holds the table left in good order, the table is not needed: the connections to the
-    // other ranks report when these end. If the table was lost, its rank is lost, and no failure could be
-    // announced. A table that is silent may come back.
-    if (error.kind() == ErrorKind::PeerLost && !table_->ended())
+    // If the rank that holds the board left in good order, the board is not needed: the connections to the
+    // other ranks report when these end. If the board was lost, its rank is lost, and no failure could be
+    // announced. A board that is silent may come back.
+    if (error.kind() == ErrorKind::PeerLost && !board_->ended())
       fail_together(ErrorKind::PeerLost, fmt::format("{} failed: {}", waiting, error.what()));
     if (error.kind() != ErrorKind::Timeout) return;
     if (!silent_since_) silent_since_ = now;
-    if (Clock::now() - *silent_since_ >= options_.silence) time_out_without_table(waiting, options_.silence);
+    if (Clock::now() - *silent_since_ >= options_.silence) time_out_without_board(waiting, options_.silence);
   }
 }
 
-std::optional<FailureBoard::Word> FailureBoard::word_of(int rank) {
-  const auto value = table_->peek(fmt::format("last/{}", rank));
+std::optional<Failures::Word> Failures::word_of(int rank) {
+  const auto value = board_->peek(fmt::format("last/{}", rank));
   if (!value || value->size() < 2) return std::nullopt;
   const size_t text = value->find(' ', 2);
   const auto number = parse_int(value->substr(2, text - 2));
@@ -281,14 +280,14 @@ std::optional<FailureBoard::Word> FailureBoard::word_of(int rank) {
   return Word{value->front() == 'W', *number, value->substr(text + 1)};
 }
 
-void FailureBoard::time_out(const Entry& entry) {
+void Failures::time_out(const Entry& entry) {
   std::vector<Word> words;
-  std::string table;
+  std::string board;
   try {
     for (int rank = 0; rank < options_.world; ++rank) words.push_back(word_of(rank).value_or(Word{}));
   } catch (const Error& error) {
-    if (error.kind() == ErrorKind::Timeout) return time_out_without_table(entry.operation, entry.timeout);
-    table = fmt::format(". {}", error.what());
+    if (error.kind() == ErrorKind::Timeout) return time_out_without_board(entry.operation, entry.timeout);
+    board = fmt::format(". {}", error.what());
     words.assign(static_cast<size_t>(options_.world), Word{});
   }
   std::string text;
@@ -296,22 +295,22 @@ void FailureBoard::time_out(const Entry& entry) {
     const Word& word = words[static_cast<size_t>(rank)];
     text += fmt::format("{}nothing from {} for {:g} s", text.empty() ? "" : "; ", who(rank),
                         seconds(entry.timeout));
-    if (table.empty()) text += ", " + last_seen(word.waiting, word.text);
+    if (board.empty()) text += ", " + last_seen(word.waiting, word.text);
   }
   if (text.empty()) text = fmt::format("it did not finish within {:g} s", seconds(entry.timeout));
   fail_together(
       ErrorKind::Timeout,
       fmt::format("{} failed: {}{}. Look at what it is doing and at the network, or raise --timeout{}",
-                  entry.operation, text, table, entry.of_all ? entry.why_not_there : ""));
+                  entry.operation, text, board, entry.of_all ? entry.why_not_there : ""));
 }
 
-// Without the table nothing is known about the other ranks: they may be waiting for the rank that holds it,
+// Without the board nothing is known about the other ranks: they may be waiting for the rank that holds it,
 // as this one is.
-void FailureBoard::time_out_without_table(const std::string& operation, std::chrono::milliseconds timeout) {
+void Failures::time_out_without_board(const std::string& operation, std::chrono::milliseconds timeout) {
   fail_together(
       ErrorKind::Timeout,
       fmt::format(
-          "{} failed: it did not finish within {:g} s, and {}, which holds the table of the ranks, does not "
+          "{} failed: it did not finish within {:g} s, and {}, which holds the board of the ranks, does not "
           "answer. It may have been stopped, or its host may be overloaded. Look at what it is doing, or "
           "raise --timeout",
           operation, seconds(timeout), options_.holder));
@@ -321,7 +320,7 @@ void FailureBoard::time_out_without_table(const std::string& operation, std::chr
 // an operation of all ranks, a rank that waits in it too is waiting for others, and one that waits in an
 // earlier one probably is; one that has begun it and does not wait may have been stopped. If all of them wait
 // in it, those that have not begun it are to blame, although this rank needs nothing from them itself.
-std::vector<int> FailureBoard::to_blame(const Entry& entry, const std::vector<Word>& words) const {
+std::vector<int> Failures::to_blame(const Entry& entry, const std::vector<Word>& words) const {
   constexpr int kWaitsToo = 3;
   constexpr int kHasBegun = 2;
   const auto excuse = [&](int rank) {

@@ -1,4 +1,4 @@
-#include "tutti/comm/table/launcher_store.h"
+#include "tutti/comm/board/launcher_store.h"
 
 #include <algorithm>
 #include <functional>
@@ -85,7 +85,7 @@ Result call_within(Clock::time_point deadline, const std::function<Result()>& fu
                    const Result& otherwise) {
   auto task = std::make_shared<std::packaged_task<Result()>>(function);
   auto result = task->get_future();
-  std::thread thread = start_thread("asking the launcher's table", [task] { (*task)(); });
+  std::thread thread = start_thread("asking the launcher's board", [task] { (*task)(); });
   if (result.wait_until(deadline) == std::future_status::ready) {
     thread.join();
     return result.get();
@@ -102,7 +102,7 @@ std::string share_through_launcher(const Address& launcher, const std::string& k
   const Found found = await_launcher(launcher, deadline, timeout);
   try {
     std::optional<std::string> shared;
-    if (compat::is_table(found.connection.get(), deadline)) {
+    if (compat::is_board(found.connection.get(), deadline)) {
       const std::function<std::optional<std::string>()> ask = [=, address = found.address,
                                                                port = launcher.port] {
         return share(*make_store(address, port, until(deadline)), key, text, deadline);
@@ -115,12 +115,12 @@ std::string share_through_launcher(const Address& launcher, const std::string& k
     throw;
   } catch (const std::exception& error) {
     fail(ErrorKind::PeerLost,
-         "the table of the launcher (torchrun) at {} was lost, or another program listens there: {}. Its "
+         "the board of the launcher (torchrun) at {} was lost, or another program listens there: {}. Its "
          "own output says why",
          to_string(launcher), first_line(error.what()));
   }
   fail(ErrorKind::Timeout,
-       "nothing from rank 0 through the table of the launcher (torchrun) at {} for {:g} s. Look at rank 0's "
+       "nothing from rank 0 through the board of the launcher (torchrun) at {} for {:g} s. Look at rank 0's "
        "output, or raise --timeout",
        to_string(launcher), seconds(timeout));
 }

@@ -6,9 +6,9 @@
 namespace tutti::comm {
 
 // A buffer that is reused, and reallocated when it is too small.
-class Room {
+class ScratchBuffer {
  public:
-  std::byte* of(size_t size) {
+  std::byte* at_least(size_t size) {
     if (size > size_ || !bytes_) {
       bytes_ = std::make_unique_for_overwrite<std::byte[]>(size);
       size_ = size;

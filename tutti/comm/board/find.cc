@@ -17,8 +17,8 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/net.h"
-#include "tutti/comm/table/protocol.h"
-#include "tutti/comm/table/tcp_rendezvous.h"
+#include "tutti/comm/board/protocol.h"
+#include "tutti/comm/board/tcp_rendezvous.h"
 #include "tutti/net/heart.h"
 #include "tutti/rpc/handshake.h"
 #include "tutti/rpc/wire.h"
@@ -33,28 +33,28 @@ constexpr milliseconds kFirstRetry{1};
 constexpr milliseconds kLongestRetry{50};
 // Time limit for each address: a host that is down or stopped does not answer at all.
 constexpr milliseconds kConnectTime{3000};
-// How long a table may take to answer: it has threads of its own, but its machine may be busy.
+// How long a board may take to answer: it has threads of its own, but its machine may be busy.
 constexpr milliseconds kPatience{5000};
-// How long a call waits at least, if the table has already taken longer than kPatience.
+// How long a call waits at least, if the board has already taken longer than kPatience.
 constexpr milliseconds kGlance{20};
 // The longest pause within a message.
 constexpr milliseconds kWithinMessage{60000};
 
-// A table at the other end of a connection. Only one call is in progress at a time. If the server does not
+// A board at the other end of a connection. Only one call is in progress at a time. If the server does not
 // answer, for example because it is stopped, a call fails after a few seconds; the next call tries again.
 class Client final : public Rendezvous {
  public:
   Client(std::unique_ptr<net::Stream> stream, std::string address)
       : address_(std::move(address)), stream_(std::move(stream)), wire_(*stream_), beating_(*stream_) {}
 
-  void set(const std::string& key, const std::string& value) override { ask(table::kSet, key, value); }
+  void set(const std::string& key, const std::string& value) override { ask(board::kSet, key, value); }
   std::string get(const std::string& key, milliseconds timeout) override;
-  std::optional<std::string> peek(const std::string& key) override { return ask(table::kPeek, key, ""); }
+  std::optional<std::string> peek(const std::string& key) override { return ask(board::kPeek, key, ""); }
   std::string set_once(const std::string& key, const std::string& value) override {
-    return ask(table::kSetOnce, key, value).value_or("");
+    return ask(board::kSetOnce, key, value).value_or("");
   }
   std::string hold(const std::string& key, const std::string& value) override {
-    return ask(table::kHold, key, value).value_or("");
+    return ask(board::kHold, key, value).value_or("");
   }
   bool ended() const override { return ended_; }
 
@@ -81,7 +81,7 @@ std::string Client::get(const std::string& key, milliseconds timeout) {
     if (auto value = peek(key)) return *std::move(value);
     if (Clock::now() >= deadline)
       fail(ErrorKind::Timeout,
-           "no rank set '{}' in the table at {} within {:g} s: look at the output of the other ranks, or "
+           "no rank set '{}' in the board at {} within {:g} s: look at the output of the other ranks, or "
            "raise --timeout",
            key, address_, seconds(timeout));
     std::this_thread::sleep_for(std::min(pause, until(deadline)));
@@ -89,10 +89,10 @@ std::string Client::get(const std::string& key, milliseconds timeout) {
 }
 
 std::optional<std::string> Client::ask(const char* method, const std::string& key, const std::string& value) {
-  if (key.size() > table::kLongestKey || value.size() > table::kLongestValue)
+  if (key.size() > board::kLongestKey || value.size() > board::kLongestValue)
     fail(ErrorKind::InvalidArgument,
-         "a table accepts keys of up to {} and values of up to {} bytes, not {} and {}", table::kLongestKey,
-         table::kLongestValue, key.size(), value.size());
+         "a board accepts keys of up to {} and values of up to {} bytes, not {} and {}", board::kLongestKey,
+         board::kLongestValue, key.size(), value.size());
   const std::lock_guard lock(mutex_);
   try {
     if (!gone_) return exchange(method, key, value);
@@ -102,14 +102,14 @@ std::optional<std::string> Client::ask(const char* method, const std::string& ke
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::Timeout && owed_)
       fail(ErrorKind::Timeout,
-           "the table of the ranks at {} has not answered for {} s: check what the process that holds it "
+           "the board of the ranks at {} has not answered for {} s: check what the process that holds it "
            "(rank 0 of the job) is doing",
            address_, std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - asked_at_).count());
-    if (!owed_) fail(error.kind(), "the table of the ranks at {}: {}", address_, error.what());
+    if (!owed_) fail(error.kind(), "the board of the ranks at {}: {}", address_, error.what());
     gone_ = true;
   }
   fail(ErrorKind::PeerLost,
-       "the table of the ranks at {} is gone: the process that holds it (rank 0 of the job) has ended, or "
+       "the board of the ranks at {} is gone: the process that holds it (rank 0 of the job) has ended, or "
        "can no longer be reached. Its own output says why",
        address_);
 }
@@ -133,15 +133,15 @@ std::optional<std::string> Client::exchange(const char* method, const std::strin
   return await_answer();
 }
 
-// Throws an Error of the table, after which no answer is owed any more.
+// Throws an Error of the board, after which no answer is owed any more.
 std::optional<std::string> Client::await_answer() {
   const auto deadline = std::max(asked_at_ + kPatience, Clock::now() + kGlance);
   const rpc::Frame frame = wire_.receive({}, {}, {.deadline = deadline}, {.each = kWithinMessage});
   const bool failed = frame.kind == rpc::FrameKind::Failure;
   const size_t size = frame.pieces.empty() ? 0 : frame.pieces.front().size;
   if ((frame.kind != rpc::FrameKind::Answer && !failed) || frame.pieces.size() > 1 ||
-      size > table::kLongestValue)
-    throw net::StreamEnd(ErrorKind::DataLoss, "the received bytes do not follow the protocol of a table");
+      size > board::kLongestValue)
+    throw net::StreamEnd(ErrorKind::DataLoss, "the received bytes do not follow the protocol of a board");
   std::string value(size, '\0');
   wire_.receive(std::as_writable_bytes(std::span(value)), {.each = kWithinMessage});
   wire_.finish();
@@ -154,23 +154,23 @@ void try_host(const FindOptions& options, const net::Tls* tls, const std::string
               FindAttempt& attempt) {
   const std::string address = to_string(Address{host, options.port});
   const net::TimeLimits time{.deadline = deadline_after(std::min(options.timeout, kConnectTime))};
-  bool is_table = false;
+  bool is_board = false;
   std::unique_ptr<net::Stream> stream;
   try {
     stream = net::open_stream(address, tls, time.deadline, options.name, net::kAnySilence);
     rpc::exchange_versions(*stream, time, options.purpose);
-    is_table = true;
+    is_board = true;
     rpc::Wire wire(*stream);
     rpc::greet_host(wire, options.credentials.secret, Json::object(), nullptr, time, options.purpose);
-    attempt.table = std::make_shared<Client>(std::move(stream), address);
+    attempt.board = std::make_shared<Client>(std::move(stream), address);
     attempt.host = host;
   } catch (const Error& error) {
     attempt.host = host;
     attempt.obstacle = error.what();
     attempt.listens = stream != nullptr;
-    // Another program may make room for the table; certificates do not change.
+    // Another program may make room for the board; certificates do not change.
     const bool by_tls = dynamic_cast<const net::StreamEnd*>(&error) != nullptr;
-    attempt.refused = error.kind() == ErrorKind::InvalidArgument && (by_tls || is_table);
+    attempt.refused = error.kind() == ErrorKind::InvalidArgument && (by_tls || is_board);
   }
 }
 
@@ -179,7 +179,7 @@ FindAttempt try_all(const FindOptions& options, const net::Tls* tls) {
   for (const std::string& host : options.hosts) {
     FindAttempt attempt;
     try_host(options, tls, host, attempt);
-    if (attempt.table) return attempt;
+    if (attempt.board) return attempt;
     // The obstacle that tells most is kept.
     if (attempt.refused >= most.refused && attempt.listens >= most.listens) most = std::move(attempt);
   }
@@ -196,7 +196,7 @@ FindAttempt try_all(const FindOptions& options, const net::Tls* tls) {
 [[noreturn]] void fail_late(const FindOptions& options, const FindAttempt& last) {
   if (last.listens)
     fail(ErrorKind::Timeout,
-         "a program listens at {}:{}, but did not answer as the table of {} within {:g} s. Check that {} is "
+         "a program listens at {}:{}, but did not answer as the board of {} within {:g} s. Check that {} is "
          "not stopped, and that no other program uses this port ({})",
          last.host, options.port, options.holder, seconds(options.timeout), options.holder, last.obstacle);
   fail(ErrorKind::Timeout,
@@ -208,18 +208,18 @@ FindAttempt try_all(const FindOptions& options, const net::Tls* tls) {
 }  // namespace
 
 FindAttempt try_tcp_rendezvous(const FindOptions& options) {
-  return try_all(options, net::Tls::of(options.credentials, net::Tls::Side::Caller).get());
+  return try_all(options, net::Tls::make(options.credentials, net::Tls::Side::Caller).get());
 }
 
 FoundRendezvous find_tcp_rendezvous(const FindOptions& options) {
-  const auto tls = net::Tls::of(options.credentials, net::Tls::Side::Caller);
+  const auto tls = net::Tls::make(options.credentials, net::Tls::Side::Caller);
   const auto deadline = deadline_after(options.timeout);
   FindAttempt refusal;
   for (milliseconds pause = kFirstRetry;; pause = std::min(2 * pause, kLongestRetry)) {
     FindOptions left = options;
     left.timeout = until(deadline);
     const FindAttempt attempt = try_all(left, tls.get());
-    if (attempt.table) return {attempt.table, attempt.host};
+    if (attempt.board) return {attempt.board, attempt.host};
     if (attempt.refused) refusal = attempt;
     const bool late = Clock::now() >= deadline;
     if (refusal.refused && (late || !options.several_machines)) fail_refused(options, refusal);

@@ -18,12 +18,12 @@
 
 namespace tutti::comm {
 
-struct BoardOptions {
+struct FailuresOptions {
   int rank = 0;
   int world = 1;
   std::vector<std::string> who = {};         // by rank, for error messages; empty: "rank 3"
-  std::string holder = "rank 0 of the job";  // the rank that holds the table, for error messages
-  // If the table does not answer for this long, operations time out, even if their own timeout is longer.
+  std::string holder = "rank 0 of the job";  // the rank that holds the board, for error messages
+  // If the board does not answer for this long, operations time out, even if their own timeout is longer.
   std::chrono::milliseconds silence{60000};
   // How often a waiting rank checks whether another rank has failed.
   std::chrono::milliseconds look_up{200};
@@ -37,7 +37,7 @@ inline constexpr const char* kMissing = "missing";
 
 // Every rank contributes a word and gets the words of all ranks. Throws a Timeout that names the missing
 // ranks; the text is the same for all ranks that did come.
-std::vector<std::string> roll_call(Rendezvous& table, const BoardOptions& options, const std::string& word,
+std::vector<std::string> roll_call(Rendezvous& board, const FailuresOptions& options, const std::string& word,
                                    std::chrono::milliseconds timeout);
 
 // Return the name of a rank, or of several. `who` has the names of all ranks, or is empty.
@@ -45,19 +45,19 @@ std::string name_of(const std::vector<std::string>& who, int rank);
 std::vector<std::string> names_of(const std::vector<std::string>& who, const std::vector<int>& ranks);
 
 // Lets ranks fail together, with one text that names the rank at fault. Every operation
-// is registered with it. Its own thread reports on the table what this rank does, enforces the deadlines, and
-// checks whether another rank has failed. The first failure written to the table becomes that of all ranks.
+// is registered with it. Its own thread reports on the board what this rank does, enforces the deadlines, and
+// checks whether another rank has failed. The first failure written to the board becomes that of all ranks.
 //
-// The table must exist as long as operations are in progress: if it is lost, the group fails.
+// The board must exist as long as operations are in progress: if it is lost, the group fails.
 // Thread-safe.
-class FailureBoard {
+class Failures {
  public:
   // `abandon` must make all operations in progress give up. It is called once, from any thread, when the
   // failure is known.
-  FailureBoard(std::shared_ptr<Rendezvous> table, BoardOptions options, std::function<void()> abandon);
-  ~FailureBoard();
-  FailureBoard(const FailureBoard&) = delete;
-  FailureBoard& operator=(const FailureBoard&) = delete;
+  Failures(std::shared_ptr<Rendezvous> board, FailuresOptions options, std::function<void()> abandon);
+  ~Failures();
+  Failures(const Failures&) = delete;
+  Failures& operator=(const Failures&) = delete;
 
  private:
   struct Entry {
@@ -82,10 +82,10 @@ class FailureBoard {
     void arrived(int rank);
 
    private:
-    friend class FailureBoard;
-    Watch(FailureBoard& board, std::list<Entry>::iterator entry) : board_(board), entry_(entry) {}
+    friend class Failures;
+    Watch(Failures& failures, std::list<Entry>::iterator entry) : failures_(failures), entry_(entry) {}
 
-    FailureBoard& board_;
+    Failures& failures_;
     const std::list<Entry>::iterator entry_;
   };
 
@@ -118,16 +118,16 @@ class FailureBoard {
   bool waits_long(const Entry& entry) const;
   std::string own_word() const;
   void adopt_failure();
-  void look_at_table(const std::string& word, const std::string& waiting);
+  void look_at_board(const std::string& word, const std::string& waiting);
   void time_out(const Entry& entry);
-  void time_out_without_table(const std::string& operation, std::chrono::milliseconds timeout);
+  void time_out_without_board(const std::string& operation, std::chrono::milliseconds timeout);
   void fail_together(ErrorKind kind, const std::string& text);
   std::vector<int> to_blame(const Entry& entry, const std::vector<Word>& words) const;
   std::optional<Word> word_of(int rank);
   std::string who(int rank) const;
 
-  const std::shared_ptr<Rendezvous> table_;  // shared: ranks that are threads may use the same table
-  const BoardOptions options_;
+  const std::shared_ptr<Rendezvous> board_;  // shared: ranks that are threads may use the same board
+  const FailuresOptions options_;
   const std::function<void()> abandon_;
   std::optional<Clock::time_point> silent_since_;  // used only by the thread
 
@@ -139,7 +139,7 @@ class FailureBoard {
   std::string last_done_;
   Clock::time_point done_at_;
   int64_t number_ = 0;
-  std::string told_;  // the word on the table
+  std::string told_;  // the word on the board
   Clock::time_point told_at_;
   Clock::time_point looks_at_;
   std::optional<Error> failure_;

@@ -8,7 +8,7 @@
 
 namespace tutti::comm {
 
-// Sends a text from rank 0 to all ranks through the table that their launcher serves (torchrun's agent serves
+// Sends a text from rank 0 to all ranks through the board that their launcher serves (torchrun's agent serves
 // c10d's TCPStore). Only rank 0 passes `text`; every rank returns it. Throws Timeout if the launcher or
 // rank 0 does not answer in time.
 std::string share_through_launcher(const Address& launcher, const std::string& key,
