@@ -11,7 +11,7 @@ namespace tutti::comm {
 namespace {
 
 template <size_t N>
-void copy_text(char (&to)[N], const char* from) {
+void copy_name(char (&to)[N], const char* from) {
   std::strncpy(to, from, N - 1);
   to[N - 1] = '\0';
 }
@@ -58,8 +58,8 @@ OperationLabel::OperationLabel(const Operation& operation)
       op(operation.whole ? static_cast<int32_t>(operation.whole->op) : 0),
       root(operation.root),
       peer(operation.peer) {
-  copy_text(name, operation.name);
-  copy_text(what, operation.what);
+  copy_name(name, operation.name);
+  copy_name(what, operation.what);
 }
 
 std::string OperationLabel::elements() const {

@@ -120,8 +120,7 @@ rpc::Message Service::begin(Lock&, const rpc::Caller& caller, const rpc::Message
     worker.finished = std::min(worker.finished, fits);
   }
   log_.info("received {} of parameters at step {} from {}",
-            fmt::format("{:.1f} MB", static_cast<double>(run_->shard.bytes()) / 1e6), run_->step,
-            name_of(caller));
+            human_bytes(static_cast<uint64_t>(run_->shard.bytes())), run_->step, name_of(caller));
   changed_.notify_all();
   const std::string mix = mix_of(agreement_in(request.head, "updates"), options_.kernels);
   try {

@@ -189,6 +189,7 @@ class TrainingRun {
   void note_evaluations();
   void require_monitored_values() const;
   void note_evaluation(const std::string& name, const std::map<std::string, double>& values);
+  void measure_rest();
   int64_t epochs_done() const;
   void note_saved();
   void restore_hooks();

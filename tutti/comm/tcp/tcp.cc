@@ -53,16 +53,16 @@ class TcpTransport final : public Transport {
       : board_(std::move(board)), options_(std::move(options)) {
     if (options_.world == 1) return;
     const auto ranks = static_cast<size_t>(options_.world);
-    const FailuresOptions ranks{.rank = options_.rank,
-                                .world = options_.world,
-                                .who = options_.who,
-                                .holder = options_.holder,
-                                .silence = options_.timeout};
-    connections_ = tcp::connect_ranks(board_, ranks, options_.peer_host, options_.port, options_.credentials,
+    const FailuresOptions self{.rank = options_.rank,
+                               .world = options_.world,
+                               .who = options_.who,
+                               .holder = options_.holder,
+                               .silence = options_.timeout};
+    connections_ = tcp::connect_ranks(board_, self, options_.peer_host, options_.port, options_.credentials,
                                       options_.timeout);
     sent_.resize(ranks);
     received_.resize(ranks);
-    failures_ = std::make_unique<Failures>(with_prefix(board_, "failures/"), ranks, [this] { hang_up(); });
+    failures_ = std::make_unique<Failures>(with_prefix(board_, "failures/"), self, [this] { hang_up(); });
   }
 
   std::string name() const override { return "tcp"; }
