@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tools/commands.h"
-#include "tools/connection_arguments.h"
+#include "tools/arguments.h"
 #include "tutti/base/config.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"

@@ -17,7 +17,7 @@
 #include "tools/launch/host_slots.h"
 #include "tools/plot/events.h"
 #include "tutti/base/config.h"
-#include "tutti/base/crc32c.h"
+#include "tutti/base/hashes.h"
 #include "tutti/base/error.h"
 #include "tutti/base/every.h"
 #include "tutti/base/flags.h"

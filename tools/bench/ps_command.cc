@@ -7,7 +7,7 @@
 #include "tools/bench/commands.h"
 #include "tools/bench/request.h"
 #include "tools/bench/servers.h"
-#include "tools/connection_arguments.h"
+#include "tools/arguments.h"
 #include "tools/launch/cores.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"

@@ -11,7 +11,7 @@
 #include "tutti/base/check.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
-#include "tutti/base/sha256.h"
+#include "tutti/base/hashes.h"
 #include "tutti/cluster/discovery/discovery.h"
 #include "tutti/cluster/roles.h"
 

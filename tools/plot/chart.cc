@@ -7,9 +7,8 @@
 
 #include <fmt/format.h>
 
-#include "tools/plot/chart_colours.h"
-#include "tools/plot/chart_scale.h"
 #include "tools/plot/chart_text.h"
+#include "tools/plot/chart_scale.h"
 
 namespace tutti::chart {
 namespace {

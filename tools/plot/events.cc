@@ -5,7 +5,7 @@
 #include <cstring>
 #include <optional>
 
-#include "tutti/base/crc32c.h"
+#include "tutti/base/hashes.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 

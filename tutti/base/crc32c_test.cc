@@ -1,4 +1,4 @@
-#include "tutti/base/crc32c.h"
+#include "tutti/base/hashes.h"
 
 #include <vector>
 

@@ -1,4 +1,4 @@
-#include "tutti/base/xxhash.h"
+#include "tutti/base/hashes.h"
 
 #include <gtest/gtest.h>
 

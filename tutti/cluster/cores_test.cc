@@ -1,4 +1,4 @@
-#include "tutti/cluster/cores.h"
+#include "tutti/cluster/threads.h"
 
 #include <functional>
 #include <sched.h>

@@ -1,5 +1,5 @@
 // Compares random sums over every transport with a definition of the sum that shares no code with them.
-#include "tutti/comm/sliced_sum.h"
+#include "tutti/comm/reduce.h"
 
 #include <algorithm>
 #include <map>
@@ -14,7 +14,6 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "tutti/comm/reduce.h"
 #include "tutti/comm/test_ranks.h"
 
 namespace tutti::comm::sliced_sum_test {

@@ -13,7 +13,7 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
-#include "tutti/base/sha256.h"
+#include "tutti/base/hashes.h"
 #include "tutti/base/type_name.h"
 #include "tutti/comm/uses_communicator.h"
 

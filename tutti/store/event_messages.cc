@@ -10,7 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "tutti/base/check.h"
-#include "tutti/base/crc32c.h"
+#include "tutti/base/hashes.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/type_name.h"

@@ -10,7 +10,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "tutti/base/crc32c.h"
+#include "tutti/base/hashes.h"
 #include "tutti/base/file.h"
 #include "tutti/store/checkpoint.h"
 

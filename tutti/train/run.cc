@@ -13,7 +13,6 @@
 #include "tutti/base/error.h"
 #include "tutti/base/guarded_main.h"
 #include "tutti/base/heap.h"
-#include "tutti/base/interrupted.h"
 #include "tutti/cluster/identity.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/cluster/threads.h"

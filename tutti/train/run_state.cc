@@ -9,7 +9,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
-#include "tutti/base/sha256.h"
+#include "tutti/base/hashes.h"
 
 namespace tutti {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
-#include "tutti/base/sha256.h"
+#include "tutti/base/hashes.h"
 #include "tutti/base/text.h"
 #include "tutti/base/type_name.h"
 #include "tutti/cluster/roles.h"

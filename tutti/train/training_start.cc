@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "tutti/base/crc32c.h"
+#include "tutti/base/hashes.h"
 #include "tutti/store/manifest.h"
 
 namespace tutti {

@@ -9,7 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
-#include "tutti/base/xxhash.h"
+#include "tutti/base/hashes.h"
 
 namespace tutti::data {
 namespace {
