@@ -7,8 +7,8 @@
 
 #include <fmt/format.h>
 
-#include "tools/plot/chart_text.h"
 #include "tools/plot/chart_scale.h"
+#include "tools/plot/chart_text.h"
 
 namespace tutti::chart {
 namespace {

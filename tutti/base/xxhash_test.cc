@@ -1,6 +1,6 @@
-#include "tutti/base/hashes.h"
-
 #include <gtest/gtest.h>
+
+#include "tutti/base/hashes.h"
 
 namespace tutti::xxhash_test {
 namespace {

@@ -1,6 +1,4 @@
 // Compares random sums over every transport with a definition of the sum that shares no code with them.
-#include "tutti/comm/reduce.h"
-
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -14,6 +12,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include "tutti/comm/reduce.h"
 #include "tutti/comm/test_ranks.h"
 
 namespace tutti::comm::sliced_sum_test {

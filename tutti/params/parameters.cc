@@ -15,7 +15,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/hashes.h"
 #include "tutti/base/type_name.h"
-#include "tutti/comm/uses_communicator.h"
+#include "tutti/comm/communicator.h"
 
 namespace tutti {
 namespace {

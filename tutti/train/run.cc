@@ -12,7 +12,7 @@
 #include "tutti/base/environment.h"
 #include "tutti/base/error.h"
 #include "tutti/base/guarded_main.h"
-#include "tutti/base/heap.h"
+#include "tutti/base/memory.h"
 #include "tutti/cluster/identity.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/cluster/threads.h"

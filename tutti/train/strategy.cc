@@ -9,8 +9,8 @@
 #include <torch/utils.h>
 
 #include "tutti/base/file.h"
-#include "tutti/base/json.h"
 #include "tutti/base/hashes.h"
+#include "tutti/base/json.h"
 #include "tutti/base/text.h"
 #include "tutti/base/type_name.h"
 #include "tutti/cluster/roles.h"

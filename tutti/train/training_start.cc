@@ -1,6 +1,4 @@
 // What a training begins with: its hooks, the state that checkpoints contain, and the plan.
-#include "tutti/train/training_run.h"
-
 #include <iterator>
 
 #include <fmt/format.h>
@@ -8,6 +6,7 @@
 
 #include "tutti/base/hashes.h"
 #include "tutti/store/manifest.h"
+#include "tutti/train/training_run.h"
 
 namespace tutti {
 namespace {
