@@ -15,7 +15,7 @@
 namespace tutti::comm {
 
 struct Hosts;      // hosts.h
-struct SlicedSum;  // sliced_sum.h
+struct SlicedSum;  // reduce.h
 
 // For booleans, Sum means "any" and Product means "all". Average supports only floating-point types.
 enum class ReduceOp { Sum, Average, Min, Max, Product };
@@ -119,7 +119,7 @@ class Communicator {
 };
 
 // Something that needs all workers, such as a module that uses the examples of all of them. The code that
-// trains a model passes the group to its modules (give_group() in params/agreement.h).
+// trains a model passes the group to its modules (give_group() in step/plan.h).
 class UsesCommunicator {
  public:
   virtual ~UsesCommunicator() = default;
