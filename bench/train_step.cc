@@ -15,7 +15,7 @@
 #include "bench/sides.h"
 #include "examples/common/digits.h"
 #include "tutti/base/file.h"
-#include "tutti/base/heap.h"
+#include "tutti/base/memory.h"
 #include "tutti/base/torch_compat.h"
 #include "tutti/tutti.h"
 

@@ -11,7 +11,7 @@
 
 #include "tests/few_digits.h"
 #include "tests/tool.h"
-#include "tutti/base/interrupted.h"
+#include "tutti/base/error.h"
 
 namespace tutti::testing::mnist_test {
 namespace {

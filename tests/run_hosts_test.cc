@@ -18,9 +18,9 @@
 #include "tests/tool.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/hashes.h"
 #include "tutti/base/ports.h"
 #include "tutti/base/secret.h"
-#include "tutti/base/sha256.h"
 #include "tutti/comm/board/tcp_rendezvous.h"
 #include "tutti/rpc/frame.h"
 

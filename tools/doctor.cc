@@ -18,7 +18,7 @@
 #include "tutti/base/memory.h"
 #include "tutti/base/text.h"
 #include "tutti/base/version.h"
-#include "tutti/cluster/device.h"
+#include "tutti/cluster/device_spec.h"
 #include "tutti/cluster/identity.h"
 #include "tutti/cluster/kernels.h"
 #include "tutti/comm/mpi/mpi.h"

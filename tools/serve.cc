@@ -5,8 +5,8 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "tools/arguments.h"
 #include "tools/commands.h"
-#include "tools/connection_arguments.h"
 #include "tutti/base/config.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"

@@ -3,7 +3,7 @@
 #include "tools/commands.h"
 #include "tutti/base/error.h"
 #include "tutti/base/guarded_main.h"
-#include "tutti/base/heap.h"
+#include "tutti/base/memory.h"
 #include "tutti/train/export/check.h"
 
 namespace tutti {

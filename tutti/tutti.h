@@ -4,7 +4,6 @@
 
 #include "tutti/base/config.h"
 #include "tutti/base/error.h"
-#include "tutti/base/interrupted.h"
 #include "tutti/cluster/context.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/comm/group.h"

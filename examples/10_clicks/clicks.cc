@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <torch/types.h>
 
-#include "tutti/base/mix_bits.h"
+#include "tutti/base/hashes.h"
 #include "tutti/data/source.h"
 
 namespace example {

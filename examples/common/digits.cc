@@ -7,7 +7,7 @@
 #include <ATen/Functions.h>
 
 #include "examples/common/digit_shapes.h"
-#include "tutti/base/mix_bits.h"
+#include "tutti/base/hashes.h"
 
 namespace example {
 namespace {

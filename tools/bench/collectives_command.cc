@@ -7,11 +7,11 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "tools/arguments.h"
 #include "tools/bench/collectives.h"
 #include "tools/bench/commands.h"
 #include "tools/bench/figures.h"
 #include "tools/bench/request.h"
-#include "tools/connection_arguments.h"
 #include "tools/launch/cores.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"

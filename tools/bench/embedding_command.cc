@@ -5,10 +5,10 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "tools/arguments.h"
 #include "tools/bench/commands.h"
 #include "tools/bench/embedding.h"
 #include "tools/bench/request.h"
-#include "tools/connection_arguments.h"
 #include "tools/launch/cores.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"

@@ -12,7 +12,6 @@
 
 #include "tools/launch/cores.h"
 #include "tutti/base/error.h"
-#include "tutti/base/interrupted.h"
 
 namespace tutti {
 namespace {

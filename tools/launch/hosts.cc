@@ -10,8 +10,8 @@
 #include "tutti/base/address.h"
 #include "tutti/base/check.h"
 #include "tutti/base/file.h"
+#include "tutti/base/hashes.h"
 #include "tutti/base/json.h"
-#include "tutti/base/sha256.h"
 #include "tutti/cluster/discovery/discovery.h"
 #include "tutti/cluster/roles.h"
 

@@ -22,7 +22,7 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/ports.h"
-#include "tutti/base/random_key.h"
+#include "tutti/base/secret.h"
 #include "tutti/base/text.h"
 #include "tutti/base/version.h"
 #include "tutti/cluster/identity.h"

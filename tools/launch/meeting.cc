@@ -16,7 +16,7 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/net.h"
-#include "tutti/base/random_key.h"
+#include "tutti/base/secret.h"
 #include "tutti/base/this_host.h"
 #include "tutti/comm/board/tcp_rendezvous.h"
 

@@ -8,7 +8,6 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/guarded_main.h"
-#include "tutti/base/interrupted.h"
 
 namespace tutti {
 

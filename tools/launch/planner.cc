@@ -11,7 +11,6 @@
 #include "tutti/base/address.h"
 #include "tutti/base/error.h"
 #include "tutti/base/net.h"
-#include "tutti/base/random_key.h"
 #include "tutti/base/secret.h"
 #include "tutti/cluster/identity.h"
 

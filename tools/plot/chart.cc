@@ -7,7 +7,6 @@
 
 #include <fmt/format.h>
 
-#include "tools/plot/chart_colours.h"
 #include "tools/plot/chart_scale.h"
 #include "tools/plot/chart_text.h"
 

@@ -14,4 +14,11 @@ double width_of(std::string_view text);
 // Cuts letters out of the middle of a text that is wider than this, and escapes it.
 std::string fitted(std::string_view text, double width);
 
+// The colour of text and axes.
+inline constexpr const char* kInk = "#7a7f87";
+
+// Returns the colour with this index, "#rrggbb", and kInk below 0. All have a contrast of at least 3 with
+// white and with black (WCAG 2).
+std::string colour_of(int index);
+
 }  // namespace tutti::chart

@@ -5,9 +5,9 @@
 #include <cstring>
 #include <optional>
 
-#include "tutti/base/crc32c.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/hashes.h"
 
 namespace tutti::plot {
 namespace {

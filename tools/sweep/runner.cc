@@ -24,8 +24,7 @@
 #include "tools/plot/plotted_run.h"
 #include "tools/sweep/run_files.h"
 #include "tutti/base/error.h"
-#include "tutti/base/file_lock.h"
-#include "tutti/base/interrupted.h"
+#include "tutti/base/file.h"
 #include "tutti/base/text.h"
 
 namespace tutti {

@@ -1,10 +1,9 @@
-#include "tutti/base/crc32c.h"
-
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include "tutti/base/file.h"
+#include "tutti/base/hashes.h"
 
 namespace tutti::crc32c_test {
 namespace {

@@ -1,7 +1,10 @@
 #include "tutti/base/error.h"
 
 #include <cerrno>
+#include <string.h>
 #include <system_error>
+
+#include <fmt/format.h>
 
 namespace tutti {
 
@@ -62,6 +65,11 @@ void fail_errno(int error_number, std::string_view what) {
     default:
       fail(ErrorKind::InvalidArgument, "{}: {}", what, errno_text(error_number));
   }
+}
+
+std::string signal_name(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name == nullptr ? fmt::format("signal {}", signal) : fmt::format("SIG{}", name);
 }
 
 }  // namespace tutti

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <exception>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -47,5 +48,22 @@ std::string errno_text(int error_number);
 // Throws the Error for a failed system call: Overloaded if disk space, memory or the like ran out, otherwise
 // InvalidArgument. `what` describes the operation and the file, such as "writing /tmp/x".
 [[noreturn]] void fail_errno(int error_number, std::string_view what);
+
+// Thrown when a signal, or --stop-after, has ended the program in good order, after all pending output has
+// been written. This is not an Error, since nothing went wrong.
+class Interrupted final : public std::exception {
+ public:
+  // Signal 0: none, but --stop-after.
+  Interrupted(int signal_number, std::string text) : signal_(signal_number), text_(std::move(text)) {}
+  int exit_code() const { return signal_ == 0 ? 0 : 128 + signal_; }
+  const char* what() const noexcept override { return text_.c_str(); }
+
+ private:
+  int signal_;
+  std::string text_;
+};
+
+// "SIGTERM".
+std::string signal_name(int signal);
 
 }  // namespace tutti

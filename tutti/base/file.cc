@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <linux/magic.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -13,8 +14,8 @@
 
 #include <fmt/format.h>
 
-#include "tutti/base/crc32c.h"
 #include "tutti/base/error.h"
+#include "tutti/base/hashes.h"
 
 namespace tutti {
 namespace {
@@ -302,6 +303,17 @@ void sync_directory(const std::string& path) {
 
 void rename_path(const std::string& from, const std::string& to) {
   if (::rename(from.c_str(), to.c_str()) != 0) fail_errno(errno, fmt::format("renaming {} to {}", from, to));
+}
+
+LockResult try_to_lock(const FileDescriptor& file, const std::string& path) {
+  while (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EINTR) continue;
+    if (errno == EWOULDBLOCK) return LockResult::Taken;
+    if (errno == ENOLCK || errno == EOPNOTSUPP || errno == ENOSYS || errno == EINVAL)
+      return LockResult::Unsupported;
+    fail_errno(errno, "locking " + path);
+  }
+  return LockResult::Locked;
 }
 
 }  // namespace tutti

@@ -122,4 +122,13 @@ inline std::span<const std::byte> as_bytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
+enum class LockResult {
+  Locked,       // until the descriptor is closed, or the process ends
+  Taken,        // another process has it
+  Unsupported,  // the file system has no locks
+};
+
+// Tries to lock a file for this process alone, by flock(2). `path` is for messages.
+LockResult try_to_lock(const FileDescriptor& file, const std::string& path);
+
 }  // namespace tutti

@@ -11,7 +11,7 @@
 
 #include <fmt/format.h>
 
-#include "tutti/base/crc32c.h"
+#include "tutti/base/hashes.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
 

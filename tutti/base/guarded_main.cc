@@ -13,8 +13,7 @@
 #include <fmt/format.h>
 
 #include "tutti/base/error.h"
-#include "tutti/base/interrupted.h"
-#include "tutti/base/ran_out.h"
+#include "tutti/base/memory.h"
 #include "tutti/base/text.h"
 
 namespace tutti {

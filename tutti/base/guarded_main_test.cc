@@ -14,7 +14,6 @@
 #include <gmock/gmock.h>
 
 #include "tutti/base/error.h"
-#include "tutti/base/interrupted.h"
 
 namespace tutti::guarded_main_test {
 namespace {

@@ -1,10 +1,15 @@
 #include "tutti/base/memory.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <fcntl.h>
+#include <malloc.h>
+#include <new>
 #include <string>
+#include <string_view>
+#include <system_error>
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
@@ -34,6 +39,10 @@ int allocate_step(int descriptor, uint64_t begin, uint64_t size) {
   }
   return 0;
 }
+
+// LibTorch has no exception type for this: its allocators throw an exception with one of these texts.
+constexpr std::array<std::string_view, 4> kTexts = {"can't allocate memory", "Cannot allocate memory",
+                                                    "not enough memory", "out of memory"};
 
 }  // namespace
 
@@ -68,6 +77,29 @@ void allocate_pages(int descriptor, uint64_t begin, uint64_t size) {
     fail(ErrorKind::Overloaded, "no shared memory for {}: this machine, or its control group, has {} left",
          human_bytes(size), human_bytes(memory.available + done));
   }
+}
+
+void tune_heap() {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 512 << 20);
+  mallopt(M_TOP_PAD, 64 << 20);
+  mallopt(M_MXFAST, 0);
+#endif
+}
+
+bool ran_out(const std::exception& error) {
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return true;
+  if (const auto* system = dynamic_cast<const std::system_error*>(&error)) {
+    for (const std::errc code : {std::errc::resource_unavailable_try_again, std::errc::not_enough_memory,
+                                 std::errc::too_many_files_open, std::errc::too_many_files_open_in_system,
+                                 std::errc::no_space_on_device, std::errc::file_too_large}) {
+      if (system->code() == code) return true;
+    }
+  }
+  const std::string_view text = error.what();
+  return std::any_of(kTexts.begin(), kTexts.end(),
+                     [&](std::string_view part) { return text.find(part) != std::string_view::npos; });
 }
 
 }  // namespace tutti

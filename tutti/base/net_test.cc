@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "tutti/base/ports.h"
-#include "tutti/base/random_key.h"
+#include "tutti/base/secret.h"
 #include "tutti/base/this_host.h"
 
 namespace tutti::net_test {

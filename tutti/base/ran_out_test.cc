@@ -1,11 +1,11 @@
-#include "tutti/base/ran_out.h"
-
 #include <cerrno>
 #include <new>
 #include <stdexcept>
 #include <system_error>
 
 #include <gtest/gtest.h>
+
+#include "tutti/base/memory.h"
 
 namespace tutti::ran_out_test {
 namespace {

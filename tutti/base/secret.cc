@@ -2,16 +2,20 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <openssl/crypto.h>
 #include <openssl/hmac.h>
+#include <sys/random.h>
 
 #include <fmt/format.h>
 
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
+#include "tutti/base/file.h"
 #include "tutti/base/net.h"
 
 namespace tutti {
+
 // The proof names its side, so that a proof cannot be sent back to the end that made it.
 std::string prove(std::string_view secret, Side side, std::string_view purpose, const Nonces& nonces,
                   std::string_view says) {
@@ -48,6 +52,15 @@ void require_secret(const std::string& host, bool has_secret, bool insecure) {
        "job and change its weights. Set the variable TUTTI_SECRET for all tasks of the job, for example to "
        "what `openssl rand -hex 16` prints, or give --insecure if you trust the network",
        host.empty() ? "all addresses of this machine" : host);
+}
+
+std::string random_key() {
+  std::array<unsigned char, 16> bytes{};
+  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+    fail_errno(errno, "generating random bytes");
+  std::string digits;
+  for (const unsigned char byte : bytes) digits += fmt::format("{:02x}", byte);
+  return digits;
 }
 
 }  // namespace tutti

@@ -44,4 +44,7 @@ std::string harmless(std::string_view bytes, size_t most);
 // means all addresses) without a secret, unless the user allows this by `insecure`.
 void require_secret(const std::string& host, bool has_secret, bool insecure);
 
+// Returns 32 random lower-case hexadecimal digits, which cannot be guessed.
+std::string random_key();
+
 }  // namespace tutti

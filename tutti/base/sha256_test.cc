@@ -1,8 +1,7 @@
-#include "tutti/base/sha256.h"
-
 #include <gtest/gtest.h>
 
 #include "tutti/base/file.h"
+#include "tutti/base/hashes.h"
 
 namespace tutti::sha256_test {
 namespace {

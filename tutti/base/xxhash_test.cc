@@ -1,6 +1,6 @@
-#include "tutti/base/xxhash.h"
-
 #include <gtest/gtest.h>
+
+#include "tutti/base/hashes.h"
 
 namespace tutti::xxhash_test {
 namespace {

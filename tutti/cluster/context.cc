@@ -16,8 +16,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
-#include "tutti/cluster/cores.h"
-#include "tutti/cluster/device.h"
+#include "tutti/cluster/device_spec.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/cluster/threads.h"
 

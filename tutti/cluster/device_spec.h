@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include <c10/core/Device.h>
+
 namespace tutti {
 
 // The name of one device in a cluster, or a pattern for several: an unset field matches anything.
@@ -39,5 +41,13 @@ bool matches(const DeviceSpec& pattern, const DeviceSpec& device);
 
 // Returns true if some device matches both.
 bool is_compatible(const DeviceSpec& a, const DeviceSpec& b);
+
+// Returns the device for a value of --device: auto, cpu, cuda, cuda:N, gpu, gpu:N, or a DeviceSpec without
+// job and task (/gpu:0). Without an index, GPUs are assigned by local rank, round robin over `gpus`; auto
+// without GPUs is the CPU. Throws InvalidArgument if the value is invalid or there is no such device.
+c10::Device choose_device(std::string_view asked, int local_rank, int gpus);
+
+// Returns the number of GPUs that LibTorch can use now.
+int count_gpus();
 
 }  // namespace tutti

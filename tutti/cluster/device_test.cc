@@ -1,9 +1,8 @@
-#include "tutti/cluster/device.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tutti/base/test_errors.h"
+#include "tutti/cluster/device_spec.h"
 
 namespace tutti {
 namespace {

@@ -14,7 +14,7 @@
 #include <torch/version.h>
 
 #include "tutti/base/environment.h"
-#include "tutti/base/xxhash.h"
+#include "tutti/base/hashes.h"
 
 namespace tutti {
 namespace {

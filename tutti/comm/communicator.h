@@ -15,7 +15,7 @@
 namespace tutti::comm {
 
 struct Hosts;      // hosts.h
-struct SlicedSum;  // sliced_sum.h
+struct SlicedSum;  // reduce.h
 
 // For booleans, Sum means "any" and Product means "all". Average supports only floating-point types.
 enum class ReduceOp { Sum, Average, Min, Max, Product };
@@ -116,6 +116,16 @@ class Communicator {
   // Ranks that pass the same colour form a group, in the order of their ranks here. Returns nullptr for
   // colour -1. Every rank must call this.
   virtual std::unique_ptr<Communicator> split(int colour) = 0;
+};
+
+// Something that needs all workers, such as a module that uses the examples of all of them. The code that
+// trains a model passes the group to its modules (give_group() in step/plan.h).
+class UsesCommunicator {
+ public:
+  virtual ~UsesCommunicator() = default;
+  // Sets the group of all workers, which only such modules use. They share it with the state that their
+  // forward pass keeps for the backward pass. Replaces the previous group; nullptr means no other workers.
+  virtual void use(std::shared_ptr<Communicator> group) = 0;
 };
 
 }  // namespace tutti::comm

@@ -10,7 +10,7 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
-#include "tutti/comm/sliced_sum.h"
+#include "tutti/comm/reduce.h"
 
 namespace tutti::comm {
 namespace {

@@ -17,7 +17,6 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/net.h"
-#include "tutti/base/random_key.h"
 #include "tutti/base/secret.h"
 #include "tutti/base/text.h"
 #include "tutti/base/this_host.h"

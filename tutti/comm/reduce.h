@@ -1,14 +1,15 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include <c10/core/ScalarType.h>
+#include <torch/types.h>
 
 #include "tutti/comm/communicator.h"
-#include "tutti/comm/tree.h"
 
 namespace tutti::comm {
 
@@ -87,5 +88,74 @@ c10::ScalarType sum_type(c10::ScalarType type);
 // with the rounding of reduce(). Copies them if it is the same type.
 void convert(const std::byte* from, c10::ScalarType type_from, std::byte* to, c10::ScalarType type_to,
              int64_t count);
+
+// A sum, or another reduction, of the values of any number of sources. Every rank computes a slice of it. All
+// ranks pass the same, except for their tensors, which are plain memory on one device.
+struct SlicedSum {
+  Reduction reduction;     // `count` is the number of elements of each input
+  const Sources* sources;  // must outlive the operation
+  // By source: where this rank can read its values; undefined where it cannot. A rank can always read those
+  // of its own sources.
+  std::vector<torch::Tensor> inputs;
+  // Receive the result. The first belongs to this rank; it may be one of the inputs.
+  std::vector<torch::Tensor> outputs;
+  // By rank, in their order and without gaps: each rank receives only this slice of the result, in an output
+  // that is as long. Empty: all ranks receive the whole result.
+  std::vector<Slice> slices = {};
+  // The ranks of a host read each other's inputs, and write to each other's outputs: all are in
+  // SharedVectors, `inputs` has an entry for each source of the host, and `outputs` one for each rank of it
+  // (unless slices are given). After the inputs were written, the ranks of a host have to meet before they
+  // call this.
+  bool shared = false;
+
+  bool scatters() const { return !slices.empty(); }
+  // Returns the slice that each rank computes.
+  std::vector<Slice> slices_of(int world) const {
+    return scatters() ? slices : even_slices(reduction.count, world);
+  }
+  // Returns true if it is an all-reduce of one value per rank.
+  bool is_all_reduce(int world) const {
+    return !scatters() && sources->one_by_rank && sources->leaves == world;
+  }
+};
+
+// A node of the binary tree that fixes the order of all sums over lanes or ranks, so that their bits do not
+// depend on the number of workers. Node (level, i) covers the existing leaves of [i << level, (i + 1) <<
+// level). It is the sum of its two children; the right child may cover no leaves.
+struct TreeNode {
+  int level;
+  int64_t index;
+};
+
+inline TreeNode parent_of(const TreeNode& node) { return {node.level + 1, node.index / 2}; }
+inline int64_t first_leaf(const TreeNode& node) { return node.index << node.level; }
+// One past the last leaf below a node of a tree with so many leaves.
+inline int64_t end_of_leaves(const TreeNode& node, int64_t leaves) {
+  return std::min(leaves, (node.index + 1) << node.level);
+}
+
+// Joins the last of the nodes, which are in the order of their leaves, with its sibling, then their parent
+// with its sibling, and so on, as far as all leaves below the parent are in [begin, end): those that have
+// come. A child that is not among the nodes has no data and is left out, so that its sibling takes the
+// parent's place unchanged. Does not touch nodes before nodes[first]. Node has a TreeNode `place`; join(left,
+// right) adds the last node to the one before it.
+template <class Node, class Join>
+void join_complete(std::vector<Node>& nodes, size_t first, int64_t begin, int64_t end, int64_t leaves,
+                   const Join& join) {
+  while (nodes.size() > first) {
+    const TreeNode last = nodes.back().place;
+    const TreeNode parent = parent_of(last);
+    const bool is_root = first_leaf(last) == 0 && end_of_leaves(last, leaves) == leaves;
+    if (is_root || first_leaf(parent) < begin || end_of_leaves(parent, leaves) > end) return;
+    if (nodes.size() > first + 1) {
+      Node& left = nodes[nodes.size() - 2];
+      if (first_leaf(left.place) >= first_leaf(parent)) {
+        join(left, nodes.back());
+        nodes.pop_back();
+      }
+    }
+    nodes.back().place = parent;
+  }
+}
 
 }  // namespace tutti::comm

@@ -1,6 +1,4 @@
 // Compares random sums over every transport with a definition of the sum that shares no code with them.
-#include "tutti/comm/sliced_sum.h"
-
 #include <algorithm>
 #include <map>
 #include <optional>

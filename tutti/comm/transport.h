@@ -13,7 +13,6 @@
 #include "tutti/comm/communicator.h"
 #include "tutti/comm/hosts.h"
 #include "tutti/comm/reduce.h"
-#include "tutti/comm/sliced_sum.h"
 
 namespace tutti::comm {
 

@@ -11,9 +11,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "tutti/base/crc32c.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/hashes.h"
 #include "tutti/base/type_name.h"
 #include "tutti/params/random_scope.h"
 

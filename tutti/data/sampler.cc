@@ -8,7 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "tutti/base/check.h"
-#include "tutti/base/mix_bits.h"
+#include "tutti/base/hashes.h"
 
 namespace tutti::data {
 

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
-#include "tutti/base/mix_bits.h"
+#include "tutti/base/hashes.h"
 
 namespace tutti::embedding {
 namespace {

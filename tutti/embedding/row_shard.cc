@@ -11,8 +11,7 @@
 
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
-#include "tutti/base/mix_bits.h"
-#include "tutti/base/xxhash.h"
+#include "tutti/base/hashes.h"
 #include "tutti/params/parameters.h"
 
 namespace tutti::embedding {

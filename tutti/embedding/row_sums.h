@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "tutti/comm/tree.h"
+#include "tutti/comm/reduce.h"
 #include "tutti/params/lanes.h"
 
 // The rows that the lanes of a step look up, each once, and the sums of their gradients.

@@ -8,7 +8,7 @@
 #include <torch/nn/pimpl.h>
 #include <torch/types.h>
 
-#include "tutti/comm/uses_communicator.h"
+#include "tutti/comm/communicator.h"
 
 namespace tutti::nn {
 

@@ -14,7 +14,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/this_host.h"
-#include "tutti/cluster/device.h"
+#include "tutti/cluster/device_spec.h"
 #include "tutti/cluster/roles.h"
 
 namespace tutti {

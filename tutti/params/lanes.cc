@@ -7,7 +7,7 @@
 
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
-#include "tutti/base/mix_bits.h"
+#include "tutti/base/hashes.h"
 
 namespace tutti {
 LaneRange lanes_of(int rank, int world, int64_t lanes) {

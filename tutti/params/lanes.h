@@ -30,7 +30,7 @@ std::vector<LaneRange> blocks_of(int world, int64_t lanes);
 // function, so it needs no state and a run can resume at any step.
 uint64_t lane_seed(int64_t seed, int64_t step, int64_t lane);
 
-// Adds the values of the lanes of a step, always in the same order: along the tree (comm/tree.h) over the
+// Adds the values of the lanes of a step, always in the same order: along the tree (comm/reduce.h) over the
 // lane index. A child that covers only lanes without data is omitted, so that it is exactly neutral. A worker
 // adds the lanes of its block in order. A complete subtree waits on a stack, like the digits of a binary
 // counter, until its sibling is complete too: at most log2(lanes) + 1 sums at a time, and none for one lane.

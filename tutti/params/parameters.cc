@@ -13,9 +13,9 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
-#include "tutti/base/sha256.h"
+#include "tutti/base/hashes.h"
 #include "tutti/base/type_name.h"
-#include "tutti/comm/uses_communicator.h"
+#include "tutti/comm/communicator.h"
 
 namespace tutti {
 namespace {

@@ -5,7 +5,7 @@
 #include <torch/torch.h>
 
 #include "tutti/base/error.h"
-#include "tutti/base/sha256.h"
+#include "tutti/base/hashes.h"
 
 namespace tutti::parameters_test {
 namespace {

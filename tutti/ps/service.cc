@@ -12,7 +12,7 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
-#include "tutti/base/ran_out.h"
+#include "tutti/base/memory.h"
 #include "tutti/base/text.h"
 #include "tutti/ps/peers.h"
 #include "tutti/ps/wire.h"

@@ -15,7 +15,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/memory.h"
-#include "tutti/base/random_key.h"
+#include "tutti/base/secret.h"
 #include "tutti/base/text.h"
 
 namespace tutti::rpc {

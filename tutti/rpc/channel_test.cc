@@ -14,7 +14,6 @@
 
 #include "tutti/base/file.h"
 #include "tutti/base/ports.h"
-#include "tutti/base/random_key.h"
 #include "tutti/base/secret.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/net/listener.h"

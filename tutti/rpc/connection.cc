@@ -9,7 +9,7 @@
 
 #include <fmt/format.h>
 
-#include "tutti/base/ran_out.h"
+#include "tutti/base/memory.h"
 #include "tutti/base/start_thread.h"
 #include "tutti/rpc/handshake.h"
 

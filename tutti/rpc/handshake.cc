@@ -10,7 +10,6 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
-#include "tutti/base/random_key.h"
 #include "tutti/base/secret.h"
 #include "tutti/base/text.h"
 #include "tutti/base/version.h"

@@ -10,7 +10,6 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
-#include "tutti/base/random_key.h"
 #include "tutti/base/secret.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/net/test_certificates.h"

@@ -12,8 +12,8 @@
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 #include "tutti/base/version.h"
+#include "tutti/comm/communicator.h"
 #include "tutti/comm/gather_all.h"
-#include "tutti/comm/uses_communicator.h"
 
 namespace tutti {
 namespace {

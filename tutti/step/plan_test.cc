@@ -4,8 +4,8 @@
 #include <torch/torch.h>
 
 #include "tutti/base/error.h"
+#include "tutti/comm/communicator.h"
 #include "tutti/comm/nccl/test_device.h"
-#include "tutti/comm/uses_communicator.h"
 
 namespace tutti::agreement_test {
 namespace {

@@ -10,9 +10,9 @@
 #include <fmt/ranges.h>
 
 #include "tutti/base/check.h"
-#include "tutti/base/crc32c.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/hashes.h"
 #include "tutti/base/type_name.h"
 #include "tutti/store/png.h"
 

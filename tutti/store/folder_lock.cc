@@ -19,7 +19,6 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
-#include "tutti/base/file_lock.h"
 #include "tutti/base/text.h"
 #include "tutti/base/this_host.h"
 

@@ -8,9 +8,9 @@
 #include <fmt/format.h>
 #include <torch/version.h>
 
-#include "tutti/base/crc32c.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/hashes.h"
 #include "tutti/base/json.h"
 #include "tutti/base/version.h"
 #include "tutti/store/checkpoint.h"

@@ -12,7 +12,6 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
-#include "tutti/base/interrupted.h"
 #include "tutti/base/version.h"
 #include "tutti/store/manifest.h"
 #include "tutti/train/training_run.h"

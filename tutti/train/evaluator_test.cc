@@ -11,8 +11,8 @@
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/error.h"
 #include "tutti/base/file.h"
-#include "tutti/base/interrupted.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
 #include "tutti/cluster/test_identity.h"

@@ -23,7 +23,7 @@
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
-#include "tutti/base/interrupted.h"
+#include "tutti/base/error.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
 #include "tutti/cluster/roles.h"

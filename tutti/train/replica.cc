@@ -9,7 +9,7 @@
 
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
-#include "tutti/base/ran_out.h"
+#include "tutti/base/memory.h"
 #include "tutti/base/text.h"
 #include "tutti/params/device_scope.h"
 #include "tutti/params/random_scope.h"

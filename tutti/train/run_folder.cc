@@ -16,7 +16,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
-#include "tutti/base/random_key.h"
+#include "tutti/base/secret.h"
 #include "tutti/store/manifest.h"
 #include "tutti/train/run_state.h"
 

@@ -8,8 +8,8 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/hashes.h"
 #include "tutti/base/json.h"
-#include "tutti/base/sha256.h"
 
 namespace tutti {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/file.h"
-#include "tutti/base/sha256.h"
+#include "tutti/base/hashes.h"
 #include "tutti/base/version.h"
 #include "tutti/store/manifest.h"
 #include "tutti/store/shared_files.h"

@@ -9,7 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tutti/base/interrupted.h"
+#include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/cluster/context.h"
 #include "tutti/comm/executor.h"

@@ -6,8 +6,8 @@
 
 #include <gmock/gmock.h>
 
-#include "tutti/base/interrupted.h"
-#include "tutti/base/sha256.h"
+#include "tutti/base/error.h"
+#include "tutti/base/hashes.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
 #include "tutti/comm/test_ranks.h"

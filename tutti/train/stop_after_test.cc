@@ -7,8 +7,8 @@
 
 #include <gmock/gmock.h>
 
+#include "tutti/base/error.h"
 #include "tutti/base/file.h"
-#include "tutti/base/interrupted.h"
 #include "tutti/base/test_folder.h"
 #include "tutti/comm/test_ranks.h"
 #include "tutti/metrics/metrics.h"

@@ -9,8 +9,8 @@
 #include <torch/utils.h>
 
 #include "tutti/base/file.h"
+#include "tutti/base/hashes.h"
 #include "tutti/base/json.h"
-#include "tutti/base/sha256.h"
 #include "tutti/base/text.h"
 #include "tutti/base/type_name.h"
 #include "tutti/cluster/roles.h"
@@ -158,7 +158,7 @@ void add_rows(store::Report& report, const std::string& checksum,
 namespace {
 
 // Makes a strategy whose workers compute their lanes themselves.
-std::unique_ptr<DataParallel> make_lane_strategy(const Context& context, const Trainable& model,
+std::unique_ptr<DataParallel> make_data_parallel(const Context& context, const Trainable& model,
                                                  const OptimizerOptions& optimizer,
                                                  const ReplicaOptions& replica,
                                                  const StrategyOptions& options) {
@@ -195,7 +195,7 @@ std::unique_ptr<Strategy> make_strategy(const Context& context, const Trainable&
   require_worker(context, options);
   std::unique_ptr<Strategy> strategy;
   if (asked != "in-graph" || context.identity().is_evaluator) {
-    strategy = make_lane_strategy(context, model, optimizer, replica, options);
+    strategy = make_data_parallel(context, model, optimizer, replica, options);
   } else if (options.group) {
     fail(ErrorKind::InvalidArgument,
          "--strategy in-graph cannot be used for a group of the workers, since the master belongs to all of "
@@ -219,7 +219,7 @@ std::unique_ptr<DataParallel> make_strategy(const Context& context,
   ReplicaOptions replica = replica_options(context, parameters.layout());
   replica.device = parameters.device();
   replica.parameters = &parameters;
-  auto strategy = make_lane_strategy(context, {.module = module, .loss = {}, .predict = {}, .script = {}},
+  auto strategy = make_data_parallel(context, {.module = module, .loss = {}, .predict = {}, .script = {}},
                                      optimizer, replica, options);
   require_no_synchronised_modules(*strategy);
   return strategy;

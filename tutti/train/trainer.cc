@@ -8,7 +8,7 @@
 #include <torch/utils.h>
 
 #include "tutti/base/deadline.h"
-#include "tutti/base/interrupted.h"
+#include "tutti/base/error.h"
 #include "tutti/data/feed.h"
 #include "tutti/step/plan.h"
 #include "tutti/step/reducer.h"

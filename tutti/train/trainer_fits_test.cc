@@ -7,7 +7,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tutti/base/interrupted.h"
+#include "tutti/base/error.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
 #include "tutti/comm/test_ranks.h"

@@ -1,6 +1,4 @@
 // What a training says of itself: the values of its evaluations, and the report. And what hooks ask of it.
-#include "tutti/train/training_run.h"
-
 #include <algorithm>
 #include <set>
 
@@ -8,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "tutti/base/text.h"
+#include "tutti/train/training_run.h"
 
 namespace tutti {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "tutti/base/interrupted.h"
+#include "tutti/base/error.h"
 #include "tutti/train/hooks.h"
 #include "tutti/train/replica.h"
 

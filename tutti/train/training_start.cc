@@ -1,13 +1,12 @@
 // What a training begins with: its hooks, the state that checkpoints contain, and the plan.
-#include "tutti/train/training_run.h"
-
 #include <iterator>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "tutti/base/crc32c.h"
+#include "tutti/base/hashes.h"
 #include "tutti/store/manifest.h"
+#include "tutti/train/training_run.h"
 
 namespace tutti {
 namespace {

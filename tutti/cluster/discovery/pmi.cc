@@ -1,3 +1,5 @@
+#include "tutti/cluster/discovery/pmi.h"
+
 #include "tutti/cluster/discovery/discovery.h"
 #include "tutti/cluster/discovery/launcher_variables.h"
 #include "tutti/cluster/discovery/slurm.h"
@@ -24,6 +26,24 @@ std::optional<Identity> from_pmi(const Environment& environment) {
     return from_slurm_as(environment, variables, names);
   }
   return launched_worker(read_standing(variables, names), kPmi);
+}
+
+std::optional<Identity> from_open_mpi(const Environment& environment) {
+  constexpr const char* kOpenMpi = "Open MPI";
+  const StandingNames names = {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+                               "OMPI_COMM_WORLD_LOCAL_SIZE"};
+  const LauncherVariables variables(environment, kOpenMpi);
+  if (!any_is_set(variables, names)) return std::nullopt;
+  return launched_worker(read_standing(variables, names), kOpenMpi);
+}
+
+std::optional<Identity> from_pmix(const Environment& environment) {
+  const LauncherVariables variables(environment, "PMIx");
+  if (!variables.has("PMIX_RANK")) return std::nullopt;
+  if (is_slurm_task(environment)) return from_slurm_as(environment, variables, {.rank = "PMIX_RANK"});
+  variables.fail_with(
+      variables.quote("PMIX_RANK") +
+      " is set, but PMIx does not give the number of tasks, and no variable of another launcher does");
 }
 
 }  // namespace tutti::discovery

@@ -6,7 +6,6 @@
 
 #include "tutti/comm/hosts.h"
 #include "tutti/comm/reduce.h"
-#include "tutti/comm/sliced_sum.h"
 
 namespace tutti::comm {
 

@@ -10,7 +10,7 @@
 #include "tutti/base/check.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
-#include "tutti/cluster/cores.h"
+#include "tutti/cluster/threads.h"
 #include "tutti/comm/flat.h"
 
 namespace tutti::comm {

@@ -17,7 +17,7 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/net.h"
-#include "tutti/base/random_key.h"
+#include "tutti/base/secret.h"
 #include "tutti/net/stream.h"
 #include "tutti/net/tls.h"
 #include "tutti/rpc/handshake.h"

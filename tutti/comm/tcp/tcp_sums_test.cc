@@ -15,7 +15,7 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/comm/conformance.h"
 #include "tutti/comm/hierarchy/test_layouts.h"
-#include "tutti/comm/sliced_sum.h"
+#include "tutti/comm/reduce.h"
 #include "tutti/comm/test_messages.h"
 #include "tutti/comm/test_network.h"
 #include "tutti/comm/test_ranks.h"

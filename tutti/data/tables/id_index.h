@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/base/xxhash.h"
+#include "tutti/base/hashes.h"
 
 namespace tutti::data {
 

@@ -9,10 +9,10 @@
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/hashes.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
 #include "tutti/base/test_oracle.h"
-#include "tutti/base/xxhash.h"
 #include "tutti/data/tables/test_tables.h"
 #include "tutti/data/tables/text_table.h"
 

@@ -8,8 +8,8 @@
 #include <fmt/ranges.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/hashes.h"
 #include "tutti/base/text.h"
-#include "tutti/base/xxhash.h"
 
 namespace tutti::data {
 namespace {

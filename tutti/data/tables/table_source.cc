@@ -12,9 +12,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "tutti/base/crc32c.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/hashes.h"
 #include "tutti/data/idx.h"
 #include "tutti/data/tables/once.h"
 #include "tutti/data/tables/shard_file.h"

@@ -21,7 +21,6 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/guarded_main.h"
-#include "tutti/base/interrupted.h"
 #include "tutti/base/json.h"
 #include "tutti/base/text.h"
 #include "tutti/params/parameters.h"

@@ -14,7 +14,6 @@
 #include "tutti/base/check.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
-#include "tutti/base/interrupted.h"
 #include "tutti/base/waiting.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/cluster/threads.h"

@@ -1,11 +1,19 @@
-#include "tutti/base/crc32c.h"
+#include "tutti/base/hashes.h"
 
 #include <array>
 #include <cstring>
+#include <openssl/evp.h>
+
+#include <fmt/format.h>
+
+#include "tutti/base/check.h"
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
 #endif
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
 
 namespace tutti {
 namespace {
@@ -48,6 +56,13 @@ uint32_t crc32c_by_instruction(std::span<const std::byte> bytes, uint32_t before
 }
 #endif
 
+EVP_MD_CTX* create() {
+  EVP_MD_CTX* const state = EVP_MD_CTX_new();
+  TUTTI_CHECK(state != nullptr && EVP_DigestInit_ex(state, EVP_sha256(), nullptr) == 1,
+              "libcrypto's SHA-256");
+  return state;
+}
+
 }  // namespace
 
 uint32_t crc32c_portable(std::span<const std::byte> bytes, uint32_t before) {
@@ -58,6 +73,30 @@ uint32_t crc32c_portable(std::span<const std::byte> bytes, uint32_t before) {
 
 uint32_t crc32c(std::span<const std::byte> bytes, uint32_t before) {
   return has_instruction() ? crc32c_by_instruction(bytes, before) : crc32c_portable(bytes, before);
+}
+
+Sha256::Sha256() : state_(create()) {}
+
+Sha256::~Sha256() { EVP_MD_CTX_free(state_); }
+
+void Sha256::update(std::span<const std::byte> bytes) {
+  TUTTI_CHECK(EVP_DigestUpdate(state_, bytes.data(), bytes.size()) == 1, "libcrypto's SHA-256");
+}
+
+std::string Sha256::hex() const {
+  const Sha256 ended;  // the state of a hash that has ended cannot be updated
+  std::array<unsigned char, 32> hash{};
+  TUTTI_CHECK(EVP_MD_CTX_copy_ex(ended.state_, state_) == 1 &&
+                  EVP_DigestFinal_ex(ended.state_, hash.data(), nullptr) == 1,
+              "libcrypto's SHA-256");
+  return fmt::format("{:02x}", fmt::join(hash, ""));
+}
+
+uint64_t xxh64(std::string_view text) { return XXH64(text.data(), text.size(), 0); }
+
+XxhBits128 xxh128(std::string_view text) {
+  const XXH128_hash_t hash = XXH3_128bits(text.data(), text.size());
+  return {hash.high64, hash.low64};
 }
 
 }  // namespace tutti
