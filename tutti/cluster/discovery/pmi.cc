@@ -1,5 +1,3 @@
-#include "tutti/cluster/discovery/pmi.h"
-
 #include "tutti/cluster/discovery/discovery.h"
 #include "tutti/cluster/discovery/launcher_variables.h"
 #include "tutti/cluster/discovery/slurm.h"
