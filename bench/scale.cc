@@ -213,13 +213,13 @@ struct Model {
   bench::Links loopback;
 
   double step(int workers) const {
-    return compute_seconds(machine, workers) +
-           bench::memory_exchange(memory.of(workers, machine.cores), workers, machine.cores, kGradientBytes);
+    return compute_seconds(machine, workers) + bench::memory_exchange(memory.link_for(workers, machine.cores),
+                                                                      workers, machine.cores, kGradientBytes);
   }
   double loopback_step(int workers) const {
-    return compute_seconds(machine, workers) + bench::loopback_exchange(loopback.of(workers, machine.cores),
-                                                                        workers, machine.cores,
-                                                                        kGradientBytes);
+    return compute_seconds(machine, workers) +
+           bench::loopback_exchange(loopback.link_for(workers, machine.cores), workers, machine.cores,
+                                    kGradientBytes);
   }
 };
 
@@ -238,7 +238,7 @@ Model fit(const Measured& measured, int cores) {
   for (const auto& [workers, seconds] : measured.steps) {
     if (!is_fitted(workers)) continue;
     const double exchange =
-        bench::memory_exchange(model.memory.of(workers, cores), workers, cores, kGradientBytes);
+        bench::memory_exchange(model.memory.link_for(workers, cores), workers, cores, kGradientBytes);
     samples.push_back({workers, std::max(seconds - exchange, seconds / 10)});
   }
   model.machine = bench::fit_machine(cores, samples);
@@ -312,7 +312,7 @@ void print_exchange_rows(const char* over, const std::vector<ExchangeSample>& sa
                          const bench::Links& links, int cores, bench::ExchangeModel model) {
   for (const ExchangeSample& sample : samples) {
     const auto& [ranks, bytes, seconds] = sample;
-    const double predicted = model(links.of(ranks, cores), ranks, cores, bytes);
+    const double predicted = model(links.link_for(ranks, cores), ranks, cores, bytes);
     fmt::print("| {} | {} | {:.0f} | {} | {:.1f} | {:.1f} | {:+.0f} |\n", ranks, over, bytes / 1e3,
                is_fitted(sample) ? "yes" : "no", predicted * 1e6, seconds * 1e6,
                error_percent(predicted, seconds));

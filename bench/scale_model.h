@@ -39,7 +39,7 @@ double loopback_exchange(const Link& loopback, int ranks, int cores, double byte
 struct Links {
   Link spread;
   Link crowded;
-  const Link& of(int ranks, int cores) const { return ranks > cores ? crowded : spread; }
+  const Link& link_for(int ranks, int cores) const { return ranks > cores ? crowded : spread; }
 };
 
 // A measurement.

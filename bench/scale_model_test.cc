@@ -148,13 +148,13 @@ TEST(ScaleModel, ranks_that_take_turns_have_a_link_of_their_own) {
   std::vector<ExchangeSample> samples;
   for (const int ranks : {2, 4, 8}) {
     for (const double bytes : {4096.0, 6.7e6})
-      samples.push_back({ranks, bytes, memory_exchange(links.of(ranks, 4), ranks, 4, bytes)});
+      samples.push_back({ranks, bytes, memory_exchange(links.link_for(ranks, 4), ranks, 4, bytes)});
   }
   const Links found = fit_links(memory_exchange, 4, samples);
   EXPECT_NEAR(found.spread.latency, 1e-6, 1e-12);
-  EXPECT_NEAR(found.of(4, 4).bandwidth / 10e9, 1, 1e-9);
+  EXPECT_NEAR(found.link_for(4, 4).bandwidth / 10e9, 1, 1e-9);
   EXPECT_NEAR(found.crowded.latency, 9e-6, 1e-12);
-  EXPECT_NEAR(found.of(8, 4).bandwidth / 4e9, 1, 1e-9);
+  EXPECT_NEAR(found.link_for(8, 4).bandwidth / 4e9, 1, 1e-9);
   // Every rank has a core: there are no samples of the crowded case.
   samples.resize(4);
   EXPECT_NEAR(fit_links(memory_exchange, 4, samples).crowded.latency, 1e-6, 1e-12);

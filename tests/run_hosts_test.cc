@@ -40,17 +40,17 @@ std::vector<std::string> lines_of(const std::string& text) {
 }
 
 // A client that is not a launcher, or a launcher that violates the protocol.
-class Stranger {
+class UnknownPeer {
  public:
   // Connects as soon as somebody listens.
-  explicit Stranger(int port) {
+  explicit UnknownPeer(int port) {
     const SocketAddress address = loopback(port);
     EXPECT_TRUE(eventually([&] {
       socket_ = FileDescriptor(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
       return connect(socket_.get(), address.get(), address.size) == 0;
     }));
   }
-  explicit Stranger(FileDescriptor socket) : socket_(std::move(socket)) {}
+  explicit UnknownPeer(FileDescriptor socket) : socket_(std::move(socket)) {}
 
   // Returns false if the other end has closed the connection.
   bool say(const std::string& bytes) {
@@ -89,7 +89,7 @@ class StrangeHost {
     EXPECT_EQ(bind(socket_.get(), address.get(), address.size), 0);
     EXPECT_EQ(listen(socket_.get(), 10), 0);
   }
-  Stranger accept() { return Stranger(FileDescriptor(::accept(socket_.get(), nullptr, nullptr))); }
+  UnknownPeer accept() { return UnknownPeer(FileDescriptor(::accept(socket_.get(), nullptr, nullptr))); }
 
  private:
   FileDescriptor socket_;
@@ -289,7 +289,7 @@ TEST_F(RunHosts, the_first_launcher_may_come_again_too) {
   EXPECT_EQ(second.out(), "1\n");
 }
 
-TEST_F(RunHosts, guests_outlive_the_first_launchers_sudden_death) {
+TEST_F(RunHosts, other_launchers_outlive_the_first_ones_sudden_death) {
   RunningProgram& former = start(3, 0);
   RunningProgram& second = start(3, 1);
   former.wait_for_error("worker/1 (" + address(1) + ") connected from");
@@ -330,7 +330,7 @@ TEST_F(RunHosts, two_with_one_index_are_told_so) {
 TEST_F(RunHosts, two_with_index_0_on_one_machine_are_told_so) {
   RunningProgram& first = start(2, 0);
   first.wait_for_error("waits up to");
-  const Stranger listens(ports_[0]);
+  const UnknownPeer listens(ports_[0]);
   RunningProgram& twin = start(2, 0);
   EXPECT_EQ(twin.wait(), 13);
   EXPECT_THAT(twin.err(), HasSubstr(fmt::format("port {} is in use by pid {}", ports_[0], first.pid())));
@@ -349,40 +349,40 @@ TEST_F(RunHosts, one_of_another_cluster_is_sent_away) {
   EXPECT_EQ(second.wait(), 0) << second.err();
 }
 
-TEST_F(RunHosts, strangers_at_the_port_keep_nobody_from_meeting) {
+TEST_F(RunHosts, unknown_peers_at_the_port_keep_nobody_from_meeting) {
   RunningProgram& first = start(2, 0);
-  std::vector<std::unique_ptr<Stranger>> silent;
-  for (int i = 0; i < 200; ++i) silent.push_back(std::make_unique<Stranger>(ports_[0]));
+  std::vector<std::unique_ptr<UnknownPeer>> silent;
+  for (int i = 0; i < 200; ++i) silent.push_back(std::make_unique<UnknownPeer>(ports_[0]));
   // Each of these is refused.
   for (const std::string& bytes :
        std::vector<std::string>{"GET / HTTP/1.1\r\n\r\n", std::string(3, '\0') + "\n",
                                 "1 2 3 " + std::string(64, 'a') + "\n", std::string(1'000'000, 'x')}) {
-    Stranger stranger(ports_[0]);
-    stranger.hear_line();
-    stranger.say(bytes);
-    EXPECT_THAT(stranger.hear(), AllOf(HasSubstr("not one of Tutti"), Not(HasSubstr(terms()))));
+    UnknownPeer unknown_peer(ports_[0]);
+    unknown_peer.hear_line();
+    unknown_peer.say(bytes);
+    EXPECT_THAT(unknown_peer.hear(), AllOf(HasSubstr("not one of Tutti"), Not(HasSubstr(terms()))));
   }
-  Stranger does_not_know(ports_[0]);
+  UnknownPeer does_not_know(ports_[0]);
   rpc::Frame proof;
   proof.kind = rpc::FrameKind::Proof;
   proof.head = std::string(kNonceSize + kProofSize, '0');
   does_not_know.say(does_not_know.hear_line() + rpc::encode(proof));
   EXPECT_THAT(does_not_know.hear(), AllOf(HasSubstr("has a secret"), Not(HasSubstr(terms()))));
-  Stranger cut_off(ports_[0]);
+  UnknownPeer cut_off(ports_[0]);
   cut_off.say("0123456789abcdef");
   RunningProgram& second = start(2, 1);
   EXPECT_EQ(first.wait(), 0) << first.err();
   EXPECT_EQ(second.wait(), 0) << second.err();
 }
 
-TEST_F(RunHosts, more_strangers_at_once_than_a_process_may_have_files_keep_nobody_from_meeting) {
+TEST_F(RunHosts, more_unknown_peers_at_once_than_a_process_may_have_files_keep_nobody_from_meeting) {
   RunningProgram& first = start(2, 0);
-  const Stranger listens(ports_[0]);
+  const UnknownPeer listens(ports_[0]);
   const rlimit few{200, 200};
   ASSERT_EQ(prlimit(first.pid(), RLIMIT_NOFILE, &few, nullptr), 0);
   kill(first.pid(), SIGSTOP);
-  std::vector<std::unique_ptr<Stranger>> silent;
-  for (int i = 0; i < 400; ++i) silent.push_back(std::make_unique<Stranger>(ports_[0]));
+  std::vector<std::unique_ptr<UnknownPeer>> silent;
+  for (int i = 0; i < 400; ++i) silent.push_back(std::make_unique<UnknownPeer>(ports_[0]));
   kill(first.pid(), SIGCONT);
   RunningProgram& second = start(2, 1);
   EXPECT_EQ(first.wait(), 0) << first.err();
@@ -422,30 +422,30 @@ TEST_F(RunHosts, all_have_the_key_of_this_launch_and_of_no_other) {
   }
 }
 
-TEST_F(RunHosts, quote_a_stranger_when_a_launcher_is_missing) {
+TEST_F(RunHosts, quote_an_unknown_peer_when_a_launcher_is_missing) {
   RunningProgram& first = start(2, 0, {.flags = {"--start-timeout", "2"}});
-  Stranger stranger(ports_[0]);
-  stranger.say("HELO\x1b[2J\n");
+  UnknownPeer unknown_peer(ports_[0]);
+  unknown_peer.say("HELO\x1b[2J\n");
   EXPECT_EQ(first.wait(), 11);
   EXPECT_THAT(first.err(), HasSubstr("it sent 'HELO?[2J"));
 }
 
 TEST_F(RunHosts, a_host_that_lies_is_not_believed) {
   const Start how{.gpus = "0,1", .flags = {"--start-timeout", "0.5"}, .script = "echo never"};
-  const auto lie = [&](const std::function<void(Stranger&)>& speak) {
+  const auto lie = [&](const std::function<void(UnknownPeer&)>& speak) {
     auto host = std::make_unique<StrangeHost>(ports_[0]);
     RunningProgram& second = start(2, 1, how);
-    Stranger guest = host->accept();
+    UnknownPeer candidate = host->accept();
     host.reset();
-    speak(guest);
-    guest.stop_speaking();
+    speak(candidate);
+    candidate.stop_speaking();
     EXPECT_EQ(second.wait(), 11) << second.err();
     EXPECT_THAT(second.err(), HasSubstr("worker/0 (" + address(0) + ")"));
     EXPECT_EQ(second.out(), "");
   };
   for (const std::string& challenge : std::vector<std::string>{
            "HTTP/1.1 400\r\n", "tutti-rpc 3 1 ranks\n", "tutti-rpc 2 1\n", std::string(2'000'000, 'x'), ""})
-    lie([&](Stranger& guest) { guest.say(challenge); });
+    lie([&](UnknownPeer& candidate) { candidate.say(challenge); });
   const auto served = comm::serve_tcp_rendezvous({.port = static_cast<uint16_t>(ports_[0]),
                                                   .purpose = "launchers",
                                                   .farewell = std::chrono::seconds(0)});
@@ -506,7 +506,7 @@ TEST_F(RunHosts, on_a_network_need_a_secret_or_the_word_of_the_user) {
 TEST_F(RunHosts, a_host_that_says_nothing_is_not_waited_for_any_longer) {
   StrangeHost host(ports_[0]);
   RunningProgram& second = start(2, 1, {.flags = {"--start-timeout", "0.5"}});
-  Stranger guest = host.accept();
+  UnknownPeer candidate = host.accept();
   EXPECT_EQ(second.wait(), 11);
   EXPECT_THAT(second.err(), HasSubstr("a program listens there, but does not answer"));
 }

@@ -350,9 +350,9 @@ TEST(Servers, train_over_tls_with_those_who_have_certificates_and_the_secret) {
   const Flags flags = with(model, {"--strategy", "ps-sync"});
   const auto chief =
       terminals.start("worker", 0, with(with(flags, identity("worker")), {"--report", report}));
-  const auto stranger = terminals.start("worker", 1, with(flags, trusted));  // no certificate
-  EXPECT_NE(stranger->wait(), 0);
-  EXPECT_THAT(stranger->err(), HasSubstr("--tls-cert"));
+  const auto unknown_peer = terminals.start("worker", 1, with(flags, trusted));  // no certificate
+  EXPECT_NE(unknown_peer->wait(), 0);
+  EXPECT_THAT(unknown_peer->err(), HasSubstr("--tls-cert"));
   const auto worker = terminals.start("worker", 1, with(flags, identity("worker")));
   EXPECT_EQ(worker->wait(), 0) << worker->err();
   EXPECT_EQ(chief->wait(), 0) << chief->err();

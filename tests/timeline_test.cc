@@ -59,7 +59,7 @@ void expect_one_clock(const ReadTrace& trace, int ranks) {
   EXPECT_GE(names.size(), 2U);
   for (const std::string& name : names) {
     std::vector<std::vector<ReadTrace::Span>> all;
-    for (int rank = 0; rank < ranks; ++rank) all.push_back(trace.of(rank + 1, name));
+    for (int rank = 0; rank < ranks; ++rank) all.push_back(trace.spans_of(rank + 1, name));
     for (const auto& of_rank : all) ASSERT_EQ(of_rank.size(), all[0].size()) << name;
     for (size_t i = 0; i < all[0].size(); ++i) {
       for (const auto& one : all) {
@@ -84,10 +84,10 @@ TEST(Timeline, shows_where_the_time_of_all_workers_goes) {
       EXPECT_THAT(trace.processes.at(rank + 1), HasSubstr("worker/" + std::to_string(rank) + " on "));
       EXPECT_THAT(categories(trace, rank + 1),
                   IsSupersetOf({"step", "compute", "operation", "wait", "reduce", "read", "save"}));
-      EXPECT_EQ(trace.of(rank + 1, "step").size(), 20U);
-      EXPECT_EQ(trace.of(rank + 1, "backward").size(), 40U);
-      EXPECT_EQ(trace.of(rank + 1, "backward").back().step, 19);
-      EXPECT_EQ(trace.of(rank + 1, "update").size(), 20U);
+      EXPECT_EQ(trace.spans_of(rank + 1, "step").size(), 20U);
+      EXPECT_EQ(trace.spans_of(rank + 1, "backward").size(), 40U);
+      EXPECT_EQ(trace.spans_of(rank + 1, "backward").back().step, 19);
+      EXPECT_EQ(trace.spans_of(rank + 1, "update").size(), 20U);
     }
   }
 }
@@ -103,8 +103,8 @@ TEST(Timeline, of_workers_with_servers_is_joined_too) {
   EXPECT_EQ(trace.json.at("otherData").at("complete"), true);
   EXPECT_EQ(trace.processes.size(), 2U);
   // No worker is a step ahead of the other, for which it waits.
-  const auto one = trace.of(1, "step");
-  const auto other = trace.of(2, "step");
+  const auto one = trace.spans_of(1, "step");
+  const auto other = trace.spans_of(2, "step");
   ASSERT_GE(one.size(), 10U);
   ASSERT_GE(other.size(), 10U);
   for (size_t step = 0; step + 1 < 10; ++step) {
@@ -127,7 +127,7 @@ TEST(Timeline, is_written_after_sigterm_too) {
   EXPECT_EQ(run.wait(), 128 + SIGTERM);
   const ReadTrace trace = joined(folder);
   EXPECT_EQ(trace.json.at("otherData").at("complete"), true);
-  EXPECT_EQ(trace.of(1, "step").size(), trace.of(2, "step").size());
+  EXPECT_EQ(trace.spans_of(1, "step").size(), trace.spans_of(2, "step").size());
 }
 
 TEST(Timeline, is_written_after_an_error_too) {
@@ -136,8 +136,8 @@ TEST(Timeline, is_written_after_an_error_too) {
   EXPECT_NE(result.exit_code, 0);
   const ReadTrace trace = joined(folder);
   EXPECT_EQ(trace.json.at("otherData").at("complete"), false);
-  EXPECT_EQ(trace.of(2, "hooks").back().step, 30);  // one of them throws
-  EXPECT_GE(trace.of(1, "step").size(), 30U);
+  EXPECT_EQ(trace.spans_of(2, "hooks").back().step, 30);  // one of them throws
+  EXPECT_GE(trace.spans_of(1, "step").size(), 30U);
 }
 
 TEST(Timeline, a_path_that_cannot_be_written_is_an_error_at_once) {

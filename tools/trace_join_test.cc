@@ -37,7 +37,7 @@ void write(const std::string& path, const Task& task) {
 }
 
 int64_t begin_of(const ReadTrace& trace, int rank) {
-  return trace.of(rank + 1, "a \"ts\":1 step").at(0).begin;
+  return trace.spans_of(rank + 1, "a \"ts\":1 step").at(0).begin;
 }
 
 TEST(TraceJoin, finds_the_files_of_the_other_ranks) {

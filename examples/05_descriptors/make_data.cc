@@ -41,7 +41,7 @@ struct Descriptor {
   explicit Descriptor(Chance& chance) : offset(100 * chance.normal()), unit(std::exp(2 * chance.normal())) {
     for (double& weight : weights) weight = chance.normal();
   }
-  double of(const std::array<double, kHidden>& hidden, Chance& chance) const {
+  double value_of(const std::array<double, kHidden>& hidden, Chance& chance) const {
     double sum = 0.3 * chance.normal();
     for (int i = 0; i < kHidden; ++i) sum += weights[i] * hidden[i];
     return offset + unit * sum;
@@ -83,7 +83,7 @@ void make_data(const std::string& folder, int64_t rows, int64_t shards, uint64_t
       for (double& number : hidden) number = 4 * chance.uniform() - 2;
       std::string line = id;
       for (const Descriptor& descriptor : descriptors) {
-        const double number = descriptor.of(hidden, chance);
+        const double number = descriptor.value_of(hidden, chance);
         line += chance.uniform() < 0.01 ? std::string("\t") : fmt::format("\t{:.6g}", number);
       }
       table << line << "\n";

@@ -18,8 +18,8 @@ case $way in
     quietly "$cmake" --install "$build" --prefix "$prefix"
     check_libraries "$prefix/bin/tutti" "$prefix/bin/tutti-torch" "$(find "$prefix" -name libtutti.so)"
     quietly "$prefix/bin/tutti" version
-    for room in net rpc ps; do
-      [ ! -e "$prefix/include/tutti/$room" ] || fail "headers of the room $room are installed, which are not for programs"
+    for module in net rpc ps; do
+      [ ! -e "$prefix/include/tutti/$module" ] || fail "headers of the module $module are installed, which are not for programs"
     done
     ;;
   find_package)

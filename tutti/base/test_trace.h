@@ -32,7 +32,7 @@ struct ReadTrace {
   std::map<Thread, std::vector<Span>> spans;
 
   // Returns the spans of a process that have this name, ordered by their beginning.
-  std::vector<Span> of(int process, const std::string& name) const {
+  std::vector<Span> spans_of(int process, const std::string& name) const {
     std::vector<Span> found;
     for (const auto& [thread, list] : spans) {
       for (const Span& span : list) {

@@ -25,13 +25,13 @@ TEST(TraceEvents, others_read_what_was_recorded) {
   EXPECT_EQ(trace.json.at("otherData").at("complete"), true);
   EXPECT_EQ(trace.processes, (std::map<int, std::string>{{5, "worker/4 on \\host"}}));
   EXPECT_EQ(trace.threads.begin()->second, "main \"thread\"");
-  const auto sync = trace.of(5, "sync of gradi\"ents\n");
+  const auto sync = trace.spans_of(5, "sync of gradi\"ents\n");
   ASSERT_EQ(sync.size(), 1U);
   EXPECT_EQ(sync[0].category, "wait");
   EXPECT_EQ(sync[0].step, 3);
   EXPECT_EQ(sync[0].begin, 2'500);
   EXPECT_EQ(sync[0].end, 3'001);
-  EXPECT_EQ(trace.of(5, "step").at(0).end, 12'345'678);
+  EXPECT_EQ(trace.spans_of(5, "step").at(0).end, 12'345'678);
   expect_nested(trace);
 }
 
@@ -62,7 +62,7 @@ TEST(TraceEvents, times_are_those_of_the_clock_they_are_mapped_to) {
   Timeline timeline;
   timeline.record(Activity::Step, "step", "", 0, 5'000, 6'000);
   write_trace(folder / "t.json", timeline, {.time = [](int64_t own) { return own - 4'000; }}, {});
-  EXPECT_EQ(read_trace(folder / "t.json").of(1, "step").at(0).begin, 1'000);
+  EXPECT_EQ(read_trace(folder / "t.json").spans_of(1, "step").at(0).begin, 1'000);
 }
 
 TEST(TraceFile, is_there_whole_or_not_at_all) {

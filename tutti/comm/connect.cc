@@ -154,13 +154,13 @@ Roster roster_by_text(const Context& context,
     roster.board = served.board;
     text = fmt::format("{} {} {}", random, served.port, fmt::join(hosts, " "));
   }
-  const std::vector<std::string> words = split(share(text), ' ');
-  if (words.size() < 3) fail(ErrorKind::DataLoss, "the text shared by rank 0 was not written by Tutti");
-  roster.master_host = words[2];
+  const std::vector<std::string> fields = split(share(text), ' ');
+  if (fields.size() < 3) fail(ErrorKind::DataLoss, "the text shared by rank 0 was not written by Tutti");
+  roster.master_host = fields[2];
   if (roster.board) return roster;
-  const auto found = find_tcp_rendezvous({.hosts = {words.begin() + 2, words.end()},
-                                          .port = static_cast<uint16_t>(parse_int(words[1]).value_or(0)),
-                                          .credentials = credentials_of_ranks(context, words[0]),
+  const auto found = find_tcp_rendezvous({.hosts = {fields.begin() + 2, fields.end()},
+                                          .port = static_cast<uint16_t>(parse_int(fields[1]).value_or(0)),
+                                          .credentials = credentials_of_ranks(context, fields[0]),
                                           .several_machines = true,
                                           .timeout = timeout_of(context)});
   roster.board = found.board;
@@ -206,7 +206,7 @@ Roster find_roster(const Context& context) {
 }
 
 // Returns what each rank says of its host, its device and itself.
-std::vector<std::string> words_of_all(const Context& context, const Roster& roster) {
+std::vector<std::string> descriptions_of_all(const Context& context, const Roster& roster) {
   FailuresOptions options{.rank = context.rank(), .world = context.world()};
   for (int rank = 0; rank < context.world(); ++rank) options.who.push_back(worker_name(rank, context));
   try {
@@ -226,12 +226,12 @@ std::vector<std::string> words_of_all(const Context& context, const Roster& rost
 void call_roll(const Context& context, Roster& roster) {
   std::vector<std::string> hosts;
   std::vector<RankDevice> devices;
-  for (const std::string& word : words_of_all(context, roster)) {
-    const size_t device = word.find(' ') + 1;
-    const size_t who = word.find(' ', device) + 1;
-    hosts.push_back(word.substr(0, device - 1));
-    roster.who.push_back(word.substr(who));
-    devices.push_back({roster.who.back(), hosts.back(), word.substr(device, who - 1 - device)});
+  for (const std::string& description : descriptions_of_all(context, roster)) {
+    const size_t device = description.find(' ') + 1;
+    const size_t who = description.find(' ', device) + 1;
+    hosts.push_back(description.substr(0, device - 1));
+    roster.who.push_back(description.substr(who));
+    devices.push_back({roster.who.back(), hosts.back(), description.substr(device, who - 1 - device)});
   }
   roster.layout = RankLayout::make(hosts);
   roster.no_nccl = why_not_nccl(devices);

@@ -37,24 +37,24 @@ std::string last_seen(bool waiting, const std::string& text) {
 
 }  // namespace
 
-std::vector<std::string> roll_call(Rendezvous& board, const FailuresOptions& options, const std::string& word,
-                                   std::chrono::milliseconds timeout) {
+std::vector<std::string> roll_call(Rendezvous& board, const FailuresOptions& options,
+                                   const std::string& message, std::chrono::milliseconds timeout) {
   const auto deadline = deadline_after(timeout);
   const auto key = [](int rank) { return fmt::format("here/{}", rank); };
-  board.set(key(options.rank), word);
-  std::vector<std::string> words;
-  while (static_cast<int>(words.size()) < options.world) {
-    if (auto theirs = board.peek(key(static_cast<int>(words.size())))) {
-      words.push_back(*std::move(theirs));
+  board.set(key(options.rank), message);
+  std::vector<std::string> messages;
+  while (static_cast<int>(messages.size()) < options.world) {
+    if (auto theirs = board.peek(key(static_cast<int>(messages.size())))) {
+      messages.push_back(*std::move(theirs));
       continue;
     }
     if (const auto missing = board.peek(kMissing)) fail(ErrorKind::Timeout, "{}", *missing);
     if (std::chrono::steady_clock::now() >= deadline) break;
     std::this_thread::sleep_for(kPause);
   }
-  if (static_cast<int>(words.size()) == options.world) return words;
-  std::string missing = name_of(options.who, static_cast<int>(words.size()));
-  for (int r = static_cast<int>(words.size()) + 1; r < options.world; ++r) {
+  if (static_cast<int>(messages.size()) == options.world) return messages;
+  std::string missing = name_of(options.who, static_cast<int>(messages.size()));
+  for (int r = static_cast<int>(messages.size()) + 1; r < options.world; ++r) {
     if (!board.peek(key(r))) missing += ", " + name_of(options.who, r);
   }
   const std::string text = fmt::format(
@@ -148,8 +148,8 @@ void Failures::lost(const Watch& watch, int rank, const std::string& why) {
   }
   std::string seen;
   try {
-    const auto word = word_of(rank).value_or(Word{});
-    seen = "; " + last_seen(word.waiting, word.text);
+    const auto last = report_of(rank).value_or(Report{});
+    seen = "; " + last_seen(last.waiting, last.text);
   } catch (const Error&) {
     // The board is gone too, so nothing is known about the rank.
   }
@@ -192,7 +192,7 @@ void Failures::keep_watch() {
 }
 
 bool Failures::waits_long(const Entry& entry) const {
-  return Clock::now() - entry.began >= std::min(options_.last_words, entry.timeout / 4);
+  return Clock::now() - entry.began >= std::min(options_.between_reports, entry.timeout / 4);
 }
 
 Failures::Clock::time_point Failures::next_look() const {
@@ -205,7 +205,7 @@ Failures::Clock::time_point Failures::next_look() const {
 }
 
 // Operations that have not waited long are left out: the last finished one says more than one just begun.
-std::string Failures::own_word() const {
+std::string Failures::own_report() const {
   const Entry* longest = nullptr;
   for (const Entry& entry : entries_) {
     // If it waits both for all ranks and for one rank, the wait for all matters more to the others.
@@ -228,19 +228,19 @@ void Failures::look(std::unique_lock<std::mutex>& lock) {
     lock.lock();
     return;
   }
-  std::string word = own_word();
-  const bool soon = word.starts_with('W') || now - told_at_ >= options_.last_words;
-  if (word == told_ || !soon) {
-    word.clear();
+  std::string own = own_report();
+  const bool soon = own.starts_with('W') || now - told_at_ >= options_.between_reports;
+  if (own == told_ || !soon) {
+    own.clear();
   } else {
-    told_ = word;
+    told_ = own;
     told_at_ = now;
   }
   std::string waiting;
   if (!entries_.empty() && (now - entries_.front().began >= options_.look_up || waits_long(entries_.front())))
     waiting = entries_.front().operation;
   lock.unlock();
-  look_at_board(word, waiting);
+  look_at_board(own, waiting);
   lock.lock();
 }
 
@@ -251,10 +251,10 @@ void Failures::adopt_failure() {
   }
 }
 
-void Failures::look_at_board(const std::string& word, const std::string& waiting) {
+void Failures::look_at_board(const std::string& own, const std::string& waiting) {
   const auto now = Clock::now();
   try {
-    if (!word.empty()) board_->set(fmt::format("last/{}", options_.rank), word);
+    if (!own.empty()) board_->set(fmt::format("last/{}", options_.rank), own);
     if (!waiting.empty()) adopt_failure();
     silent_since_.reset();
   } catch (const Error& error) {
@@ -270,32 +270,32 @@ void Failures::look_at_board(const std::string& word, const std::string& waiting
   }
 }
 
-std::optional<Failures::Word> Failures::word_of(int rank) {
+std::optional<Failures::Report> Failures::report_of(int rank) {
   const auto value = board_->peek(fmt::format("last/{}", rank));
   if (!value || value->size() < 2) return std::nullopt;
   const size_t text = value->find(' ', 2);
   const auto number = parse_int(value->substr(2, text - 2));
   // An entry that Tutti did not write is ignored.
   if (!number || text == std::string::npos) return std::nullopt;
-  return Word{value->front() == 'W', *number, value->substr(text + 1)};
+  return Report{value->front() == 'W', *number, value->substr(text + 1)};
 }
 
 void Failures::time_out(const Entry& entry) {
-  std::vector<Word> words;
+  std::vector<Report> reports;
   std::string board;
   try {
-    for (int rank = 0; rank < options_.world; ++rank) words.push_back(word_of(rank).value_or(Word{}));
+    for (int rank = 0; rank < options_.world; ++rank) reports.push_back(report_of(rank).value_or(Report{}));
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::Timeout) return time_out_without_board(entry.operation, entry.timeout);
     board = fmt::format(". {}", error.what());
-    words.assign(static_cast<size_t>(options_.world), Word{});
+    reports.assign(static_cast<size_t>(options_.world), Report{});
   }
   std::string text;
-  for (const int rank : to_blame(entry, words)) {
-    const Word& word = words[static_cast<size_t>(rank)];
+  for (const int rank : to_blame(entry, reports)) {
+    const Report& last = reports[static_cast<size_t>(rank)];
     text += fmt::format("{}nothing from {} for {:g} s", text.empty() ? "" : "; ", who(rank),
                         seconds(entry.timeout));
-    if (board.empty()) text += ", " + last_seen(word.waiting, word.text);
+    if (board.empty()) text += ", " + last_seen(last.waiting, last.text);
   }
   if (text.empty()) text = fmt::format("it did not finish within {:g} s", seconds(entry.timeout));
   fail_together(
@@ -320,14 +320,14 @@ void Failures::time_out_without_board(const std::string& operation, std::chrono:
 // an operation of all ranks, a rank that waits in it too is waiting for others, and one that waits in an
 // earlier one probably is; one that has begun it and does not wait may have been stopped. If all of them wait
 // in it, those that have not begun it are to blame, although this rank needs nothing from them itself.
-std::vector<int> Failures::to_blame(const Entry& entry, const std::vector<Word>& words) const {
+std::vector<int> Failures::to_blame(const Entry& entry, const std::vector<Report>& reports) const {
   constexpr int kWaitsToo = 3;
   constexpr int kHasBegun = 2;
   const auto excuse = [&](int rank) {
-    const Word& word = words[static_cast<size_t>(rank)];
-    if (!entry.of_all || word.number == 0) return 0;
-    if (word.number >= entry.number) return word.waiting ? kWaitsToo : kHasBegun;
-    return word.waiting ? 1 : 0;
+    const Report& last = reports[static_cast<size_t>(rank)];
+    if (!entry.of_all || last.number == 0) return 0;
+    if (last.number >= entry.number) return last.waiting ? kWaitsToo : kHasBegun;
+    return last.waiting ? 1 : 0;
   };
   const auto weakest = [&](const std::vector<int>& ranks) {
     int least = kWaitsToo;

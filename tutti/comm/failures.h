@@ -29,16 +29,16 @@ struct FailuresOptions {
   std::chrono::milliseconds look_up{200};
   // A rank that has waited this long (or a quarter of its timeout) reports on the board that it waits. Other
   // reports, of the last operation it finished, are at least this far apart.
-  std::chrono::milliseconds last_words{1000};
+  std::chrono::milliseconds between_reports{1000};
 };
 
 // The key with which a rank ends a roll call: why it has failed.
 inline constexpr const char* kMissing = "missing";
 
-// Every rank contributes a word and gets the words of all ranks. Throws a Timeout that names the missing
-// ranks; the text is the same for all ranks that did come.
-std::vector<std::string> roll_call(Rendezvous& board, const FailuresOptions& options, const std::string& word,
-                                   std::chrono::milliseconds timeout);
+// Every rank contributes a message and gets the messages of all ranks. Throws a Timeout that names the
+// missing ranks; the text is the same for all ranks that did come.
+std::vector<std::string> roll_call(Rendezvous& board, const FailuresOptions& options,
+                                   const std::string& message, std::chrono::milliseconds timeout);
 
 // Return the name of a rank, or of several. `who` has the names of all ranks, or is empty.
 std::string name_of(const std::vector<std::string>& who, int rank);
@@ -105,7 +105,7 @@ class Failures {
 
  private:
   using Clock = std::chrono::steady_clock;
-  struct Word {
+  struct Report {
     bool waiting = false;
     int64_t number = 0;
     std::string text;
@@ -116,14 +116,14 @@ class Failures {
   Clock::time_point next_look() const;
   void look(std::unique_lock<std::mutex>& lock);
   bool waits_long(const Entry& entry) const;
-  std::string own_word() const;
+  std::string own_report() const;
   void adopt_failure();
-  void look_at_board(const std::string& word, const std::string& waiting);
+  void look_at_board(const std::string& own, const std::string& waiting);
   void time_out(const Entry& entry);
   void time_out_without_board(const std::string& operation, std::chrono::milliseconds timeout);
   void fail_together(ErrorKind kind, const std::string& text);
-  std::vector<int> to_blame(const Entry& entry, const std::vector<Word>& words) const;
-  std::optional<Word> word_of(int rank);
+  std::vector<int> to_blame(const Entry& entry, const std::vector<Report>& reports) const;
+  std::optional<Report> report_of(int rank);
   std::string who(int rank) const;
 
   const std::shared_ptr<Rendezvous> board_;  // shared: ranks that are threads may use the same board
@@ -139,7 +139,7 @@ class Failures {
   std::string last_done_;
   Clock::time_point done_at_;
   int64_t number_ = 0;
-  std::string told_;  // the word on the board
+  std::string told_;  // the report on the board
   Clock::time_point told_at_;
   Clock::time_point looks_at_;
   std::optional<Error> failure_;

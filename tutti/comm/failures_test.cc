@@ -48,7 +48,7 @@ class BoardRank {
                   .who = names(world),
                   .holder = names(world)[0],
                   .look_up = milliseconds(10),
-                  .last_words = milliseconds(20)},
+                  .between_reports = milliseconds(20)},
                  [this] { given_up_.count_down(); }) {}
 
   void wait_in_vain(const Operation& operation, Failures::Party party, std::vector<int> peers) {

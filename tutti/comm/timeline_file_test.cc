@@ -84,7 +84,7 @@ void expect_common_barriers(const World& world) {
     int64_t last_come = 0;
     int64_t first_left = std::numeric_limits<int64_t>::max();
     for (int rank = 0; rank < ranks; ++rank) {
-      const auto barriers = trace.of(rank + 1, "barrier");
+      const auto barriers = trace.spans_of(rank + 1, "barrier");
       ASSERT_EQ(barriers.size(), 3U);
       EXPECT_EQ(barriers[step].step, static_cast<int64_t>(step));
       last_come = std::max(last_come, barriers[step].begin);
@@ -120,7 +120,7 @@ TEST(TimelineFile, says_who_was_waited_for) {
   for (size_t step = 0; step < 2; ++step) {
     std::vector<int64_t> waited;
     for (int rank = 0; rank < 2; ++rank) {
-      for (const auto& span : trace.of(rank + 1, "wait for peers")) {
+      for (const auto& span : trace.spans_of(rank + 1, "wait for peers")) {
         if (span.step == static_cast<int64_t>(step)) waited.push_back(span.end - span.begin);
         EXPECT_EQ(span.category, "wait");
       }
@@ -162,7 +162,7 @@ TEST(TimelineFile, says_how_many_spans_were_dropped) {
     EXPECT_GT(about(world.path, rank).at("dropped_spans"), 7000);
     EXPECT_LE(about(world.path, rank).at("spans"), 1024);
   }
-  EXPECT_EQ(read_traces(world.path, 2).of(2, "forward").back().step, 8999);
+  EXPECT_EQ(read_traces(world.path, 2).spans_of(2, "forward").back().step, 8999);
 }
 
 TEST(TimelineFile, one_that_cannot_be_written_is_found_before_the_training_and_by_all) {
@@ -207,7 +207,7 @@ TEST(TimelineFile, is_written_after_an_error_too) {
     const ReadTrace trace = read_trace(folder / name);
     EXPECT_EQ(trace.json.at("otherData").at("complete"), false);
     EXPECT_EQ(trace.processes.size(), 1U);
-    EXPECT_EQ(trace.of(trace.processes.begin()->first, "barrier").front().step, 1);
+    EXPECT_EQ(trace.spans_of(trace.processes.begin()->first, "barrier").front().step, 1);
   }
 }
 

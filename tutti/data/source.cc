@@ -12,10 +12,10 @@
 namespace tutti::data {
 namespace {
 
-template <class Of>
-torch::Tensor tensor_of(const std::vector<ColumnStatistics>& columns, const Of& of) {
+template <class NumberOf>
+torch::Tensor tensor_of(const std::vector<ColumnStatistics>& columns, const NumberOf& number_of) {
   torch::Tensor all = at::empty({static_cast<int64_t>(columns.size())}, at::kDouble);
-  std::transform(columns.begin(), columns.end(), all.data_ptr<double>(), of);
+  std::transform(columns.begin(), columns.end(), all.data_ptr<double>(), number_of);
   return all;
 }
 
@@ -96,15 +96,15 @@ TableStatistics statistics_of(const torch::Tensor& rows) {
   return statistics;
 }
 
-TableStatistics statistics_in_parts(int64_t examples,
-                                    const std::function<TableStatistics(std::span<const int64_t>)>& of) {
+TableStatistics statistics_in_parts(
+    int64_t examples, const std::function<TableStatistics(std::span<const int64_t>)>& statistics_of_part) {
   constexpr int64_t kAtOnce = 1024;
   TableStatistics all;
   std::vector<int64_t> part;
   for (int64_t begin = 0; begin < examples; begin += kAtOnce) {
     part.resize(static_cast<size_t>(std::min(kAtOnce, examples - begin)));
     std::iota(part.begin(), part.end(), begin);
-    all.merge(of(part));
+    all.merge(statistics_of_part(part));
   }
   return all;
 }

@@ -51,8 +51,8 @@ struct TableStatistics {
 // Computes the statistics of a tensor with one row per example; all its other dimensions count as columns.
 TableStatistics statistics_of(const torch::Tensor& rows);
 // Computes the statistics of `examples` examples, a part at a time.
-TableStatistics statistics_in_parts(int64_t examples,
-                                    const std::function<TableStatistics(std::span<const int64_t>)>& of);
+TableStatistics statistics_in_parts(
+    int64_t examples, const std::function<TableStatistics(std::span<const int64_t>)>& statistics_of_part);
 
 // A collection of examples that can be read in any order. Const after construction, so many threads may read
 // at the same time.

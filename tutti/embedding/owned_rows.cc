@@ -36,7 +36,7 @@ class ListReader {
            list_.size() - next_);
     return count;
   }
-  std::span<const int64_t> take(int64_t count) {
+  std::span<const int64_t> take_numbers(int64_t count) {
     const auto taken = list_.subspan(next_, static_cast<size_t>(count));
     next_ += taken.size();
     return taken;
@@ -119,7 +119,7 @@ torch::Tensor OwnedRows::read(std::span<const int64_t> asked, RowValues values, 
   std::vector<std::span<const int64_t>> of_tables;
   int64_t numbers = 0;
   for (const RowShard& shard : shards_) {
-    of_tables.push_back(reader.take(reader.count(1)));
+    of_tables.push_back(reader.take_numbers(reader.count(1)));
     for (const int64_t row : of_tables.back()) require_owned(shard, row);
     numbers += static_cast<int64_t>(of_tables.back().size()) * shard.spec().dim;
   }
@@ -145,7 +145,7 @@ std::vector<int64_t> OwnedRows::counts_in(std::span<const int64_t> heads) const 
   for (const RowShard& shard : shards_) {
     const int64_t width = width_of_heads(shard);
     counts.push_back(reader.count(width));
-    reader.take(counts.back() * width);
+    reader.take_numbers(counts.back() * width);
   }
   reader.end();
   return counts;

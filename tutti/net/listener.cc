@@ -45,9 +45,9 @@ std::string listening_inode(const char* table, int port) {
   std::ifstream file(table);
   std::string line;
   while (std::getline(file, line)) {
-    std::istringstream words(line);
+    std::istringstream fields(line);
     std::array<std::string, 10> columns;
-    for (std::string& column : columns) words >> column;
+    for (std::string& column : columns) fields >> column;
     const bool listens = columns[3] == "0A";
     if (listens && columns[1].ends_with(fmt::format(":{:04X}", port))) return columns[9];
   }

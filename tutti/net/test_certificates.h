@@ -19,7 +19,7 @@ class Certificates {
       openssl("req -x509 {0} -keyout {1}.key -out {1}.pem -subj /CN={1} -days 2", authority);
     sign("server", "ca", "IP:127.0.0.1,DNS:localhost");
     sign("worker", "ca", "DNS:worker");
-    sign("stranger", "other-ca", "IP:127.0.0.1");
+    sign("unknown-peer", "other-ca", "IP:127.0.0.1");
     sign("expired", "ca", "IP:127.0.0.1", "-1");
   }
   std::string path(const std::string& name) const { return folder_ / name; }

@@ -211,9 +211,9 @@ void Optimizer::step(std::span<const torch::Tensor> gradients) {
   use_gradients([this](size_t i) { return sections_[i].grads; });
 }
 
-void Optimizer::use_gradients(const std::function<torch::Tensor(size_t section)>& of) {
+void Optimizer::use_gradients(const std::function<torch::Tensor(size_t section)>& gradient_of) {
   for (Slice& slice : slices_) {
-    const torch::Tensor section = of(slice.section);
+    const torch::Tensor section = gradient_of(slice.section);
     const int64_t elements = slice.values.numel();
     slice.values.mutable_grad() =
         elements == section.numel() ? section : section.narrow(0, slice.offset, elements);

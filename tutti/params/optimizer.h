@@ -90,7 +90,7 @@ class Optimizer {
   void make_anew();
   void restore_slots(const State& restored);
   void cut(size_t section);
-  void use_gradients(const std::function<torch::Tensor(size_t section)>& of);
+  void use_gradients(const std::function<torch::Tensor(size_t section)>& gradient_of);
   std::vector<Slot> slots() const;
   std::unique_ptr<torch::optim::Optimizer> make() const;
 

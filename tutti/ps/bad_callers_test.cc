@@ -107,19 +107,19 @@ class BadCallers : public ::testing::Test {
 
   // Valid messages, each with its method.
   static std::vector<std::pair<std::string, rpc::Message>> good_messages() {
-    Json with_step = brief();
+    Json with_step = with_short_patience();
     with_step["step"] = 0;
     Json scale = with_step;
     scale["factor"] = 0.5;
-    Json progress = brief();
+    Json progress = with_short_patience();
     progress["progress"] = {{"fit", 0}};
-    Json fits = brief();
+    Json fits = with_short_patience();
     fits["fits"] = 0;
     Json snapshot = with_step;
     snapshot["pushes"] = {{0, 0}};
     Json write = with_step;
     write.update({{"mark", "/tmp/shared-by-nobody"}, {"name", "part"}, {"tensors", Json::array()}});
-    Json key = brief();
+    Json key = with_short_patience();
     key["key"] = "k";
     rpc::Message sync = push_of_step(0, 0.5);
     sync.head.update({{"patience", 1}, {"expected", 1}, {"scaled", false}, {"rate", 0.5}});
@@ -129,15 +129,15 @@ class BadCallers : public ::testing::Test {
             {"begin", begin("ps-sync", 1)},
             {"begin", begin("ps-async", 1, 0)},
             {"join", join(0)},
-            {"pull", {brief(), {}}},
+            {"pull", {with_short_patience(), {}}},
             {"pull", {with_step, {}}},
             {"push", sync},
             {"push", async},
             {"scale", {scale, {}}},
             {"enter", {with_step, {}}},
-            {"go_on", {brief(), {}}},
-            {"hold", {brief(), {}}},
-            {"release", {brief(), {}}},
+            {"go_on", {with_short_patience(), {}}},
+            {"hold", {with_short_patience(), {}}},
+            {"release", {with_short_patience(), {}}},
             {"snapshot", {snapshot, {}}},
             {"shares", {write, {}}},
             {"write", {write, {}}},
@@ -154,7 +154,7 @@ class BadCallers : public ::testing::Test {
   static Json outline(int64_t elements, int64_t stride) {
     return Json::array({{{"name", ""}, {"type", "float32"}, {"shape", {elements}}, {"strides", {stride}}}});
   }
-  static Json brief() { return {{"run", "r"}, {"patience", 1}}; }
+  static Json with_short_patience() { return {{"run", "r"}, {"patience", 1}}; }
 
   // Calls a method of a run that has begun. Accepts an answer, or an error that states a reason.
   void say(rpc::Channel& channel, const std::string& method, const rpc::Message& message) {
@@ -349,13 +349,13 @@ TEST_F(BadCallers, that_do_not_listen) {
     };
     try {
       ask("join", join(rank).head);
-      for (int i = 0; i < 200; ++i) ask("pull", brief());
+      for (int i = 0; i < 200; ++i) ask("pull", with_short_patience());
     } catch (const rpc::StreamEnd& end) {
       EXPECT_EQ(end.kind(), ErrorKind::PeerLost);
     }
   }
   channel.call("join", join(3));
-  for (int i = 0; i < 20; ++i) EXPECT_NO_THROW(channel.call("pull", {brief(), {}}));
+  for (int i = 0; i < 20; ++i) EXPECT_NO_THROW(channel.call("pull", {with_short_patience(), {}}));
 }
 
 }  // namespace

@@ -144,8 +144,8 @@ class Client {
     bool scaled = false;
   };
   struct Summed {
-    torch::Tensor words;     // the control words of all workers, concatenated
-    double row_squares = 0;  // with Push::scaled: of the mean gradients of all rows
+    torch::Tensor control_words;  // the control words of all workers, concatenated
+    double row_squares = 0;       // with Push::scaled: of the mean gradients of all rows
   };
   Summed push_synchronous(const Push& push, int64_t workers);
   // Makes that update with the gradient multiplied by the factor, which must be the same on all workers.

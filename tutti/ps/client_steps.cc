@@ -115,7 +115,7 @@ int64_t Client::pull_at(std::optional<int64_t> step) {
 }
 
 Client::Summed Client::push_synchronous(const Push& push, int64_t workers) {
-  std::vector<torch::Tensor> words(peers_.size());
+  std::vector<torch::Tensor> control_words(peers_.size());
   std::vector<Json> answers(peers_.size());
   peers_.for_all([&](size_t i) {
     rpc::Message message =
@@ -124,8 +124,8 @@ Client::Summed Client::push_synchronous(const Push& push, int64_t workers) {
     append_segments(message, push.gradients[i]);
     if (i == 0) ps::append(message, push.extras);
     if (!push.rows.empty()) append_rows(message, push.rows[i]);
-    words[i] = torch::empty({push.word.numel() * group_.world}, torch::kDouble);
-    Tensors into = {words[i]};
+    control_words[i] = torch::empty({push.word.numel() * group_.world}, torch::kDouble);
+    Tensors into = {control_words[i]};
     append(into, places(i, push.scaled ? tutti::gradients_of(parameters_) : own_values(), extras_));
     answers[i] = call(i, "push", message, into, peers_.patience("gradients", push.step));
   });
@@ -134,7 +134,7 @@ Client::Summed Client::push_synchronous(const Push& push, int64_t workers) {
     if (answer.contains("row_squares"))
       row_squares.add(metrics::ExactSum::from(answer.at("row_squares").get<std::vector<double>>()));
   }
-  return {words[0], row_squares.value()};
+  return {control_words[0], row_squares.value()};
 }
 
 void Client::scale(int64_t step, double factor) {

@@ -134,7 +134,7 @@ void Service::gone(const rpc::Caller& caller) {
   if (callers_.empty()) options_.shared->reserve(this, 0);
   last_gone_ = Clock::now();
   if (serving_.contains(caller.id)) lost_.insert(caller.id);
-  let_go_of(caller);
+  release_hold(caller);
   if (kept_ && kept_->caller == caller.id) kept_.reset();
   for (auto& [rank, worker] : workers_) {
     if (worker.caller != caller.id) continue;

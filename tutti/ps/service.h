@@ -182,7 +182,7 @@ class Service final : public rpc::Service {
     // middle of a step needs them if some servers have made that step and others have not. Empty if that
     // cannot happen.
     std::vector<torch::Tensor> previous;
-    torch::Tensor words;              // control words of the last step that was added up
+    torch::Tensor control_words;      // control words of the last step that was added up
     std::vector<double> row_squares;  // its mean gradients of rows (metrics::ExactSum)
     int64_t added_up = -1;            // the index of that step
     // How often the gradients of a step were inconsistent and therefore discarded, and the last reason.
@@ -274,7 +274,7 @@ class Service final : public rpc::Service {
   void add_gradients(rpc::Message& answer, const rpc::Message& request) const;
   bool may_go_on(const Worker& worker) const;
   size_t enough() const;
-  void let_go_of(const rpc::Caller& caller);
+  void release_hold(const rpc::Caller& caller);
   void await_pushes(Lock& lock, const rpc::Caller& caller, const rpc::Message& request);
 
   // Waits until holds() is true, or until the deadline; returns which. Throws PeerLost if the caller has

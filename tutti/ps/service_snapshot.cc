@@ -40,7 +40,7 @@ rpc::Message Service::hold(Lock& lock, const rpc::Caller& caller, const rpc::Mes
         lock, caller, request, [&] { return run_->entering < run_->step || run_->entered.size() < enough(); },
         [&] { return fmt::format("no gradients for step {} from {}", run_->step, missing(is_late)); });
   } catch (const Error&) {
-    let_go_of(caller);
+    release_hold(caller);
     throw;
   }
   Json pushes = Json::array();
@@ -49,11 +49,11 @@ rpc::Message Service::hold(Lock& lock, const rpc::Caller& caller, const rpc::Mes
 }
 
 rpc::Message Service::release(Lock&, const rpc::Caller& caller, const rpc::Message&) {
-  let_go_of(caller);
+  release_hold(caller);
   return {};
 }
 
-void Service::let_go_of(const rpc::Caller& caller) {
+void Service::release_hold(const rpc::Caller& caller) {
   if (!run_ || run_->holder != caller.id) return;
   run_->holder = 0;
   changed_.notify_all();

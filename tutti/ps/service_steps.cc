@@ -204,7 +204,7 @@ void Service::add_up(std::optional<double> rate) {
   for (size_t i = 0; i < run_->previous.size(); ++i) run_->previous[i].copy_(now[i]);
   SyncStep::Result result;
   or_refuse_step([&] { result = run_->sync->add_up(run_->step); });
-  run_->words = result.words;
+  run_->control_words = result.control_words;
   if (run_->rows) run_->row_squares = run_->rows->squares().numbers();
   run_->added_up = run_->step;
   run_->progress["examples"] = run_->progress.value("examples", int64_t{0}) + result.examples;
@@ -253,7 +253,7 @@ rpc::Message Service::push_synchronous(Lock& lock, const rpc::Caller& caller, in
       throw;
     }
   }
-  rpc::Message answer{Json::object(), {piece_of(run_->words)}};
+  rpc::Message answer{Json::object(), {piece_of(run_->control_words)}};
   if (scaled) {
     if (run_->rows) answer.head["row_squares"] = run_->row_squares;
     add_gradients(answer, request);

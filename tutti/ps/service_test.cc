@@ -163,7 +163,7 @@ TEST_F(ServiceOf, writes_the_state_of_the_snapshot_whatever_comes_later) {
   expect_error(ErrorKind::PeerLost, HasSubstr("its part"), [&] { call(0, "write", write); });
 }
 
-torch::Tensor values_behind_words(const rpc::Message& answer) {
+torch::Tensor values_behind_control_words(const rpc::Message& answer) {
   return values_in({answer.head, {answer.pieces.begin() + 1, answer.pieces.end()}});
 }
 
@@ -180,7 +180,7 @@ TEST_F(ServiceOf, ps_sync_scales_no_gradient_that_is_still_on_its_way_to_another
   request.head["scaled"] = true;
   const rpc::Message answer = call(0, "push", request);
   call(0, "scale", scale(0, 0.5));
-  EXPECT_TRUE(torch::equal(values_behind_words(answer), torch::full({kSize}, 0.5)));
+  EXPECT_TRUE(torch::equal(values_behind_control_words(answer), torch::full({kSize}, 0.5)));
 }
 
 // The first worker may have made the update before the answer to another is put together.
@@ -190,7 +190,7 @@ TEST_F(ServiceOf, ps_sync_gives_the_mean_without_its_scale_also_after_the_update
   request.head["scaled"] = true;
   call(0, "push", request);
   call(0, "scale", scale(0, 0.5));
-  EXPECT_TRUE(torch::equal(values_behind_words(call(0, "push", request)), torch::full({kSize}, 0.5)));
+  EXPECT_TRUE(torch::equal(values_behind_control_words(call(0, "push", request)), torch::full({kSize}, 0.5)));
 }
 
 TEST_F(ServiceOf, ps_sync_tells_all_workers_that_their_learning_rates_differ_and_stays_as_it_is) {
@@ -203,7 +203,7 @@ TEST_F(ServiceOf, ps_sync_tells_all_workers_that_their_learning_rates_differ_and
   expect_refused(0, push_of_step(0, 0.5, 0.125));
   other.join();
   std::thread again([&] { call(1, "push", push_without_lane(0, 0.125)); });
-  EXPECT_TRUE(torch::equal(values_behind_words(call(0, "push", push_of_step(0, 0.5, 0.125))),
+  EXPECT_TRUE(torch::equal(values_behind_control_words(call(0, "push", push_of_step(0, 0.5, 0.125))),
                            torch::full({kSize}, 0.5)));
   again.join();
 }
@@ -316,17 +316,17 @@ TEST_F(ServiceWithBackup, lets_nobody_get_ahead) {
 
 TEST_F(ServiceOf, ps_sync_lets_a_worker_that_comes_back_do_its_last_step_again) {
   start("ps-sync", 1);
-  EXPECT_TRUE(
-      torch::equal(values_behind_words(call(0, "push", push_of_step(0, 0.5))), torch::full({kSize}, 0.5)));
+  EXPECT_TRUE(torch::equal(values_behind_control_words(call(0, "push", push_of_step(0, 0.5))),
+                           torch::full({kSize}, 0.5)));
   service_.gone(caller(0));
   call(1, "join", join(0));
   rpc::Message pull{head(), {}};
   pull.head["step"] = 0;
   EXPECT_TRUE(torch::equal(values_in(call(1, "pull", pull)), torch::ones({kSize})));
-  EXPECT_TRUE(
-      torch::equal(values_behind_words(call(1, "push", push_of_step(0, 0.5))), torch::full({kSize}, 0.5)));
-  EXPECT_TRUE(
-      torch::equal(values_behind_words(call(1, "push", push_of_step(1, 0.25))), torch::full({kSize}, 0.25)));
+  EXPECT_TRUE(torch::equal(values_behind_control_words(call(1, "push", push_of_step(0, 0.5))),
+                           torch::full({kSize}, 0.5)));
+  EXPECT_TRUE(torch::equal(values_behind_control_words(call(1, "push", push_of_step(1, 0.25))),
+                           torch::full({kSize}, 0.25)));
   expect_error(ErrorKind::PeerLost, HasSubstr("no longer has the results of step 0"),
                [&] { call(1, "pull", pull); });
 }

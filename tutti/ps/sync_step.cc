@@ -51,7 +51,7 @@ SyncStep::SyncStep(std::vector<Section> sections, Optimizer& optimizer, Tensors 
       name_of_(options.name_of ? options.name_of : [](int rank) { return fmt::format("rank {}", rank); }),
       word_(blocks_, options.lanes, kNumbers),
       subtrees_(subtrees_in(word_, options.workers)),
-      words_(static_cast<size_t>(options.workers)),
+      control_words_(static_cast<size_t>(options.workers)),
       offers_(static_cast<size_t>(options.workers)) {}
 
 bool SyncStep::has_any_data(int rank, const torch::Tensor& word) const {
@@ -98,7 +98,7 @@ void SyncStep::offer_word(int rank, int64_t step, const torch::Tensor& word, siz
          step);
   const auto place = static_cast<size_t>(rank);
   if (added_ > 0) require_same_examples(rank, word);
-  words_[place] = word;
+  control_words_[place] = word;
   Offer& offer = offers_[place].emplace();
   offer.segments.resize(segments_.size());
   offer.row_bytes = row_bytes;
@@ -106,7 +106,7 @@ void SyncStep::offer_word(int rank, int64_t step, const torch::Tensor& word, siz
 
 // A part of the gradients of these examples has been added already.
 void SyncStep::require_same_examples(int rank, const torch::Tensor& word) const {
-  const torch::Tensor& before = words_[static_cast<size_t>(rank)];
+  const torch::Tensor& before = control_words_[static_cast<size_t>(rank)];
   for (size_t subtree = 0; subtree < subtrees_[static_cast<size_t>(rank)]; ++subtree) {
     if (word_.has_data(before, subtree) != word_.has_data(word, subtree) ||
         word_.numbers_of(before, subtree)[kExamples] != word_.numbers_of(word, subtree)[kExamples])
@@ -138,7 +138,7 @@ void SyncStep::offer(int rank, int64_t step, const rpc::Message& message) {
 
 void SyncStep::withdraw(int rank) {
   offers_[static_cast<size_t>(rank)].reset();
-  if (added_ == 0) words_[static_cast<size_t>(rank)] = torch::Tensor();
+  if (added_ == 0) control_words_[static_cast<size_t>(rank)] = torch::Tensor();
 }
 
 void SyncStep::withdraw_all() {
@@ -179,17 +179,17 @@ size_t SyncStep::row_bytes() const {
 }
 
 // Workers without an offer had no data.
-ReduceOutcome SyncStep::read_words(int64_t step) {
-  for (torch::Tensor& word : words_) {
+ReduceOutcome SyncStep::read_control_words(int64_t step) {
+  for (torch::Tensor& word : control_words_) {
     if (!word.defined()) word = word_.without_data(step);
   }
-  const ReduceOutcome outcome = word_.read(words_);
+  const ReduceOutcome outcome = word_.read(control_words_);
   if (outcome.not_finite >= 0)
     fail(ErrorKind::InvalidArgument,
          "the gradients of {} are not finite at step {}. Try a lower learning rate, or check the data; "
          "--no-nan-guard continues the training anyway",
          name_of_(outcome.not_finite), step);
-  if (outcome.any_data) numbers_ = word_.sum_numbers(words_);
+  if (outcome.any_data) numbers_ = word_.sum_numbers(control_words_);
   return outcome;
 }
 
@@ -201,7 +201,7 @@ bool SyncStep::add_offered(int64_t step) {
   const torch::NoGradGuard no_grad;
   const size_t before = added_;
   while (added_ < segments_.size() && std::none_of(offers_.begin(), offers_.end(), lacks)) {
-    if (added_ == 0 && !read_words(step).any_data) {
+    if (added_ == 0 && !read_control_words(step).any_data) {
       added_ = segments_.size();
       return true;
     }
@@ -215,7 +215,10 @@ SyncStep::Result SyncStep::add_up(int64_t step) {
   for (size_t rank = 0; rank < offers_.size(); ++rank) {
     if (!has(static_cast<int>(rank))) withdraw(static_cast<int>(rank));
   }
-  Result result{.outcome = read_words(step), .examples = 0, .loss_sum = {}, .words = torch::cat(words_)};
+  Result result{.outcome = read_control_words(step),
+                .examples = 0,
+                .loss_sum = {},
+                .control_words = torch::cat(control_words_)};
   if (result.outcome.any_data) {
     result.examples = static_cast<int64_t>(numbers_[kExamples].item<double>());
     result.loss_sum = numbers_[kLoss].clone();

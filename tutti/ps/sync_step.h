@@ -32,7 +32,7 @@ struct SyncOptions {
 // A worker's message consists of its control word; the gradients, segment by segment, each from those of its
 // subtrees that have data; the buffers of these subtrees, if this server has any; the counters if the worker
 // has any data; and the gradients of rows (append_rows). It is offered in the same parts, so that a segment
-// can be added up and let go as soon as all workers have offered it.
+// can be added up and released as soon as all workers have offered it.
 //
 // Not thread-safe, but the read methods may be called while another thread calls any method.
 class SyncStep {
@@ -93,8 +93,8 @@ class SyncStep {
   struct Result {
     ReduceOutcome outcome;
     int64_t examples = 0;
-    torch::Tensor loss_sum = {};  // over all examples, float64; undefined without examples
-    torch::Tensor words = {};     // of all workers, concatenated
+    torch::Tensor loss_sum = {};       // over all examples, float64; undefined without examples
+    torch::Tensor control_words = {};  // of all workers, concatenated
   };
   Result add_up(int64_t step);
   // Updates the part with that gradient times the factor. Does nothing if no worker had data.
@@ -110,7 +110,7 @@ class SyncStep {
 
   bool has_any_data(int rank, const torch::Tensor& word) const;
   void require_same_examples(int rank, const torch::Tensor& word) const;
-  ReduceOutcome read_words(int64_t step);
+  ReduceOutcome read_control_words(int64_t step);
   void add_segment();
   void add_buffers();
   void add_rows(int64_t step);
@@ -129,11 +129,11 @@ class SyncStep {
   const std::function<std::string(int rank)> name_of_;
   ControlWord word_;
   const std::vector<size_t> subtrees_;        // [rank]: their number
-  std::vector<torch::Tensor> words_;          // [rank]; undefined: the worker has offered none
+  std::vector<torch::Tensor> control_words_;  // [rank]; undefined: the worker has offered none
   std::vector<std::optional<Offer>> offers_;  // [rank]
-  torch::Tensor numbers_;                     // of all words together, once the first segment is added
-  size_t added_ = 0;                          // the number of segments that have been added
-  bool any_data_ = false;                     // in the last add_up()
+  torch::Tensor numbers_;  // of all control words together, once the first segment is added
+  size_t added_ = 0;       // the number of segments that have been added
+  bool any_data_ = false;  // in the last add_up()
 };
 
 }  // namespace tutti::ps

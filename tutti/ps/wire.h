@@ -36,8 +36,8 @@ void append(rpc::Message& message, const std::vector<torch::Tensor>& tensors);
 void append_copies(rpc::Message& answer, const std::vector<torch::Tensor>& tensors,
                    const rpc::Message& request);
 
-// The gradients of a synchronous step travel in segments: a server adds a segment of all workers and lets go
-// of it while the next ones are on their way, so that its memory does not grow with the gradients of workers.
+// The gradients of a synchronous step travel in segments: a server adds a segment of all workers and releases
+// it while the next ones are on their way, so that its memory does not grow with the gradients of workers.
 struct Segment {
   static constexpr size_t kMost = size_t{1} << 20;  // bytes
 

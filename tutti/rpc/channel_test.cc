@@ -283,7 +283,7 @@ TEST_F(ChannelTest, pieces_that_a_service_keeps_stay_valid) {
   Channel channel(address_, named(arena));
   channel.call("keep", {{}, {{pattern(kMiB)}, {arena->allocate(kMiB)}}});
   host_.reset();
-  service_.let_go();
+  service_.release_kept();
 }
 
 TEST_F(ChannelTest, a_method_or_head_that_is_too_long_is_refused_before_it_is_sent) {

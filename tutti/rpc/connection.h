@@ -80,7 +80,7 @@ class Connection {
     size_t left() const override { return headers_.size(); }
     size_t next_size() const override { return headers_.front().size; }
     Piece take_piece() override;
-    // Rethrows the error of a take() that has failed.
+    // Rethrows the error of a take_piece() that has failed.
     void throw_if_broken() const;
     // Returns the size of the pieces that were not taken.
     uint64_t bytes_left() const { return following_bytes(headers_); }

@@ -90,17 +90,17 @@ std::string text_at(const Json& head, const char* key) {
 
 void exchange_versions(Stream& stream, const TimeLimits& time, std::string_view purpose) {
   send_line(stream, time, purpose);
-  std::vector<std::string> words = split(receive_line(stream, time), ' ');
-  words.resize(3, "?");
-  if (words[0] != std::to_string(kProtocol))
+  std::vector<std::string> fields = split(receive_line(stream, time), ' ');
+  fields.resize(3, "?");
+  if (fields[0] != std::to_string(kProtocol))
     fail(ErrorKind::InvalidArgument,
          "Tutti {} of the other end (protocol {}) and Tutti {} of this task (protocol {}) are not "
          "compatible: run the same version everywhere",
-         words[1], words[0], version(), kProtocol);
-  if (words[2] != purpose)
+         fields[1], fields[0], version(), kProtocol);
+  if (fields[2] != purpose)
     throw StreamEnd(
         ErrorKind::PeerLost,
-        fmt::format("the other end of the connection is for {}, but this end for {}", words[2], purpose));
+        fmt::format("the other end of the connection is for {}, but this end for {}", fields[2], purpose));
 }
 
 void turn_away(Stream& stream, const Error& why, std::string_view purpose) {

@@ -109,7 +109,7 @@ void Host::Impl::accept_callers() {
   }
 }
 
-// Strangers must not keep others out when the process has no file descriptors left.
+// Candidates must not keep others out when the process has no file descriptors left.
 FileDescriptor Host::Impl::accept() {
   if (!listens) return FileDescriptor();
   if (listener->has_spare_descriptors()) return listener->accept(kWatch);

@@ -77,7 +77,7 @@ TEST_F(HostTest, frames_that_are_none_end_the_connection) {
   service_.await_gone(4);
 }
 
-TEST_F(HostTest, a_stranger_that_announces_three_gibibytes_is_refused_before_memory_is_taken) {
+TEST_F(HostTest, an_unknown_peer_that_announces_three_gibibytes_is_refused_before_memory_is_taken) {
   constexpr size_t kPlaceOfHeadSize = kPrefixSize - 20;
   Frame frame;
   frame.kind = FrameKind::Proof;
@@ -134,7 +134,7 @@ TEST_F(HostTest, requests_wait_for_room) {
   auto late = std::async(std::launch::async, [&] { channel.call("echo", {{}, {{pattern(6 * kMiB)}}}); });
   Channel small(address_);
   EXPECT_NO_THROW(small.call("nothing", {}));
-  service_.let_go();
+  service_.release_kept();
   late.get();
 }
 
@@ -146,7 +146,7 @@ TEST_F(HostTest, a_caller_that_leaves_while_it_waits_for_room_is_gone) {
     channel.call("echo", {{}, {{pattern(6 * kMiB)}}}, {.timeout = milliseconds(200)});
   });
   service_.await_gone(1);
-  service_.let_go();
+  service_.release_kept();
 }
 
 // A service that ignores a gone() that came before serve(), and waits for the next ones.
@@ -334,20 +334,20 @@ size_t threads_of_this_process() {
   return static_cast<size_t>(std::distance(begin(tasks), end(tasks)));
 }
 
-// Strangers take neither a thread nor a place from later callers.
-TEST_F(HostTest, strangers_that_say_nothing_shut_nobody_out) {
-  constexpr size_t kStrangers = 300;
+// Unknown peers take neither a thread nor a place from later callers.
+TEST_F(HostTest, unknown_peers_that_say_nothing_shut_nobody_out) {
+  constexpr size_t kUnknownPeers = 300;
   const size_t before = threads_of_this_process();
   std::vector<std::unique_ptr<Stream>> candidates;
-  for (size_t i = 0; i < kStrangers; ++i)
+  for (size_t i = 0; i < kUnknownPeers; ++i)
     candidates.push_back(net::open_stream(address_, nullptr, eventually()));
   Channel channel(address_);
   EXPECT_NO_THROW(channel.call("nothing", {}));
   // The threads of those that were disconnected end a little later.
   const auto deadline = eventually();
-  while (threads_of_this_process() >= before + kStrangers / 2 && Clock::now() < deadline)
+  while (threads_of_this_process() >= before + kUnknownPeers / 2 && Clock::now() < deadline)
     std::this_thread::sleep_for(milliseconds(10));
-  EXPECT_LT(threads_of_this_process(), before + kStrangers / 2);
+  EXPECT_LT(threads_of_this_process(), before + kUnknownPeers / 2);
   // The first candidates have been disconnected.
   std::array<std::byte, 1> byte{};
   candidates.front()->await_message({.deadline = eventually()});

@@ -31,7 +31,7 @@ class Security : public testing::Test {
   static void TearDownTestSuite() { made.reset(); }
 
   // Returns the credentials of a task with this certificate and this authority; "" means none.
-  static net::Credentials of(const std::string& name, const std::string& authority) {
+  static net::Credentials credentials_of(const std::string& name, const std::string& authority) {
     net::Credentials credentials;
     if (!name.empty()) credentials.certificate = made->text(name + ".pem");
     if (!name.empty()) credentials.key = made->text(name + ".key");
@@ -68,33 +68,36 @@ std::unique_ptr<net::Certificates> Security::made;
 
 TEST_F(Security, a_task_whose_certificate_has_expired_says_so_at_once) {
   expect_error(ErrorKind::InvalidArgument, HasSubstr("the certificate of --tls-cert has expired"),
-               [&] { const Host host({.credentials = of("expired", "ca")}, service_); });
+               [&] { const Host host({.credentials = credentials_of("expired", "ca")}, service_); });
 }
 
 TEST_F(Security, tls_and_mutual_tls_carry_bytes) {
-  expect_understood(of("server", ""), of("", "ca"));
-  expect_understood(of("server", ""), of("worker", "ca"));
-  expect_understood(of("server", "ca"), of("worker", "ca"));
-  expect_understood(with_secret("x", of("server", "ca")), with_secret("x", of("worker", "ca")));
+  expect_understood(credentials_of("server", ""), credentials_of("", "ca"));
+  expect_understood(credentials_of("server", ""), credentials_of("worker", "ca"));
+  expect_understood(credentials_of("server", "ca"), credentials_of("worker", "ca"));
+  expect_understood(with_secret("x", credentials_of("server", "ca")),
+                    with_secret("x", credentials_of("worker", "ca")));
 }
 
 TEST_F(Security, a_server_of_an_unknown_authority_is_refused) {
-  expect_refused(of("server", ""), of("", "other-ca"), HasSubstr("authority"));
-  expect_refused(of("stranger", ""), of("", "ca"), HasSubstr("authority"));
+  expect_refused(credentials_of("server", ""), credentials_of("", "other-ca"), HasSubstr("authority"));
+  expect_refused(credentials_of("unknown-peer", ""), credentials_of("", "ca"), HasSubstr("authority"));
 }
 
 TEST_F(Security, a_server_of_another_name_is_refused) {
-  expect_refused(of("worker", ""), of("", "ca"), HasSubstr("another host name"));
+  expect_refused(credentials_of("worker", ""), credentials_of("", "ca"), HasSubstr("another host name"));
 }
 
 TEST_F(Security, a_caller_without_a_certificate_that_is_known_is_refused) {
-  expect_refused(of("server", "ca"), of("", "ca"), AllOf(HasSubstr("certificate"), HasSubstr("--tls-cert")));
-  expect_refused(of("server", "ca"), of("stranger", "ca"), HasSubstr("certificate"));
+  expect_refused(credentials_of("server", "ca"), credentials_of("", "ca"),
+                 AllOf(HasSubstr("certificate"), HasSubstr("--tls-cert")));
+  expect_refused(credentials_of("server", "ca"), credentials_of("unknown-peer", "ca"),
+                 HasSubstr("certificate"));
 }
 
 TEST_F(Security, tls_at_one_end_alone_is_refused) {
-  expect_refused(of("server", ""), {}, AllOf(HasSubstr("TLS"), HasSubstr("--tls-ca")));
-  expect_refused({}, of("", "ca"), AllOf(HasSubstr("TLS"), HasSubstr("--tls")));
+  expect_refused(credentials_of("server", ""), {}, AllOf(HasSubstr("TLS"), HasSubstr("--tls-ca")));
+  expect_refused({}, credentials_of("", "ca"), AllOf(HasSubstr("TLS"), HasSubstr("--tls")));
 }
 
 TEST_F(Security, a_caller_with_the_secret_is_served) {
@@ -117,7 +120,7 @@ TEST_F(Security, a_caller_without_the_secret_is_refused_and_both_say_so) {
 
 // Before the handshake, nothing may be sent that allows an offline search for the secret, however short it
 // is.
-TEST_F(Security, a_stranger_hears_a_nonce_and_nothing_that_depends_on_the_secret) {
+TEST_F(Security, an_unknown_peer_hears_a_nonce_and_nothing_that_depends_on_the_secret) {
   const Host host({.credentials = with_secret("1")}, service_);
   const auto soon = Clock::now() + kEventually;
   std::set<std::string> nonces;
@@ -145,8 +148,8 @@ TEST_F(Security, a_secret_at_one_end_alone_is_refused) {
 
 TEST_F(Security, a_server_needs_a_whole_certificate) {
   expect_error(ErrorKind::InvalidArgument, HasSubstr("--tls-cert"),
-               [&] { Host({.credentials = of("", "ca")}, service_); });
-  net::Credentials mixed = of("server", "");
+               [&] { Host({.credentials = credentials_of("", "ca")}, service_); });
+  net::Credentials mixed = credentials_of("server", "");
   mixed.key = made->text("worker.key");
   expect_error(ErrorKind::InvalidArgument, HasSubstr("--tls-key"),
                [&] { Host({.credentials = mixed}, service_); });
@@ -157,9 +160,10 @@ TEST_F(Security, a_server_listens_to_other_machines_if_they_must_prove_something
     Host({.address = "0.0.0.0:0", .credentials = credentials}, service_);
   };
   EXPECT_NO_THROW(listens(with_secret("x")));
-  EXPECT_NO_THROW(listens(of("server", "ca")));
+  EXPECT_NO_THROW(listens(credentials_of("server", "ca")));
   // This certificate says who the server is, and everybody may call it.
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("TUTTI_SECRET"), [&] { listens(of("server", "")); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("TUTTI_SECRET"),
+               [&] { listens(credentials_of("server", "")); });
 }
 
 TEST_F(Security, credentials_come_from_flags) {

@@ -82,7 +82,7 @@ class TestService final : public Service {
     if (method == "throw") throw std::runtime_error("an accident");
     if (method == "wait") return wait(caller);
     if (method == "keep") return keep(request);
-    if (method == "take") return take(request);
+    if (method == "take") return take_pieces(request);
     if (method == "stall") return wait(caller);
     fail(ErrorKind::InvalidArgument, "no method '{}'", method);
   }
@@ -112,7 +112,7 @@ class TestService final : public Service {
     await([&] { return gone_.size() >= count; });
   }
   // Releases the requests that "keep" has kept.
-  void let_go() {
+  void release_kept() {
     const std::lock_guard lock(mutex_);
     kept_.clear();
   }
@@ -149,8 +149,8 @@ class TestService final : public Service {
     if (gone_.contains(caller.id)) fail(ErrorKind::PeerLost, "nobody waits any more");
     return {};
   }
-  // Takes so many pieces as they arrive, lets each go, and returns their sizes; or fails after them.
-  Message take(const Message& request) {
+  // Takes so many pieces as they arrive, releases each, and returns their sizes; or fails after them.
+  Message take_pieces(const Message& request) {
     const auto wanted = request.head.value("pieces", size_t{1000});
     Json sizes = Json::array();
     try {

@@ -196,11 +196,11 @@ GroupCase group_case(const char* name, const Options& options) {
   return {name, options, [options](std::vector<std::vector<torch::Tensor>> parameters) {
             std::vector<torch::optim::OptimizerParamGroup> groups(parameters.begin(), parameters.end());
             auto made = std::make_unique<Plain>(groups, options);
-            const auto of = [&](size_t i) -> Options& {
+            const auto options_of = [&](size_t i) -> Options& {
               return static_cast<Options&>(made->param_groups()[i].options());
             };
-            of(1).weight_decay(0);
-            of(2).lr(kRate * kFactor);
+            options_of(1).weight_decay(0);
+            options_of(2).lr(kRate * kFactor);
             return made;
           }};
 }

@@ -41,13 +41,13 @@ std::string now() {
 // Returns the command line of this process. A secret in it is replaced by "...".
 std::string command() {
   constexpr std::string_view kSecret = "--secret";
-  const std::vector<std::string> words = split(read_system_file("/proc/self/cmdline"), '\0');
+  const std::vector<std::string> arguments = split(read_system_file("/proc/self/cmdline"), '\0');
   std::string text;
-  for (size_t i = 0; i < words.size(); ++i) {
-    const bool after_secret = i > 0 && words[i - 1] == kSecret;
-    std::string word = after_secret ? "..." : words[i];
-    if (word.starts_with(std::string(kSecret) + "=")) word = "--secret=...";
-    if (!word.empty()) text += (text.empty() ? "" : " ") + word;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const bool after_secret = i > 0 && arguments[i - 1] == kSecret;
+    std::string argument = after_secret ? "..." : arguments[i];
+    if (argument.starts_with(std::string(kSecret) + "=")) argument = "--secret=...";
+    if (!argument.empty()) text += (text.empty() ? "" : " ") + argument;
   }
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < ' ') c = ' ';

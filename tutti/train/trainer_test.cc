@@ -398,7 +398,7 @@ TEST(Trainer, profiles_the_steps_that_were_asked_for) {
   trainer.fit(test_feed());
   const ReadTrace trace = read_trace(folder / "run/trace.json");
   expect_nested(trace);
-  const auto convolutions = trace.of(1, "aten::convolution");
+  const auto convolutions = trace.spans_of(1, "aten::convolution");
   ASSERT_EQ(convolutions.size(), 2U);
   EXPECT_EQ(convolutions[0].category, "operator");
   EXPECT_EQ(convolutions[0].step, 2);
@@ -420,13 +420,13 @@ TEST(Trainer, writes_a_timeline_with_the_operators_of_the_steps_that_were_asked_
   }
   const ReadTrace trace = read_trace(config.output.timeline);
   expect_nested(trace);
-  EXPECT_EQ(trace.of(1, "step").size(), 6U);
-  EXPECT_EQ(trace.of(1, "forward").size(), 12U);
-  EXPECT_EQ(trace.of(1, "backward").size(), 12U);
-  EXPECT_EQ(trace.of(1, "update").size(), 6U);
-  EXPECT_EQ(trace.of(1, "evaluate").size(), 1U);
-  EXPECT_EQ(trace.of(1, "read a batch").size(), 12U + 2U);  // per lane and step; per lane
-  EXPECT_EQ(trace.of(1, "aten::convolution").size(), 4U);
+  EXPECT_EQ(trace.spans_of(1, "step").size(), 6U);
+  EXPECT_EQ(trace.spans_of(1, "forward").size(), 12U);
+  EXPECT_EQ(trace.spans_of(1, "backward").size(), 12U);
+  EXPECT_EQ(trace.spans_of(1, "update").size(), 6U);
+  EXPECT_EQ(trace.spans_of(1, "evaluate").size(), 1U);
+  EXPECT_EQ(trace.spans_of(1, "read a batch").size(), 12U + 2U);  // per lane and step; per lane
+  EXPECT_EQ(trace.spans_of(1, "aten::convolution").size(), 4U);
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
 }
 

@@ -49,9 +49,9 @@ constexpr size_t kChallengeSize = 100 + rpc::kPrefixSize + kNonceSize;
 // A line, and the frame with the reason of a refusal.
 constexpr size_t kRefusalSize = 1000;
 
-class Stranger {
+class UnknownPeer {
  public:
-  explicit Stranger(int port)
+  explicit UnknownPeer(int port)
       : socket_(std::move(connect_within(resolve("127.0.0.1", port).addresses.at(0), kLong).socket)) {
     EXPECT_GE(socket_.get(), 0);
   }
@@ -81,15 +81,15 @@ class Stranger {
 TEST(Board, a_byte_that_is_held_open_keeps_nobody_waiting) {
   auto served = serve_tcp_rendezvous({.farewell = kLong});
   const auto port = served.port;
-  const Stranger before(port);
+  const UnknownPeer before(port);
   before.say(std::string(1, '\0'));
   auto client = find_board(port);
-  const Stranger between(port);
+  const UnknownPeer between(port);
   between.say(std::string(1, '\0'));
   client->set("a", "1");
   EXPECT_EQ(served.board->peek("a"), "1");
   client.reset();
-  served.board.reset();  // waits only for ranks, not for strangers
+  served.board.reset();  // waits only for ranks, not for unknown peers
 }
 
 std::string line_of(const std::string& purpose) {
@@ -104,15 +104,15 @@ std::string request() {
   return rpc::encode(frame) + "job" + std::string(200, 'x');
 }
 
-TEST(Board, a_stranger_reads_and_writes_nothing) {
+TEST(Board, an_unknown_peer_reads_and_writes_nothing) {
   const auto served = serve_tcp_rendezvous({.credentials = {.secret = "secret"}});
   served.board->set("job", "mine");
   for (const std::string& said : {line_of(kForRanks) + request(), request(), std::string(96, '0'),
                                   std::string("GET / HTTP/1.1\r\n\r\n"), std::string(1000, '\xff')}) {
-    const Stranger stranger(served.port);
-    stranger.say(said);
-    shutdown(stranger.socket().get(), SHUT_WR);
-    const std::string heard = stranger.hear(size_t{1} << 20);
+    const UnknownPeer unknown_peer(served.port);
+    unknown_peer.say(said);
+    shutdown(unknown_peer.socket().get(), SHUT_WR);
+    const std::string heard = unknown_peer.hear(size_t{1} << 20);
     EXPECT_TRUE(heard.starts_with(line_of(kForRanks))) << heard;
     EXPECT_LE(heard.size(), kChallengeSize + kRefusalSize);
     EXPECT_THAT(heard, Not(HasSubstr("mine")));
@@ -120,21 +120,21 @@ TEST(Board, a_stranger_reads_and_writes_nothing) {
   EXPECT_EQ(served.board->peek("job"), "mine");
 }
 
-TEST(Board, nothing_that_a_stranger_gets_tells_of_the_key) {
+TEST(Board, nothing_that_an_unknown_peer_gets_tells_of_the_key) {
   const auto served = serve_tcp_rendezvous({.credentials = {.secret = "secret"}});
   rpc::Frame proof;
   proof.kind = rpc::FrameKind::Proof;
   proof.head = std::string(kNonceSize + kProofSize, '0');
   const size_t challenge = line_of(kForRanks).size() + rpc::kPrefixSize + kNonceSize;
-  const auto of_stranger = [&] {
-    const Stranger stranger(served.port);
-    stranger.say(line_of(kForRanks));
-    const std::string nonce = stranger.hear(challenge);
-    stranger.say(rpc::encode(proof));
-    return std::pair(nonce, stranger.hear());
+  const auto of_unknown_peer = [&] {
+    const UnknownPeer unknown_peer(served.port);
+    unknown_peer.say(line_of(kForRanks));
+    const std::string nonce = unknown_peer.hear(challenge);
+    unknown_peer.say(rpc::encode(proof));
+    return std::pair(nonce, unknown_peer.hear());
   };
-  const auto [one, verdict] = of_stranger();
-  const auto [other, same] = of_stranger();
+  const auto [one, verdict] = of_unknown_peer();
+  const auto [other, same] = of_unknown_peer();
   EXPECT_NE(one, other);  // the nonce
   EXPECT_THAT(verdict, HasSubstr("different secrets"));
   EXPECT_EQ(verdict, same);
@@ -169,12 +169,12 @@ TEST(Board, is_not_found_by_those_for_whom_it_is_not) {
   EXPECT_TRUE(try_tcp_rendezvous(right).board);
 }
 
-TEST(Board, quotes_what_a_stranger_sends_in_a_form_that_does_no_harm) {
+TEST(Board, quotes_what_an_unknown_peer_sends_in_a_form_that_does_no_harm) {
   std::promise<std::string> report;
   const auto served =
       serve_tcp_rendezvous({.report = [&](const std::string& text) { report.set_value(text); }});
-  const Stranger stranger(served.port);
-  stranger.say("HELO\x1b[2J");
+  const UnknownPeer unknown_peer(served.port);
+  unknown_peer.say("HELO\x1b[2J");
   EXPECT_THAT(report.get_future().get(), HasSubstr("it sent 'HELO?[2J'"));
 }
 
@@ -245,16 +245,16 @@ TEST(Board, a_client_that_sends_nonsense_is_refused_and_changes_nothing) {
   EXPECT_EQ(served.board->peek("xxx"), std::nullopt);
 }
 
-TEST(Board, silent_strangers_keep_no_rank_out) {
+TEST(Board, silent_unknown_peers_keep_no_rank_out) {
   const auto served = serve_tcp_rendezvous({.credentials = {.secret = "secret"}});
-  std::vector<std::unique_ptr<Stranger>> strangers;
-  for (int i = 0; i < 200; ++i) strangers.push_back(std::make_unique<Stranger>(served.port));
+  std::vector<std::unique_ptr<UnknownPeer>> unknown_peers;
+  for (int i = 0; i < 200; ++i) unknown_peers.push_back(std::make_unique<UnknownPeer>(served.port));
   const auto found =
       find_tcp_rendezvous({.hosts = {"127.0.0.1"}, .port = served.port, .credentials = {.secret = "secret"}});
   found.board->set("a", "1");
   EXPECT_EQ(served.board->peek("a"), "1");
-  // The oldest strangers were disconnected.
-  EXPECT_LE(strangers.front()->hear().size(), kChallengeSize + kRefusalSize);
+  // The oldest unknown peers were disconnected.
+  EXPECT_LE(unknown_peers.front()->hear().size(), kChallengeSize + kRefusalSize);
 }
 
 TEST(Board, is_encrypted_for_those_with_certificates_and_refuses_others) {
@@ -274,7 +274,7 @@ TEST(Board, is_encrypted_for_those_with_certificates_and_refuses_others) {
   expect_error(ErrorKind::InvalidArgument, HasSubstr("this server uses TLS, but the caller does not"),
                [&] { find({}); });
   expect_error(ErrorKind::InvalidArgument, HasSubstr("it does not accept this task's certificate"),
-               [&] { find(credentials("stranger")); });
+               [&] { find(credentials("unknown-peer")); });
   const auto plain = serve_board();
   expect_error(ErrorKind::InvalidArgument, HasSubstr("it does not use TLS"), [&] {
     find_tcp_rendezvous({.hosts = {"127.0.0.1"}, .port = plain.port, .credentials = credentials("worker")});
@@ -290,8 +290,8 @@ TEST(Board, does_with_few_descriptors) {
     while (true) ::pause();
   });
   find_board(port);
-  std::vector<std::unique_ptr<Stranger>> strangers;
-  for (int i = 0; i < 100; ++i) strangers.push_back(std::make_unique<Stranger>(port));
+  std::vector<std::unique_ptr<UnknownPeer>> unknown_peers;
+  for (int i = 0; i < 100; ++i) unknown_peers.push_back(std::make_unique<UnknownPeer>(port));
   const auto client = find_board(port);
   client->set("a", "1");
   EXPECT_EQ(client->get("a", kLong), "1");

@@ -82,7 +82,7 @@ class BoardService final : public rpc::Service {
   size_t bytes_ = 0;  // approximate size of what clients have set; guarded by mutex_
 };
 
-// Reports only the first refusals, since a stranger may try as often as it likes.
+// Reports only the first refusals, since a peer may try as often as it likes.
 rpc::HostOptions host_options(const ServeOptions& options) {
   rpc::HostOptions host{
       .address = to_string(Address{options.host.empty() ? "0.0.0.0" : options.host, options.port}),

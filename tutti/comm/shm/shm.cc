@@ -191,11 +191,11 @@ class ShmMemory final : public SharedMemory {
 
   std::vector<int64_t> numbers_of(const std::string& text, size_t count, int rank) const {
     std::vector<int64_t> numbers;
-    const std::vector<std::string> words = tutti::split(text, ' ');
-    for (const std::string& word : words) {
-      if (const auto number = parse_int(word)) numbers.push_back(*number);
+    const std::vector<std::string> fields = tutti::split(text, ' ');
+    for (const std::string& field : fields) {
+      if (const auto number = parse_int(field)) numbers.push_back(*number);
     }
-    if (words.size() != count || numbers.size() != count)
+    if (fields.size() != count || numbers.size() != count)
       fail(ErrorKind::DataLoss, "the entry of {} in the board of the ranks was not written by Tutti: '{}'",
            who(rank), text);
     return numbers;

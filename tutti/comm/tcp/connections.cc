@@ -57,12 +57,12 @@ net::Socket tuned(net::Socket socket, bool loopback) {
   return socket;
 }
 
-// The word of a rank in the board: its HOST:PORT, and whether it uses TLS.
+// The message of a rank in the board: its HOST:PORT, and whether it uses TLS.
 struct Place {
-  explicit Place(const std::string& word) {
-    const size_t space = word.find(' ');
-    address = parse_address(word.substr(0, space));
-    encrypted = word.substr(space + 1) == kEncrypted;
+  explicit Place(const std::string& message) {
+    const size_t space = message.find(' ');
+    address = parse_address(message.substr(0, space));
+    encrypted = message.substr(space + 1) == kEncrypted;
   }
 
   static constexpr const char* kEncrypted = "tls";
@@ -120,8 +120,8 @@ Connections connect_ranks(const std::shared_ptr<Rendezvous>& board, const Failur
                           const std::string& peer_host, uint16_t port, const net::Credentials& credentials,
                           milliseconds timeout) {
   const auto deadline = deadline_after(timeout);
-  const auto call = [&](const char* phase, const std::string& word) {
-    return roll_call(*with_prefix(board, phase), self, word, until(deadline));
+  const auto call = [&](const char* phase, const std::string& message) {
+    return roll_call(*with_prefix(board, phase), self, message, until(deadline));
   };
   const std::string mine = address_towards(peer_host);
   const auto addresses = call("address/", mine);
@@ -150,10 +150,10 @@ Connections connect_ranks(const std::shared_ptr<Rendezvous>& board, const Failur
     }
   }
   const auto tls = net::Tls::make(own, net::Tls::Side::Caller);
-  const auto words = call("port/", fmt::format("{} {}", to_string(Address{address, host ? host->port() : 0}),
-                                               tls ? Place::kEncrypted : "plain"));
-  for (size_t r = 0; r < words.size(); ++r) {
-    if (Place(words[r]).encrypted != (tls != nullptr))
+  const auto places = call("port/", fmt::format("{} {}", to_string(Address{address, host ? host->port() : 0}),
+                                                tls ? Place::kEncrypted : "plain"));
+  for (size_t r = 0; r < places.size(); ++r) {
+    if (Place(places[r]).encrypted != (tls != nullptr))
       fail(ErrorKind::InvalidArgument,
            "{} {} TLS for what it sends, but {} {}: give all workers --tls-cert, --tls-key and --tls-ca, or "
            "none of them",
@@ -164,7 +164,7 @@ Connections connect_ranks(const std::shared_ptr<Rendezvous>& board, const Failur
   const auto connected = with_prefix(board, "connected/");
   const auto me = static_cast<size_t>(self.rank);
   for (size_t r = me + 1; r < ranks; ++r) {
-    const Address place = Place(words[r]).address;
+    const Address place = Place(places[r]).address;
     try {
       for (const char* use : {kExchanges, kMessages}) {
         const net::TimeLimits time{.deadline = deadline};

@@ -96,7 +96,7 @@ void await(std::span<Flow> flows, std::chrono::steady_clock::time_point deadline
 
 }  // namespace
 
-void move_all(std::span<Flow> flows, const std::function<void(const Flow& flow)>& moved,
+void move_all(std::span<Flow> flows, const std::function<void(const Flow& flow)>& on_moved,
               std::chrono::steady_clock::time_point deadline) {
   Looks looks(flows);
   while (true) {
@@ -107,7 +107,7 @@ void move_all(std::span<Flow> flows, const std::function<void(const Flow& flow)>
       open = true;
       if (flow.blocked || !advance(flow)) continue;
       any = true;
-      moved(flow);
+      on_moved(flow);
     }
     if (!open) return;
     if (any)

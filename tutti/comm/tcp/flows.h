@@ -36,10 +36,10 @@ struct Flow {
   bool is_done() const { return done == size; }
 };
 
-// Moves all bytes of the flows, each as soon as possible, and calls moved(flow) whenever some bytes of a flow
-// have moved. `moved` may thereby make more bytes of other flows movable. Throws Closed. A deadline that has
-// passed counts as closed.
-void move_all(std::span<Flow> flows, const std::function<void(const Flow& flow)>& moved,
+// Moves all bytes of the flows, each as soon as possible, and calls on_moved(flow) whenever some bytes of a
+// flow have moved. `on_moved` may thereby make more bytes of other flows movable. Throws Closed. A deadline
+// that has passed counts as closed.
+void move_all(std::span<Flow> flows, const std::function<void(const Flow& flow)>& on_moved,
               std::chrono::steady_clock::time_point deadline);
 
 }  // namespace tutti::comm::tcp

@@ -83,7 +83,7 @@ TEST(Tcp, refuses_a_rank_whose_certificate_is_of_another_authority) {
   const net::Certificates certificates;
   const auto board = local_rendezvous();
   const auto outcomes = as_ranks(
-      2, [&](int rank) { encrypted(certificates, board, rank, 2, rank == 0 ? "server" : "stranger"); });
+      2, [&](int rank) { encrypted(certificates, board, rank, 2, rank == 0 ? "server" : "unknown-peer"); });
   for (const Outcome& outcome : outcomes) {
     ASSERT_TRUE(outcome);
     EXPECT_THAT(outcome->what(), HasSubstr("certificate"));
@@ -187,34 +187,34 @@ class HeldBoard final : public Rendezvous {
   std::latch& may_go_on_;
 };
 
-TEST(Tcp, strangers_take_nobodys_place) {
+TEST(Tcp, unknown_peers_take_nobodys_place) {
   const auto board = local_rendezvous();
-  std::latch strangers_came(1);
-  std::vector<FileDescriptor> strangers;
+  std::latch unknown_peers_came(1);
+  std::vector<FileDescriptor> unknown_peers;
   std::thread coming([&] {
     const Address place = parse_address(split(board->get("port/here/1", kLong), ' ').at(0));
     const SocketAddress address = resolve(place.host, place.port).addresses.at(0);
     for (const size_t bytes : {0, 1, 71, 72, 100000}) {
-      strangers.push_back(connect_within(address, kLong).socket);
+      unknown_peers.push_back(connect_within(address, kLong).socket);
       const std::string noise(bytes, '\0');  // which claims to be rank 0
-      ::send(strangers.back().get(), noise.data(), noise.size(), MSG_NOSIGNAL);
+      ::send(unknown_peers.back().get(), noise.data(), noise.size(), MSG_NOSIGNAL);
     }
-    strangers.front() = FileDescriptor();  // it leaves again
+    unknown_peers.front() = FileDescriptor();  // it leaves again
     // More than are kept: the oldest have to make room.
-    for (int i = 0; i < 300; ++i) strangers.push_back(connect_within(address, kLong).socket);
-    strangers_came.count_down();
+    for (int i = 0; i < 300; ++i) unknown_peers.push_back(connect_within(address, kLong).socket);
+    unknown_peers_came.count_down();
     // After the line with which every connection begins, it is closed.
     std::array<char, 1000> heard;
     size_t size = 0;
     for (ssize_t count = 1; count > 0; size += static_cast<size_t>(std::max<ssize_t>(count, 0))) {
-      pollfd ready{strangers.at(10).get(), POLLIN, 0};
+      pollfd ready{unknown_peers.at(10).get(), POLLIN, 0};
       ASSERT_GT(poll(&ready, 1, poll_time(deadline_after(kLong))), 0);
-      count = recv(strangers.at(10).get(), heard.data(), heard.size(), 0);
+      count = recv(unknown_peers.at(10).get(), heard.data(), heard.size(), 0);
     }
     EXPECT_LE(size, 100U);
   });
   expect_no_errors(as_ranks(2, [&](int rank) {
-    const auto own = rank == 1 ? board : std::make_shared<HeldBoard>(board, strangers_came);
+    const auto own = rank == 1 ? board : std::make_shared<HeldBoard>(board, unknown_peers_came);
     const auto transport = over_tcp(own, rank, 2);
     meet(*transport, operation("exchange"));
   }));

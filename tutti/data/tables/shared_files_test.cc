@@ -188,16 +188,18 @@ TEST_F(SharedFilesTest, have_statistics_of_numbers_but_not_of_categories) {
 TEST_F(SharedFilesTest, have_facts_by_kind_and_column) {
   const std::string path = folder_.write("t.tsv", "x\ty\tname\n1\t16777217\tA\n2\t\tB\n");
   const TextFormat numbered = {.ids = Ids::RowNumbers};
-  const auto of = [&](const TableKind& kind, const std::string& column) {
+  const auto statistics_of_column = [&](const TableKind& kind, const std::string& column) {
     return statistics_of(path, numbered, {kind, {column}}).columns.at(0);
   };
   for (int again = 0; again < 2; ++again) {
-    EXPECT_EQ(of(int64({.missing = 7}), "y").mean, 8388612);
-    EXPECT_EQ(of(int64({.missing = 9}), "y").mean, 8388613);
-    EXPECT_EQ(of(dense(), "x").mean, 1.5);
-    EXPECT_EQ(of(int64(), "x").max, 2);
-    EXPECT_THAT(error_of(ErrorKind::DataLoss, [&] { of(dense(), "y"); }), HasSubstr("16777217"));
-    EXPECT_THAT(error_of(ErrorKind::DataLoss, [&] { of(int64(), "y"); }), HasSubstr("is missing"));
+    EXPECT_EQ(statistics_of_column(int64({.missing = 7}), "y").mean, 8388612);
+    EXPECT_EQ(statistics_of_column(int64({.missing = 9}), "y").mean, 8388613);
+    EXPECT_EQ(statistics_of_column(dense(), "x").mean, 1.5);
+    EXPECT_EQ(statistics_of_column(int64(), "x").max, 2);
+    EXPECT_THAT(error_of(ErrorKind::DataLoss, [&] { statistics_of_column(dense(), "y"); }),
+                HasSubstr("16777217"));
+    EXPECT_THAT(error_of(ErrorKind::DataLoss, [&] { statistics_of_column(int64(), "y"); }),
+                HasSubstr("is missing"));
     EXPECT_EQ(outline_of(path, numbered).rows, 2);
     EXPECT_EQ(outline_of(path, numbered).id_column, "");
     EXPECT_THAT(outline_of(path, numbered).columns, ElementsAre("x", "y", "name"));

@@ -122,7 +122,9 @@ void Master::begin(Run run) {
                       }});
   const ControlWord word(blocks_of(workers(), run_.lanes), run_.lanes, kNumbers);
   const Allocate allocate = ps::arena_allocator(arena_);
-  const auto like = [&](const torch::Tensor& tensor) { return allocate(tensor.numel(), tensor.options()); };
+  const auto allocate_like = [&](const torch::Tensor& tensor) {
+    return allocate(tensor.numel(), tensor.options());
+  };
   const auto doubles = torch::TensorOptions().dtype(torch::kDouble);
   for (int index = 0; index < workers(); ++index) {
     Worker& worker = workers_.emplace_back();
@@ -131,10 +133,11 @@ void Master::begin(Run run) {
     for (const ControlWord::Source& source : word.sources()) {
       if (source.rank != index) continue;
       Tensors& sum = worker.sums.emplace_back();
-      for (const Section& block : parameters().blocks()) sum.push_back(like(block.grads));
-      for (const torch::Tensor& buffer : vectors_->buffers()) sum.push_back(like(buffer));
+      for (const Section& block : parameters().blocks()) sum.push_back(allocate_like(block.grads));
+      for (const torch::Tensor& buffer : vectors_->buffers()) sum.push_back(allocate_like(buffer));
     }
-    for (const torch::Tensor& counter : vectors_->counters()) worker.counters.push_back(like(counter));
+    for (const torch::Tensor& counter : vectors_->counters())
+      worker.counters.push_back(allocate_like(counter));
   }
   peers_->connect();
   try {

@@ -80,7 +80,7 @@ StepResult PsSync::push(const std::vector<TreeSum::Subtree>& subtrees, const emb
     const double norm = norm_of(buckets_of(replica_.parameters()), summed.row_squares);
     client_.scale(step_, clip_factor(norm, options_.clip_norm));
   }
-  const Tensors of_each = summed.words.chunk(options_.world);
+  const Tensors of_each = summed.control_words.chunk(options_.world);
   const ReduceOutcome outcome = word_.read(of_each);
   if (!outcome.any_data) return {.step = step_ + 1, .wishes = outcome.wishes};
   vectors_.take_over_buffers();
@@ -101,14 +101,15 @@ void PsSync::add_sums(const std::vector<TreeSum::Subtree>& subtrees, ps::Client:
   for (const TreeSum::Subtree& subtree : subtrees) {
     if (!subtree.values) continue;
     auto next = subtree.values->begin();
-    const auto take = [&next](size_t count) {
+    const auto next_tensors = [&next](size_t count) {
       const auto first = next;
       next += static_cast<std::ptrdiff_t>(count);
       return Tensors(first, next);
     };
     for (int server = 0; server < client_.servers(); ++server)
-      push.gradients[static_cast<size_t>(server)].push_back(take(client_.gradients_of(server).size()));
-    const Tensors buffers = take(vectors_.buffers().size());
+      push.gradients[static_cast<size_t>(server)].push_back(
+          next_tensors(client_.gradients_of(server).size()));
+    const Tensors buffers = next_tensors(vectors_.buffers().size());
     push.extras.insert(push.extras.end(), buffers.begin(), buffers.end());
   }
   if (!push.gradients[0].empty())
