@@ -114,8 +114,8 @@ void Reducer::prepare_sums(int64_t lanes) {
   }
 }
 
-// `sections` are where the bucket's subtrees are, by subtree and by rank on this host; `here` is this worker's
-// rank on the host.
+// `sections` are where the bucket's subtrees are, by subtree and by rank on this host; `here` is the rank of
+// this worker on the host.
 comm::SlicedSum Reducer::sum_over(const Bucket& bucket, const std::vector<Tensors>& sections,
                                   int here) const {
   const Tensors& vectors = sections.back();
