@@ -1,5 +1,3 @@
-// The part of TrainingRun that tells what a training has reached: the values of its evaluations, its events
-// and its report. Also the methods of Training, by which hooks call it.
 #include <algorithm>
 #include <set>
 
@@ -9,6 +7,8 @@
 #include "tutti/base/text.h"
 #include "tutti/train/training_run.h"
 
+// The part of TrainingRun that tells what a training has reached: the values of its evaluations, its events
+// and its report. Also the methods of Training, by which hooks call it.
 namespace tutti {
 namespace {
 

@@ -1,5 +1,3 @@
-// The part of TrainingRun that prepares and starts a training: its hooks, the state that checkpoints contain,
-// the plan, and the start.
 #include <iterator>
 
 #include <fmt/format.h>
@@ -9,6 +7,8 @@
 #include "tutti/store/manifest.h"
 #include "tutti/train/training_run.h"
 
+// The part of TrainingRun that prepares and starts a training: its hooks, the state that checkpoints contain,
+// the plan, and the start.
 namespace tutti {
 namespace {
 
