@@ -8,7 +8,7 @@
 #include "tutti/train/training_run.h"
 
 // The part of TrainingRun that tells what a training has reached: the values of its evaluations, its events
-// and its report. Also the methods of Training, by which hooks call it.
+// and its report. Also most methods of Training, by which hooks call it.
 namespace tutti {
 namespace {
 
