@@ -44,7 +44,7 @@ struct XxhBits128 {
 };
 XxhBits128 xxh128(std::string_view text);  // XXH3 with 128 bits
 
-inline constexpr uint64_t kGoldenBits = 0x9e3779b97f4a7c15ULL;  // 2^64 / the golden section
+inline constexpr uint64_t kGoldenBits = 0x9e3779b97f4a7c15ULL;  // 2^64 / the golden ratio
 
 // Mixes the bits of a 64-bit word: the finaliser of SplitMix64 (Steele, Lea, Flood 2014), a bijection. The
 // generator SplitMix64 itself is mix_bits(counter += kGoldenBits).

@@ -139,7 +139,7 @@ void Optimizer::begin_replicated() {
   for (Group& group : groups_) group.rate = rate_ > 0 ? group.rate / rate_ : 1;
 }
 
-// Cuts a section at the ends of the ranges, and into slices that fit into the cache.
+// Cuts a section where groups of parameters begin and end, and into slices that fit into the cache.
 void Optimizer::cut(size_t index) {
   const Section& section = sections_[index];
   const int64_t most = slice_elements(section.values);

@@ -18,11 +18,12 @@ class UsesCommunicator;
 
 namespace tutti {
 
-// A slice of the parameters with its gradients, both one-dimensional and of the same length.
+// A part of one block of the parameters, or the whole block, with its gradients: two vectors of the same
+// length.
 struct Section {
   torch::Tensor values;
   torch::Tensor grads;
-  // The block of Parameters that it belongs to, and its offset there.
+  // The index of the block in Parameters::blocks(), and where in the block the section begins.
   size_t block = 0;
   int64_t offset = 0;
 };
@@ -88,7 +89,7 @@ class Parameters {
   // Second and further names of tensors stored once: name -> the first name.
   const std::map<std::string, std::string>& aliases() const { return aliases_; }
 
-  // The whole vectors.
+  // The blocks, each as one section: the whole vectors.
   const std::vector<Section>& blocks() const { return blocks_; }
   // The only vector, if all trained parameters have the same type; else InvalidArgument.
   const torch::Tensor& values() const;

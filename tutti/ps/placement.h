@@ -78,7 +78,7 @@ class Shard {
   Shard(const std::vector<Part>& parts, const OptimizerOptions& optimizer,
         std::vector<GroupRange> ranges = {});
 
-  // Returns the sections, in the order of the parts.
+  // Returns the sections that this server holds, one for each part, in their order.
   std::span<const Section> sections() const { return sections_; }
   Optimizer& optimizer() { return optimizer_; }
   const Optimizer& optimizer() const { return optimizer_; }

@@ -46,7 +46,7 @@ class SyncStep {
     embedding::RowGradients rows;
   };
 
-  // The optimiser belongs to the sections and must outlive this object. `buffers` are averaged over the
+  // The optimiser is that of the sections, and must outlive this object. `buffers` are averaged over the
   // lanes; `counters` are copied from a worker that had data.
   SyncStep(std::vector<Section> sections, Optimizer& optimizer, std::vector<torch::Tensor> buffers,
            std::vector<torch::Tensor> counters, const SyncOptions& options);

@@ -61,7 +61,7 @@ std::vector<torch::Tensor> gradients_in(const Buckets& buckets, int rank = 0, in
   return parts;
 }
 
-// Returns the sum of squares of each cell of the sections.
+// Returns the sum of squares of each cell (kCell) of these vectors, one after the other.
 std::vector<double> squares_of(const std::vector<torch::Tensor>& sections) {
   std::vector<double> squares;
   for (const torch::Tensor& section : sections) {

@@ -12,7 +12,7 @@
 
 namespace tutti {
 
-// A section of one vector that is summed over the workers as a unit.
+// A part of one of the vectors below that is summed over the workers as a unit.
 struct Bucket {
   size_t vector;  // index in Buckets::vectors
   int64_t begin;  // the range of elements in the vector
@@ -49,7 +49,8 @@ Buckets buckets_of(const Parameters& parameters, int64_t bytes = kBucketBytes);
 inline constexpr int64_t kCell = 1024;
 // Returns the part of the bucket that worker `rank` of `world` owns, as a slice of the bucket's vector.
 comm::Slice part_of(const Bucket& bucket, int rank, int world);
-// Returns the parts of all parameters that the worker owns; empty where there are fewer cells than workers.
+// Returns what the worker owns of all parameters: a section for each bucket of which it owns a part, or, with
+// one worker, the blocks. It owns no part of some buckets with fewer cells than there are workers.
 std::vector<Section> parts_of(const Parameters& parameters, int rank, int world);
 
 // Returns false if an element is NaN or infinite.

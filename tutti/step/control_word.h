@@ -23,11 +23,11 @@ struct Wishes {
   void add(const Wishes& other);
 };
 
-// What a worker says of the gradients that it sends. It says Finite too where they are not known yet, and if
-// nobody asks (--nan-guard).
+// What a worker says of the gradients that it sends. It also says Finite if they are not known yet, and
+// without --nan-guard.
 enum class Gradients { Finite, NotFinite };
 
-// The facts about a step that every worker knows once it has received all words.
+// The facts about a step that every worker knows once it has received the control words of all workers.
 struct ReduceOutcome {
   bool any_data = false;        // false: nothing was summed
   bool data_everywhere = true;  // every worker with lanes had data in one of them

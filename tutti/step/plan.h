@@ -12,6 +12,8 @@
 #include "tutti/params/optimizer_options.h"
 #include "tutti/params/parameters.h"
 
+// What the workers do together around a training, above all at its start: they make sure that all have the
+// same plan and the same kernels.
 namespace tutti {
 
 // Returns the facts that have to be the same on every worker, one line each: version, the flags that all
@@ -35,11 +37,12 @@ void on_chief(const Context& context, comm::Communicator& comm, const comm::Opti
 // Logs a warning on the chief if some workers have no lane and so will only wait.
 void warn_of_idle_workers(const Context& context, const comm::Communicator& comm, int64_t lanes);
 
-// Compares the lines of their kernels (Kernels::lines()) that two tasks have. Returns "" if they are the
-// same, else a text that names both tasks and their values.
+// Compares the kernels of two tasks, as lines (Kernels::lines()). Returns "" if they are the same, else a
+// text that names both tasks and their values.
 std::string mix_of(const Agreement& one, const Agreement& other);
-// Throws InvalidArgument for a mix of kernels, unless it is "", or with --mixed-machines logs a warning, once
-// for the context.
+// The three functions below get the result of mix_of(), and do nothing if it is "". The first throws it as an
+// InvalidArgument, the second logs it as a warning, once for the context, and the third logs it with
+// --mixed-machines, else throws it.
 void refuse_mix(const std::string& mix);
 void warn_of_mix(const Context& context, const std::string& mix);
 void refuse_or_warn_of_mix(const Context& context, const std::string& mix);

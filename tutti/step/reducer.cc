@@ -114,8 +114,8 @@ void Reducer::prepare_sums(int64_t lanes) {
   }
 }
 
-// `sections` is indexed by subtree and by the rank among those of this host; `here` is the one of this
-// worker.
+// `sections` are where the bucket's subtrees are, by subtree and by rank on this host; `here` is the rank of
+// this worker on the host.
 comm::SlicedSum Reducer::sum_over(const Bucket& bucket, const std::vector<Tensors>& sections,
                                   int here) const {
   const Tensors& vectors = sections.back();

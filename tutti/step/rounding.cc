@@ -114,7 +114,7 @@ void RoundedSums::add(size_t bucket, const comm::SlicedSum& sum, int64_t step) {
   hand_out(bucket, sum, add_parts(buckets_.all[bucket], sum, received), step);
 }
 
-// Calls visit(rounding, section) for each rounding, with its section of the residuals.
+// Calls visit(rounding, section) for each Rounding, with the part of the residuals that belongs to it.
 template <class Self, class Visit>
 void RoundedSums::for_each_rounding(Self& self, const Residuals& residuals, const Visit& visit) {
   for (size_t b = 0; b < self.buckets_.all.size(); ++b) {

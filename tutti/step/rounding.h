@@ -29,16 +29,16 @@ struct Residuals {
   Vectors sums = {};                   // of the sums that it hands out; zero outside of its part
 };
 
-// Rounds a section of gradients to fewer bits before it is sent, and adds the rounding error to the next
-// section, so that nothing is lost over many steps (error feedback). Not thread-safe.
+// Rounds a vector of gradients to fewer bits in each step, before it is sent, and adds the rounding error to
+// the vector of the next step, so that nothing is lost over many steps (error feedback). Not thread-safe.
 class Rounding {
  public:
   explicit Rounding(const RoundingOptions& options) : options_(options) {}
 
-  // Every section has the same length. A value beyond the range of the type becomes its largest number.
+  // All calls get vectors of the same length. A value beyond the range of float16 becomes its largest number.
   torch::Tensor round(const torch::Tensor& exact);
 
-  // The error that is added to the next section; undefined if there is none yet.
+  // The error that is added to the vector of the next step; undefined if there is none yet.
   const torch::Tensor& lost() const { return lost_; }
   void set_lost(torch::Tensor lost) { lost_ = std::move(lost); }
 

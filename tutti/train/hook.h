@@ -146,8 +146,9 @@ class Hook {
   // A checkpoint has been written to this folder. Called on the chief, between two steps or after end().
   virtual void after_save(Training&, const std::string& /*path*/, int64_t /*step*/) {}
 
-  // The name of the value of the evaluations by which this hook decides, if it does: one that no evaluation
-  // has is then an error at the start.
+  // The name of the value of an evaluation by which this hook decides; "" if it decides by none. If the names
+  // of all values are known when the training starts, and none has this name, the training throws
+  // InvalidArgument.
   virtual std::string monitored() const { return ""; }
 
   // The state of the hook that checkpoints contain, such as the best value so far; see StatePart. A resumed

@@ -1,4 +1,3 @@
-// What a training says of itself: the values of its evaluations, and the report. And what hooks ask of it.
 #include <algorithm>
 #include <set>
 
@@ -8,6 +7,8 @@
 #include "tutti/base/text.h"
 #include "tutti/train/training_run.h"
 
+// The part of TrainingRun that tells what a training has reached: the values of its evaluations, its events
+// and its report. Also most methods of Training, by which hooks call it.
 namespace tutti {
 namespace {
 
@@ -42,7 +43,8 @@ void TrainingRun::note_evaluations() {
   training_.knows_values = !known_values().empty();
 }
 
-// Returns the names of the values of all evaluations; none if one's are not known before they are measured.
+// Returns the names of the values of all evaluations; an empty vector if those of one of them are not known
+// before it is made.
 std::vector<std::string> TrainingRun::known_values() const {
   std::vector<std::string> known;
   for (const EvaluationHook* evaluation : evaluations()) {
@@ -53,8 +55,8 @@ std::vector<std::string> TrainingRun::known_values() const {
   return known;
 }
 
-// A hook of the program may report values as well, and a function may return any: then a name that does not
-// exist is found with the first values.
+// If an evaluation calls a function, which may return any values, the names are not known yet. A name that
+// does not exist is then found when the first values are there.
 void TrainingRun::require_monitored_values() const {
   const std::vector<std::string> known = known_values();
   if (known.empty()) return;
@@ -70,7 +72,7 @@ void TrainingRun::require_monitored_values() const {
 // Adds the values of an evaluation to the report and the log.
 void TrainingRun::note_evaluation(const std::string& name, const std::map<std::string, double>& values) {
   std::string text;
-  const size_t prefix = name.empty() ? 0 : name.size() + 1;  // which the values have
+  const size_t prefix = name.empty() ? 0 : name.size() + 1;  // the length of "NAME_" before each value's name
   for (const auto& [of_value, value] : values) {
     text += fmt::format("  {} {:.4f}", std::string_view(of_value).substr(prefix), value);
     report_.metrics[reported_name(name, of_value)] = value;
@@ -80,8 +82,8 @@ void TrainingRun::note_evaluation(const std::string& name, const std::map<std::s
                         training_.average != nullptr ? " of the moving average" : "", training_.step, text);
 }
 
-// Makes those evaluations of this step that this process has not made, for the report: hooks and history are
-// not told.
+// Makes the evaluations that this process has not made after this step, for the report only: hooks and
+// history are not told.
 void TrainingRun::measure_rest() {
   for (const EvaluationHook* evaluation : evaluations()) {
     if (const auto values = evaluation->measure_unless_evaluated(training_))
@@ -130,7 +132,7 @@ void Training::report_validation(const std::map<std::string, double>& values) {
   report_evaluation("", values);
 }
 
-// Without a step, as after a resume, the loss is that of the checkpoint.
+// If no step was made since the run was resumed, the loss remains that of the checkpoint.
 void TrainingRun::note_loss() {
   if (last_step_.has_loss())
     progress_.loss = last_step_.loss();

@@ -36,7 +36,8 @@ struct TrainedModel;
 //   run.start(plan);
 //   run.begin(length);
 //   while (run.next()) run.step(...);  // or, once the program has made the step, run.done(result)
-// Not thread-safe.
+// Its functions are in training_start.cc, training_run.cc (the steps and the end), training_report.cc,
+// evaluation.cc, evaluator.cc and export.cc. Not thread-safe.
 class TrainingRun {
  public:
   // The context and the strategy must outlive this, and the objects that the parts refer to. Hooks see the

@@ -1,4 +1,3 @@
-// What a training begins with: its hooks, the state that checkpoints contain, and the plan.
 #include <iterator>
 
 #include <fmt/format.h>
@@ -8,6 +7,8 @@
 #include "tutti/store/manifest.h"
 #include "tutti/train/training_run.h"
 
+// The part of TrainingRun that prepares and starts a training: its hooks, the state that checkpoints contain,
+// the plan, and the start.
 namespace tutti {
 namespace {
 
@@ -33,7 +34,7 @@ std::vector<std::string> what_decides_bits(const RunConfig& config, const store:
   return all;
 }
 
-// Returns a checksum of the values and of the floating buffers, on any device.
+// Returns a checksum of the values of the parameters and of the floating buffers, on any device.
 uint32_t checksum_of(const Parameters& parameters) {
   uint32_t sum = 0;
   const auto add = [&sum](const torch::Tensor& vector) {
@@ -67,7 +68,7 @@ void TrainingRun::keep_average(const std::vector<double>& decays) {
 
 void TrainingRun::add_hook(std::unique_ptr<Hook> hook) {
   if (auto* const evaluation = dynamic_cast<EvaluationHook*>(hook.get())) evaluation->reserve(training_);
-  const bool saves = !context_.config().checkpoints.logdir.empty();  // with the last hook
+  const bool saves = !context_.config().checkpoints.logdir.empty();  // the last hook saves checkpoints
   hooks_.insert(saves ? std::prev(hooks_.end()) : hooks_.end(), std::move(hook));
   has_own_hooks_ = true;
 }
@@ -96,7 +97,7 @@ Snapshots TrainingRun::state() const {
   return all;
 }
 
-// Called before the first step after each start.
+// Restores the hooks before the first step after each start.
 void TrainingRun::restore_hooks() {
   if (!std::exchange(hooks_are_stale_, false)) return;
   const std::vector<std::string> names = hook_names();
