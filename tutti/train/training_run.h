@@ -150,58 +150,69 @@ class TrainingRun {
     return added;
   }
   friend struct Training;  // whose methods these are
-  // Saves a checkpoint of the steps done. It is written in the background.
-  void save();
-  void merge(const metrics::List& list);
-  std::optional<std::map<std::string, double>> evaluate(const Evaluation& evaluation);
-  void report_evaluation(const std::string& name, const std::map<std::string, double>& values);
 
-  void begin_steps();
-  void before_step();
-  void after_step(const StepResult& result);
-  Wishes reasons_to_end() const;
-  void end(const Wishes& reasons);
-  void start_again(const Error& error);
-  void go_on_with_fit(const Progress& before);
-  int64_t last_step() const;
-  void require_parameters_as_they_were(const char* since) const;
-  void abandon(const std::string& what, const std::exception& error) noexcept;
-  void set_learning_rates();
-  void remember_parameters();
-  void warn_of_other_lengths() const;
-  Wishes own_reasons() const;
-  void log_plan();
-  void log_stop(const Wishes& reasons) const;
-  void stop_early();
-  void note_loss();
-  void load(const Evaluator::Found& found);
-  void take_checkpoint(const Evaluator::Found& found);
-  void evaluate_checkpoint(const Evaluator::Found& found);
-  void for_each_batch(const data::Feed& feed, const EvaluateOptions& options, data::SamplerOptions how,
-                      int part, int parts, Replica* replica, embedding::Tables* fetched,
-                      const std::function<void(const Batch&)>& body);
-  void require_rows_here(const EvaluateOptions& options);
-  std::string export_now(const TrainedModel& model, const std::string& dir, const data::Feed& examples,
-                         const ExportOptions& options);
-  Json values_of_hooks() const;
-  void restore_hooks_from(const Json& values);
-  std::vector<const EvaluationHook*> evaluations() const;
-  std::vector<std::string> known_values() const;
-  void note_evaluations();
-  void require_monitored_values() const;
-  void note_evaluation(const std::string& name, const std::map<std::string, double>& values);
-  void measure_rest();
-  int64_t epochs_done() const;
-  void note_saved();
-  void restore_hooks();
+  // In training_start.cc.
   std::vector<std::string> hook_names() const;
   Snapshots state() const;
+  void restore_hooks();
   void restore_part(const std::string& name, const std::function<void(const Snapshot&)>& restore);
+  void remember_parameters();
+  void require_parameters_as_they_were(const char* since) const;
+  void log_plan();
+  void warn_of_other_lengths() const;
+
+  // In training_run.cc.
   template <class Call>
   void for_each_hook(Call call) {
     const SpanScope span(context_.timeline(), Activity::Step, "hooks", progress_.step);
     for (const auto& hook : hooks_) call(*hook);
   }
+  void set_learning_rates();
+  void begin_steps();
+  void before_step();
+  void after_step(const StepResult& result);
+  Wishes own_reasons() const;
+  Wishes reasons_to_end() const;
+  int64_t epochs_done() const;
+  int64_t last_step() const;
+  void start_again(const Error& error);
+  void go_on_with_fit(const Progress& before);
+  void stop_early();
+  void end(const Wishes& reasons);
+  void log_stop(const Wishes& reasons) const;
+  void abandon(const std::string& what, const std::exception& error) noexcept;
+  // Saves a checkpoint of the steps done. It is written in the background.
+  void save();
+  void note_saved();
+
+  // In training_report.cc.
+  std::vector<const EvaluationHook*> evaluations() const;
+  void note_evaluations();
+  std::vector<std::string> known_values() const;
+  void require_monitored_values() const;
+  void note_evaluation(const std::string& name, const std::map<std::string, double>& values);
+  void report_evaluation(const std::string& name, const std::map<std::string, double>& values);
+  void measure_rest();
+  void merge(const metrics::List& list);
+  void note_loss();
+
+  // In evaluation.cc.
+  std::optional<std::map<std::string, double>> evaluate(const Evaluation& evaluation);
+  void for_each_batch(const data::Feed& feed, const EvaluateOptions& options, data::SamplerOptions how,
+                      int part, int parts, Replica* replica, embedding::Tables* fetched,
+                      const std::function<void(const Batch&)>& body);
+  void require_rows_here(const EvaluateOptions& options);
+
+  // In evaluator.cc.
+  void load(const Evaluator::Found& found);
+  void take_checkpoint(const Evaluator::Found& found);
+  void evaluate_checkpoint(const Evaluator::Found& found);
+  Json values_of_hooks() const;
+  void restore_hooks_from(const Json& values);
+
+  // In export.cc.
+  std::string export_now(const TrainedModel& model, const std::string& dir, const data::Feed& examples,
+                         const ExportOptions& options);
 
   const Context& context_;
   Strategy& strategy_;
