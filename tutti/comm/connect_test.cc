@@ -109,8 +109,8 @@ std::set<std::string> listening_addresses() {
     sockets.insert(std::filesystem::read_symlink(entry, gone).string());
   }
   std::set<std::string> addresses;
-  for (const char* board : {"/proc/net/tcp", "/proc/net/tcp6"}) {
-    std::ifstream file(board);
+  for (const char* path : {"/proc/net/tcp", "/proc/net/tcp6"}) {
+    std::ifstream file(path);
     std::string line;
     while (std::getline(file, line)) {
       std::istringstream words(line);

@@ -142,7 +142,7 @@ TEST(TcpRendezvous, names_key_and_address_of_what_is_never_set) {
   const auto client = find_board(served.port);
   expect_error(
       ErrorKind::Timeout,
-      HasSubstr(fmt::format("no rank set 'absent' in the board at 127.0.0.1:{} within 0.03 s", served.port)),
+      HasSubstr(fmt::format("no rank set 'absent' on the board at 127.0.0.1:{} within 0.03 s", served.port)),
       [&] { client->get("absent", milliseconds(30)); });
 }
 

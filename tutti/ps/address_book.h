@@ -22,7 +22,7 @@ bool chooses_its_port(const ClusterSpec& cluster, const Task& task);
 // Used by the chief. Serves the board to all tasks as long as the result exists.
 comm::ServedRendezvous open_address_book(const Context& context);
 
-// If this task chooses its port, holds the port in the board of the chief, and does so again if the chief is
+// If this task chooses its port, holds the port on the board of the chief, and does so again if the chief is
 // restarted. Otherwise does nothing.
 class Announcement {
  public:

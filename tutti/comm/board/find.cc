@@ -81,7 +81,7 @@ std::string Client::get(const std::string& key, milliseconds timeout) {
     if (auto value = peek(key)) return *std::move(value);
     if (Clock::now() >= deadline)
       fail(ErrorKind::Timeout,
-           "no rank set '{}' in the board at {} within {:g} s: look at the output of the other ranks, or "
+           "no rank set '{}' on the board at {} within {:g} s: look at the output of the other ranks, or "
            "raise --timeout",
            key, address_, seconds(timeout));
     std::this_thread::sleep_for(std::min(pause, until(deadline)));

@@ -168,7 +168,7 @@ class ShmMemory final : public SharedMemory {
     if (peer(rank).handle.get() < 0) lost(rank, operation);
   }
 
-  // Waits for the entry of a rank in the board and returns it.
+  // Waits for the entry of a rank on the board and returns it.
   std::string await(const std::string& what, int rank, const Operation& operation,
                     const std::function<void()>& look_up) {
     for (milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
@@ -196,7 +196,7 @@ class ShmMemory final : public SharedMemory {
       if (const auto number = parse_int(field)) numbers.push_back(*number);
     }
     if (fields.size() != count || numbers.size() != count)
-      fail(ErrorKind::DataLoss, "the entry of {} in the board of the ranks was not written by Tutti: '{}'",
+      fail(ErrorKind::DataLoss, "the entry of {} on the board of the ranks was not written by Tutti: '{}'",
            who(rank), text);
     return numbers;
   }

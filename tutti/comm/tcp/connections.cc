@@ -57,7 +57,7 @@ net::Socket tuned(net::Socket socket, bool loopback) {
   return socket;
 }
 
-// The message of a rank in the board: its HOST:PORT, and whether it uses TLS.
+// The message of a rank on the board: its HOST:PORT, and whether it uses TLS.
 struct Place {
   explicit Place(const std::string& message) {
     const size_t space = message.find(' ');
