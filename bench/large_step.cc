@@ -21,8 +21,6 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
-#include "tutti/step/control_word.h"
-#include "tutti/step/lane_sum.h"
 #include "tutti/params/lanes.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/ps/placement.h"
@@ -30,6 +28,8 @@
 #include "tutti/ps/wire.h"
 #include "tutti/rpc/channel.h"
 #include "tutti/rpc/host.h"
+#include "tutti/step/control_word.h"
+#include "tutti/step/lane_sum.h"
 
 namespace {
 

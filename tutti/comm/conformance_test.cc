@@ -1,5 +1,3 @@
-#include "tutti/comm/conformance.h"
-
 #include <barrier>
 #include <chrono>
 #include <fstream>
@@ -13,6 +11,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include "tutti/comm/test_conformance.h"
 #include "tutti/comm/test_network.h"
 #include "tutti/comm/test_ranks.h"
 

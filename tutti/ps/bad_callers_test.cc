@@ -18,7 +18,7 @@
 #include "tutti/rpc/channel.h"
 #include "tutti/rpc/frame.h"
 #include "tutti/rpc/host.h"
-#include "tutti/rpc/raw_socket.h"
+#include "tutti/rpc/test_raw_socket.h"
 #include "tutti/rpc/test_service.h"
 #include "tutti/rpc/wire.h"
 

@@ -12,7 +12,7 @@
 #include "tutti/net/listener.h"
 #include "tutti/rpc/channel.h"
 #include "tutti/rpc/frame.h"
-#include "tutti/rpc/raw_socket.h"
+#include "tutti/rpc/test_raw_socket.h"
 #include "tutti/rpc/test_service.h"
 
 namespace tutti::rpc {

@@ -18,7 +18,7 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/rpc/channel.h"
 #include "tutti/rpc/handshake.h"
-#include "tutti/rpc/raw_socket.h"
+#include "tutti/rpc/test_raw_socket.h"
 #include "tutti/rpc/test_service.h"
 #include "tutti/rpc/wire.h"
 

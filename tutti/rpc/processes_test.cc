@@ -11,8 +11,8 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/rpc/channel.h"
 #include "tutti/rpc/host.h"
-#include "tutti/rpc/raw_socket.h"
 #include "tutti/rpc/test_peer.h"
+#include "tutti/rpc/test_raw_socket.h"
 #include "tutti/rpc/test_service.h"
 
 namespace tutti::rpc {

@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include "tutti/comm/conformance.h"
 #include "tutti/comm/hierarchy/test_layouts.h"
+#include "tutti/comm/test_conformance.h"
 #include "tutti/comm/test_ranks.h"
 
 namespace tutti::comm::hierarchy_slow_test {

@@ -7,7 +7,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "tutti/comm/conformance.h"
+#include "tutti/comm/test_conformance.h"
 #include "tutti/comm/test_ranks.h"
 
 namespace tutti::comm::testing {

@@ -12,8 +12,8 @@
 #include "tutti/base/environment.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/comm/collectives.h"
-#include "tutti/comm/conformance.h"
 #include "tutti/comm/mpi/mpi.h"
+#include "tutti/comm/test_conformance.h"
 #include "tutti/comm/test_messages.h"
 #include "tutti/comm/test_network.h"
 

@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 
 #include "tutti/base/test_errors.h"
-#include "tutti/comm/conformance.h"
 #include "tutti/comm/nccl/test_device.h"
+#include "tutti/comm/test_conformance.h"
 #include "tutti/comm/test_network.h"
 
 namespace tutti::comm::c10d_device_test {

@@ -13,9 +13,9 @@
 
 #include "tutti/base/ports.h"
 #include "tutti/base/test_errors.h"
-#include "tutti/comm/conformance.h"
 #include "tutti/comm/hierarchy/test_layouts.h"
 #include "tutti/comm/reduce.h"
+#include "tutti/comm/test_conformance.h"
 #include "tutti/comm/test_messages.h"
 #include "tutti/comm/test_network.h"
 #include "tutti/comm/test_ranks.h"

@@ -1,4 +1,4 @@
-#include "tutti/comm/conformance.h"
+#include "tutti/comm/test_conformance.h"
 
 #include <algorithm>
 #include <functional>
