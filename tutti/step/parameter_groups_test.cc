@@ -20,7 +20,6 @@ namespace tutti::parameter_groups_test {
 namespace {
 
 using testing::AllOf;
-using testing::ElementsAre;
 using testing::HasSubstr;
 
 // The parameters of a small transformer, whose head is the weight of the embedding. No number of elements is

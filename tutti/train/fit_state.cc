@@ -210,12 +210,12 @@ StatePart MovingAverage::part() {
             if (!has_begun_) restart();
             return Snapshot{.tensors = tensors(), .values = {{kSteps, steps_}}};
           },
-          [this](const Snapshot& saved) { restore(saved); }};
+          [this](const Snapshot& saved) { restore_average(saved); }};
 }
 
 // Versions that did not save the number of steps began the average with the initial values. Such an average
 // goes on as it did there.
-void MovingAverage::restore(const Snapshot& saved) {
+void MovingAverage::restore_average(const Snapshot& saved) {
   const store::TensorsByName by_name = store::by_name(saved.tensors);
   std::vector<std::vector<torch::Tensor>> averages;
   for (const Net& net : nets_) {

@@ -125,7 +125,7 @@ class MovingAverage final : public Hook {
   StatePart part();
 
  private:
-  void restore(const Snapshot& saved);
+  void restore_average(const Snapshot& saved);
   void while_swapped(const std::function<void()>& body);
   void swap();
 
