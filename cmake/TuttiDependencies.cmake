@@ -57,6 +57,16 @@ target_link_libraries(tutti_headers INTERFACE tutti_fmt)
 # LibTorch's own headers use it too.
 target_link_libraries(tutti_torch INTERFACE tutti_fmt)
 
+# Highway: vector instructions, chosen at run time.
+find_path(TUTTI_HWY_INCLUDE hwy/highway.h REQUIRED)
+find_library(TUTTI_HWY_LIBRARY hwy REQUIRED)
+add_library(tutti_hwy INTERFACE)
+target_include_directories(tutti_hwy SYSTEM INTERFACE ${TUTTI_HWY_INCLUDE})
+target_link_libraries(tutti_hwy INTERFACE ${TUTTI_HWY_LIBRARY})
+# Each loop is compiled for AVX-512, AVX2 with FMA, SSE4 and scalars, and on ARM for NEON.
+target_compile_definitions(tutti_hwy INTERFACE HWY_SHARED_DEFINE
+  "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128)")
+
 find_package(Threads REQUIRED)
 # libcrypto: SHA-256 and the proofs of the secret.
 find_package(OpenSSL REQUIRED)

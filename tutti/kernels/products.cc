@@ -1,203 +1,210 @@
 #include "tutti/kernels/products.h"
 
 #include <algorithm>
-#include <cstddef>
-
-#include <hwy/aligned_allocator.h>
+#include <cmath>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tutti/kernels/products.cc"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "tutti/kernels/simd-inl.h"
+#include "tutti/kernels/blocks-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tutti::kernels::HWY_NAMESPACE {
 
-// The block of `out` that is held in registers: kRows rows of two vectors.
-#if HWY_TARGET <= HWY_AVX3
-constexpr int64_t kRows = 12;  // 24 of 32 registers
-#else
-constexpr int64_t kRows = 6;  // 12 of 16 registers
-#endif
-constexpr int64_t kVectors = 2;
-// The parts of the operands that stay in the caches of a core.
-constexpr int64_t kRowsAtOnce = 12 * kRows;
-constexpr int64_t kColumnsAtOnce = 4096;
-
+// Rows of a matrix as the left operand. They are read in place if that is as fast as from a copy.
 template <class T>
-using Tag = hn::CappedTag<T, 64 / sizeof(T)>;
+class LeftMatrix {
+ public:
+  explicit LeftMatrix(Matrix<const T> matrix)
+      : matrix_(matrix), by_rows_(matrix.row != 1 || matrix.column == 1) {}
 
-// The operands of one block: element (r, p) of the left one, vector v of row p of the right one.
-template <class T>
-struct Operands {
-  const T* a;
-  int64_t a_row;
-  int64_t a_step;
-  const T* b;
-  int64_t b_step;
+  void pack(int64_t p0, int64_t length, const Block& block, T* buffer) {
+    first_ = block.m0;
+    data_ = matrix_.data + block.m0 * matrix_.row + p0 * matrix_.column;
+    in_place_ = block.n1 - block.n0 <= 2 * kColumns<T>;
+    if (in_place_) return;
+    packed_ = buffer;
+    for (int64_t m = block.m0; m < block.m1; m += kRows, buffer += kLeftPanelSize<T>) {
+      const int64_t count = std::min(kRows, block.m1 - m);
+      const T* const from = matrix_.data + m * matrix_.row + p0 * matrix_.column;
+      if (matrix_.column == 1) {
+        for (int64_t r = 0; r < count; ++r)
+          std::copy_n(from + r * matrix_.row, length, buffer + r * kRowStride<T>);
+      } else if (by_rows_) {
+        for (int64_t r = 0; r < count; ++r)
+          for (int64_t p = 0; p < length; ++p)
+            buffer[r * kRowStride<T> + p] = from[r * matrix_.row + p * matrix_.column];
+      } else if (count == kRows) {
+        for (int64_t p = 0; p < length; ++p)
+          std::copy_n(from + p * matrix_.column, kRows, buffer + p * kRows);
+      } else {
+        for (int64_t p = 0; p < length; ++p)
+          std::copy_n(from + p * matrix_.column, count, buffer + p * kRows);
+      }
+    }
+  }
+
+  LeftPanel<T> panel(int64_t m) const {
+    if (in_place_) return {data_ + (m - first_) * matrix_.row, matrix_.row, matrix_.column};
+    const T* const at = packed_ + (m - first_) / kRows * kLeftPanelSize<T>;
+    return by_rows_ ? LeftPanel<T>{at, kRowStride<T>, 1} : LeftPanel<T>{at, 1, kRows};
+  }
+
+ private:
+  const Matrix<const T> matrix_;
+  const bool by_rows_;
+  bool in_place_ = false;
+  int64_t first_ = 0;
+  const T* data_ = nullptr;
+  const T* packed_ = nullptr;
 };
 
-// Makes one chain for each element of a block of kCount rows, and adds it to the block, or begins the block.
-template <int64_t kCount, class T>
-HWY_INLINE void add_chains(int64_t length, const Operands<T>& of, T* HWY_RESTRICT block, int64_t stride,
-                           bool first) {
-  const Tag<T> d;
-  const auto width = static_cast<int64_t>(hn::Lanes(d));
-  hn::Vec<Tag<T>> chains[kCount][kVectors];
-  for (int64_t r = 0; r < kCount; ++r)
-    for (int64_t v = 0; v < kVectors; ++v) chains[r][v] = hn::Zero(d);
-  const T* HWY_RESTRICT a = of.a;
-  const T* HWY_RESTRICT b = of.b;
-  for (int64_t p = 0; p < length; ++p, a += of.a_step, b += of.b_step) {
-    hn::Vec<Tag<T>> right[kVectors];
-    for (int64_t v = 0; v < kVectors; ++v) right[v] = hn::LoadU(d, b + v * width);
-    for (int64_t r = 0; r < kCount; ++r) {
-      const auto left = hn::Set(d, a[r * of.a_row]);
-      for (int64_t v = 0; v < kVectors; ++v) chains[r][v] = fused(d, left, right[v], chains[r][v]);
-    }
-  }
-  for (int64_t r = 0; r < kCount; ++r) {
-    for (int64_t v = 0; v < kVectors; ++v) {
-      T* const at = block + r * stride + v * width;
-      hn::StoreU(first ? chains[r][v] : hn::Add(hn::LoadU(d, at), chains[r][v]), d, at);
-    }
-  }
-}
-
+// Columns of a matrix as the right operand. They are read in place if few rows use them.
 template <class T>
-HWY_INLINE void add_chains(int64_t rows, int64_t length, const Operands<T>& of, T* block, int64_t stride,
-                           bool first) {
-  switch (rows) {
-    case 1: return add_chains<1>(length, of, block, stride, first);
-    case 2: return add_chains<2>(length, of, block, stride, first);
-    case 3: return add_chains<3>(length, of, block, stride, first);
-    case 4: return add_chains<4>(length, of, block, stride, first);
-    case 5: return add_chains<5>(length, of, block, stride, first);
-#if HWY_TARGET <= HWY_AVX3
-    case 6: return add_chains<6>(length, of, block, stride, first);
-    case 7: return add_chains<7>(length, of, block, stride, first);
-    case 8: return add_chains<8>(length, of, block, stride, first);
-    case 9: return add_chains<9>(length, of, block, stride, first);
-    case 10: return add_chains<10>(length, of, block, stride, first);
-    case 11: return add_chains<11>(length, of, block, stride, first);
-#endif
-    default: return add_chains<kRows>(length, of, block, stride, first);
-  }
-}
+class RightMatrix {
+ public:
+  explicit RightMatrix(Matrix<const T> matrix) : matrix_(matrix) {}
 
-// Computes the sums of a product, without alpha and the addend.
-template <class T>
-void sum(const Product<T>& of) {
-  const Tag<T> d;
-  const int64_t columns = kVectors * static_cast<int64_t>(hn::Lanes(d));
-  if (of.k == 0) {
-    for (int64_t i = 0; i < of.m; ++i) std::fill_n(of.out.data + i * of.out.row, of.n, T(0));
-    return;
-  }
-  // An operand is copied together if the copy is read several times, or if its elements lie apart.
-  const bool packs_b = of.b.column != 1 || of.m > 3 * kRows;
-  const bool packs_a = of.n > 3 * columns;
-  const int64_t width = std::min(kColumnsAtOnce, (of.n + columns - 1) / columns * columns);
-  const auto right = hwy::AllocateAligned<T>(static_cast<size_t>(packs_b ? kChain * width : 1));
-  const auto left = hwy::AllocateAligned<T>(static_cast<size_t>(packs_a ? kChain * kRowsAtOnce : 1));
-  HWY_ALIGN T edge[kRows * kVectors * hn::MaxLanes(Tag<T>())];
-  HWY_ALIGN T last[kChain * kVectors * hn::MaxLanes(Tag<T>())];  // the last columns of `b`, with zeros behind
-
-  for (int64_t n0 = 0; n0 < of.n; n0 += width) {
-    const int64_t n1 = std::min(of.n, n0 + width);
-    for (int64_t p0 = 0; p0 < of.k; p0 += kChain) {
-      const int64_t length = std::min(kChain, of.k - p0);
-      const bool first = p0 == 0;
-      const auto pack_columns = [&](int64_t from, T* to) {
-        const int64_t count = std::min(columns, n1 - from);
-        for (int64_t p = 0; p < length; ++p, to += columns) {
-          const T* at = of.b.data + (p0 + p) * of.b.row + from * of.b.column;
-          if (of.b.column == 1)
-            std::copy_n(at, count, to);
-          else
-            for (int64_t j = 0; j < count; ++j) to[j] = at[j * of.b.column];
-          std::fill(to + count, to + columns, T(0));
-        }
-      };
-      if (packs_b) {
-        for (int64_t n = n0; n < n1; n += columns) pack_columns(n, right.get() + (n - n0) * length);
-      } else if ((n1 - n0) % columns != 0) {
-        pack_columns(n0 + (n1 - n0) / columns * columns, last);
+  void pack(int64_t p0, int64_t length, const Block& block, T* buffer) {
+    first_ = block.n0;
+    last_ = block.n1;
+    data_ = matrix_.data + p0 * matrix_.row + block.n0 * matrix_.column;
+    packed_ = buffer;
+    in_place_ = matrix_.column == 1 && block.m1 - block.m0 <= 2 * kRows;
+    const int64_t begin =
+        in_place_ ? (block.n1 - block.n0) / kColumns<T> * kColumns<T> : 0;  // of what is packed
+    buffer += begin * kChain;
+    const int64_t end = block.n1 - block.n0;
+    if (matrix_.column == 1) {
+      for (int64_t p = 0; p < length; ++p) {
+        const T* const from = data_ + p * matrix_.row;
+        T* to = buffer + p * kColumns<T>;
+        for (int64_t n = begin; n < end; n += kColumns<T>, to += kRightPanelSize<T>)
+          copy_row(from + n, std::min(kColumns<T>, end - n), to);
       }
-      for (int64_t m0 = 0; m0 < of.m; m0 += kRowsAtOnce) {
-        const int64_t m1 = std::min(of.m, m0 + kRowsAtOnce);
-        if (packs_a) {
-          T* to = left.get();
-          for (int64_t m = m0; m < m1; m += kRows) {
-            const int64_t count = std::min(kRows, m1 - m);
-            const T* const from = of.a.data + m * of.a.row + p0 * of.a.column;
-            for (int64_t p = 0; p < length; ++p, to += count)
-              for (int64_t r = 0; r < count; ++r) to[r] = from[r * of.a.row + p * of.a.column];
-          }
-        }
-        for (int64_t n = n0; n < n1; n += columns) {
-          const bool whole = n + columns <= n1;
-          for (int64_t m = m0; m < m1; m += kRows) {
-            const int64_t rows = std::min(kRows, m1 - m);
-            Operands<T> block{};
-            if (packs_a) {
-              block.a = left.get() + (m - m0) * length;
-              block.a_row = 1;
-              block.a_step = rows;
-            } else {
-              block.a = of.a.data + m * of.a.row + p0 * of.a.column;
-              block.a_row = of.a.row;
-              block.a_step = of.a.column;
-            }
-            block.b_step = columns;
-            if (packs_b) {
-              block.b = right.get() + (n - n0) * length;
-            } else if (whole) {
-              block.b = of.b.data + p0 * of.b.row + n;
-              block.b_step = of.b.row;
-            } else {
-              block.b = last;
-            }
-            T* const out = of.out.data + m * of.out.row + n;
-            if (whole) {
-              add_chains(rows, length, block, out, of.out.row, first);
-              continue;
-            }
-            add_chains(rows, length, block, edge, columns, true);
-            for (int64_t r = 0; r < rows; ++r) {
-              for (int64_t j = 0; j < n1 - n; ++j)
-                out[r * of.out.row + j] = first ? edge[r * columns + j] : out[r * of.out.row + j] + edge[r * columns + j];
-            }
-          }
-        }
+      return;
+    }
+    for (int64_t n = begin; n < end; n += kColumns<T>, buffer += kRightPanelSize<T>) {
+      const int64_t count = std::min(kColumns<T>, end - n);
+      const T* const from = data_ + n * matrix_.column;
+      if (matrix_.row == 1) {
+        transpose_into_panel(from, matrix_.column, length, count, buffer);
+      } else {
+        for (int64_t p = 0; p < length; ++p)
+          for (int64_t j = 0; j < count; ++j)
+            buffer[p * kColumns<T> + j] = from[p * matrix_.row + j * matrix_.column];
       }
     }
   }
-}
+
+  RightPanel<T> panel(int64_t n) const {
+    if (in_place_ && n + kColumns<T> <= last_) return {data_ + (n - first_), matrix_.row};
+    return {packed_ + (n - first_) * kChain, kColumns<T>};
+  }
+
+ private:
+  const Matrix<const T> matrix_;
+  bool in_place_ = false;
+  int64_t first_ = 0;
+  int64_t last_ = 0;
+  const T* data_ = nullptr;
+  const T* packed_ = nullptr;
+};
 
 template <class T>
-HWY_INLINE void finish(const Product<T>& of) {
+struct OutMatrix {
+  T* at(int64_t m, int64_t n) const { return data + m * row + n; }
+  int64_t together(int64_t /*n*/) const { return kColumns<T>; }
+
+  T* data;
+  int64_t row;
+};
+
+// Applies alpha, beta and the addend to a block.
+template <class T>
+void finish_block(const Product<T>& of, const Block& block) {
   if (of.alpha == T(1) && of.beta == T(0)) return;
-  for (int64_t i = 0; i < of.m; ++i) {
+  const Tag<T> d;
+  const auto alpha = hn::Set(d, of.alpha);
+  const auto beta = hn::Set(d, of.beta);
+  const bool scales = of.alpha != T(1);
+  for (int64_t i = block.m0; i < block.m1; ++i) {
     T* const out = of.out.data + i * of.out.row;
-    for (int64_t j = 0; j < of.n; ++j) {
-      const T scaled = of.alpha == T(1) ? out[j] : of.alpha * out[j];
-      out[j] = of.beta == T(0) ? scaled
-                               : std::fma(of.beta, of.addend.data[i * of.addend.row + j * of.addend.column], scaled);
+    const T* const addend = of.beta == T(0) ? nullptr : of.addend.data + i * of.addend.row;
+    int64_t j = block.n0;
+    if (addend == nullptr || of.addend.column <= 1) {
+      for (; j + kLanes<T> <= block.n1; j += kLanes<T>) {
+        auto value = hn::LoadU(d, out + j);
+        if (scales) value = hn::Mul(alpha, value);
+        if (addend != nullptr) {
+          const auto added = of.addend.column == 1 ? hn::LoadU(d, addend + j) : hn::Set(d, *addend);
+          value = fused(d, beta, added, value);
+        }
+        hn::StoreU(value, d, out + j);
+      }
+    }
+    for (; j < block.n1; ++j) {
+      const T scaled = scales ? of.alpha * out[j] : out[j];
+      out[j] = addend == nullptr ? scaled : std::fma(of.beta, addend[j * of.addend.column], scaled);
     }
   }
 }
 
-void MultiplyFloat(const Product<float>& product) {
-  sum(product);
-  finish(product);
+template <class T>
+HWY_INLINE void multiply_blocks(const Product<T>& of, const Cut& cut, int64_t first, int64_t last) {
+  LeftMatrix<T> left(of.a);
+  RightMatrix<T> right(of.b);
+  const OutMatrix<T> out{of.out.data, of.out.row};
+  for (int64_t i = first; i < last; ++i) {
+    const int64_t m = i % cut.down * cut.rows;
+    const int64_t n = i / cut.down * cut.columns;
+    const Block block{m, std::min(of.m, m + cut.rows), n, std::min(of.n, n + cut.columns)};
+    sum_block<T>(block, of.k, left, right, out);
+    finish_block(of, block);
+  }
 }
 
-void MultiplyDouble(const Product<double>& product) {
-  sum(product);
-  finish(product);
+void multiply_floats(const Product<float>& of, const Cut& cut, int64_t first, int64_t last) {
+  multiply_blocks(of, cut, first, last);
+}
+
+void multiply_doubles(const Product<double>& of, const Cut& cut, int64_t first, int64_t last) {
+  multiply_blocks(of, cut, first, last);
+}
+
+// Several chains are made side by side, since each of their additions waits for the one before it.
+template <class T>
+HWY_INLINE T dot(int64_t k, const T* a, int64_t a_step, const T* b, int64_t b_step) {
+  constexpr int64_t kBeside = 8;
+  T sum = 0;
+  for (int64_t p0 = 0; p0 < k; p0 += kBeside * kChain) {
+    const int64_t whole = std::min(kBeside, (k - p0) / kChain);  // chains of full length
+    T chains[kBeside] = {};
+    if (whole == kBeside) {
+      for (int64_t p = 0; p < kChain; ++p) {
+        TUTTI_UNROLL for (int64_t c = 0; c < kBeside; ++c) {
+          const int64_t i = p0 + c * kChain + p;
+          chains[c] = std::fma(a[i * a_step], b[i * b_step], chains[c]);
+        }
+      }
+    } else {
+      for (int64_t i = p0; i < k; ++i)
+        chains[(i - p0) / kChain] = std::fma(a[i * a_step], b[i * b_step], chains[(i - p0) / kChain]);
+    }
+    const int64_t made = whole == kBeside ? kBeside : (k - p0 + kChain - 1) / kChain;
+    for (int64_t c = 0; c < made; ++c) sum = p0 == 0 && c == 0 ? chains[c] : sum + chains[c];
+  }
+  return sum;
+}
+
+float dot_floats(int64_t k, const float* a, int64_t a_step, const float* b, int64_t b_step) {
+  return dot(k, a, a_step, b, b_step);
+}
+
+double dot_doubles(int64_t k, const double* a, int64_t a_step, const double* b, int64_t b_step) {
+  return dot(k, a, a_step, b, b_step);
 }
 
 }  // namespace tutti::kernels::HWY_NAMESPACE
@@ -205,12 +212,57 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace tutti::kernels {
+namespace {
 
-HWY_EXPORT(MultiplyFloat);
-HWY_EXPORT(MultiplyDouble);
+// Returns the size of equal parts of `whole`, multiples of `unit` of at most `most`.
+int64_t part_of(int64_t whole, int64_t most, int64_t unit) {
+  const int64_t parts = std::max<int64_t>(1, (whole + most - 1) / most);
+  const int64_t part = (whole + parts - 1) / parts;
+  return std::max(unit, (part + unit - 1) / unit * unit);
+}
 
-void multiply(const Product<float>& product) { HWY_DYNAMIC_DISPATCH(MultiplyFloat)(product); }
-void multiply(const Product<double>& product) { HWY_DYNAMIC_DISPATCH(MultiplyDouble)(product); }
+}  // namespace
+
+Cut::Cut(int64_t m, int64_t n, int64_t element_size, int64_t threads) {
+  // Multiples of the tiles of all targets.
+  constexpr int64_t kRowUnit = 24;
+  constexpr int64_t kColumnUnit = 32;
+  int64_t most_rows = 1920 / element_size;
+  int64_t most_columns = 1536 / element_size;
+  while (true) {
+    rows = part_of(m, most_rows, kRowUnit);
+    columns = part_of(n, most_columns, kColumnUnit);
+    down = (m + rows - 1) / rows;
+    across = (n + columns - 1) / columns;
+    const bool by_rows = rows >= columns;
+    if (threads == 1 || count() >= 3 * threads ||
+        (by_rows ? rows <= 2 * kRowUnit : columns <= 2 * kColumnUnit))
+      return;
+    (by_rows ? most_rows : most_columns) /= 2;
+  }
+}
+
+HWY_EXPORT(multiply_floats);
+HWY_EXPORT(multiply_doubles);
+
+void multiply(const Product<float>& product, const Cut& cut, int64_t first, int64_t last) {
+  HWY_DYNAMIC_DISPATCH(multiply_floats)(product, cut, first, last);
+}
+
+void multiply(const Product<double>& product, const Cut& cut, int64_t first, int64_t last) {
+  HWY_DYNAMIC_DISPATCH(multiply_doubles)(product, cut, first, last);
+}
+
+HWY_EXPORT(dot_floats);
+HWY_EXPORT(dot_doubles);
+
+float dot(int64_t k, const float* a, int64_t a_step, const float* b, int64_t b_step) {
+  return HWY_DYNAMIC_DISPATCH(dot_floats)(k, a, a_step, b, b_step);
+}
+
+double dot(int64_t k, const double* a, int64_t a_step, const double* b, int64_t b_step) {
+  return HWY_DYNAMIC_DISPATCH(dot_doubles)(k, a, a_step, b, b_step);
+}
 
 }  // namespace tutti::kernels
 #endif

@@ -15,16 +15,15 @@ struct Matrix {
 // The length of a chain of fused multiply-adds.
 inline constexpr int64_t kChain = 256;
 
-// The product of two matrices, out = beta * addend + alpha * (a b), of m x n elements, with k between.
+// The product of two matrices, out = beta * addend + alpha * (a b), of m x n elements with k terms each.
 //
-// One order of operations for every processor and number of threads. With fma(x, y, z) = x y + z in one
-// rounding, each element (i, j) is
-//   chain(c) = fma(a[i][p], b[p][j], ... fma(a[i][p0], b[p0][j], 0)) over p0 = 256 c <= p < min(256 (c + 1), k)
-//   sum      = ((chain(0) + chain(1)) + chain(2)) + ...
-//   out      = sum                           if alpha is 1 and there is no addend
-//              alpha * sum, then fma(beta, addend, alpha * sum)
-// The multiplication by alpha is left out if alpha is 1, and the addend is not read if beta is 0. With k = 0
-// the sum is 0. `out` may be the addend, but no other operand.
+// The order of operations is the same on every processor and with any number of threads. With fma(x, y, z) =
+// x y + z in one rounding, each element (i, j) is computed as
+//   chain(c) = fma(a[i][q], b[q][j], ... fma(a[i][p], b[p][j], 0)), from p = 256 c to q = min(256 (c + 1), k)
+//   - 1 sum      = ((chain(0) + chain(1)) + chain(2)) + ... scaled   = sum if alpha is 1, else alpha * sum
+//   out      = scaled if beta is 0, else fma(beta, addend[i][j], scaled)
+// With k = 0, the sum is 0. The addend is not read if beta is 0. `out` may not overlap an operand, and has to
+// lie together by rows (column = 1).
 template <class T>
 struct Product {
   int64_t m;
@@ -38,8 +37,25 @@ struct Product {
   T beta = 0;
 };
 
-// Computes the product in the calling thread.
-void multiply(const Product<float>& product);
-void multiply(const Product<double>& product);
+// A result of m x n elements, cut into blocks that threads compute independently. The cut does not change
+// bits: each element is computed by one thread.
+struct Cut {
+  // Cuts so that the parts of operands that a block needs stay in the caches, and that each thread gets work.
+  Cut(int64_t m, int64_t n, int64_t element_size, int64_t threads);
+  int64_t count() const { return down * across; }
+
+  int64_t rows;     // of a block
+  int64_t columns;  // of a block
+  int64_t down;     // blocks
+  int64_t across;   // blocks
+};
+
+// Computes blocks `first` to `last` of the product, in the calling thread.
+void multiply(const Product<float>& product, const Cut& cut, int64_t first, int64_t last);
+void multiply(const Product<double>& product, const Cut& cut, int64_t first, int64_t last);
+
+// Returns the sum of a[i * a_step] * b[i * b_step], as the product of one row and one column.
+float dot(int64_t k, const float* a, int64_t a_step, const float* b, int64_t b_step);
+double dot(int64_t k, const double* a, int64_t a_step, const double* b, int64_t b_step);
 
 }  // namespace tutti::kernels

@@ -3,6 +3,7 @@
 #include <memory>
 #include <mutex>
 
+#include <c10/util/Exception.h>
 #include <torch/library.h>
 
 #include "tutti/kernels/operators.h"
@@ -22,14 +23,27 @@ Replaced& replaced() {
   return all;
 }
 
+std::unique_ptr<torch::Library> replace_operators() {
+  // LibTorch warns about the first operator of a process that is replaced. It is to be replaced, so that
+  // warning is dropped, in such a way that LibTorch still warns if somebody else replaces one.
+  class Drop final : public c10::WarningHandler {
+    void process(const c10::Warning& /*warning*/) override {}
+  } drop;
+  const c10::WarningUtils::WarningHandlerGuard guard(&drop);
+  const c10::WarningUtils::WarnAlways not_only_once;
+  auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", c10::DispatchKey::CPU,
+                                                  __FILE__, __LINE__);
+  register_products(*library);
+  return library;
+}
+
 }  // namespace
 
 SameKernels::SameKernels() {
   Replaced& all = replaced();
   const std::lock_guard lock(all.mutex);
-  if (all.users++ > 0) return;
-  all.library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__, __LINE__);
-  register_products(*all.library);
+  if (all.users == 0) all.library = replace_operators();
+  ++all.users;
 }
 
 SameKernels::~SameKernels() {

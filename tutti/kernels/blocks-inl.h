@@ -1,0 +1,230 @@
+// Computes blocks of products for each of Highway's targets, in the order of operations that products.h
+// defines. The operands are given as classes that copy parts of themselves into panels: matrices in
+// products.cc, images in convolutions.cc. Included once per target, after hwy/foreach_target.h.
+#if defined(TUTTI_KERNELS_BLOCKS_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef TUTTI_KERNELS_BLOCKS_INL_H
+#undef TUTTI_KERNELS_BLOCKS_INL_H
+#else
+#define TUTTI_KERNELS_BLOCKS_INL_H
+#endif
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "tutti/kernels/products.h"
+#include "tutti/kernels/scratch.h"
+#include "tutti/kernels/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tutti::kernels::HWY_NAMESPACE {
+
+// A tile of the result, kRows rows of kVectors vectors, is held in registers.
+#if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
+inline constexpr int64_t kRows = 12;  // 24 of 32 registers
+#else
+inline constexpr int64_t kRows = 6;  // 12 of 16 registers
+#endif
+inline constexpr int64_t kVectors = 2;
+template <class T>
+inline constexpr int64_t kColumns = kVectors* kLanes<T>;
+
+// A panel of the left operand: element (r, p) is data[r * row + p * step], with r < kRows.
+template <class T>
+struct LeftPanel {
+  const T* data;
+  int64_t row;
+  int64_t step;
+};
+
+// A panel of the right operand: element (p, j) is data[p * step + j], with j < kColumns. Columns behind the
+// last one may have any value.
+template <class T>
+struct RightPanel {
+  const T* data;
+  int64_t step;
+};
+
+// The distance of rows in a packed panel of the left operand whose rows lie together. It is no power of two,
+// so that the rows do not compete for the same lines of the cache.
+template <class T>
+inline constexpr int64_t kRowStride = kChain + 64 / static_cast<int64_t>(sizeof(T));
+template <class T>
+inline constexpr int64_t kLeftPanelSize = kRows* kRowStride<T>;
+template <class T>
+inline constexpr int64_t kRightPanelSize = kChain* kColumns<T>;
+
+// Computes one chain for each element of a tile, and adds it to the tile, or stores it if it is the first
+// one.
+template <int64_t kCount, int64_t kWide, class T>
+HWY_NOINLINE void add_chains(int64_t length, LeftPanel<T> left, RightPanel<T> right, T* HWY_RESTRICT tile,
+                             int64_t stride, bool first) {
+  const Tag<T> d;
+  Vector<T> chains[kCount][kWide];
+  TUTTI_UNROLL for (int64_t r = 0; r < kCount; ++r) TUTTI_UNROLL for (int64_t v = 0; v < kWide; ++v)
+      chains[r][v] = hn::Zero(d);
+  // One pointer for three rows: one for each row would need more registers than there are.
+  constexpr int64_t kPointers = (kCount + 2) / 3;
+  const T* a[kPointers];
+  TUTTI_UNROLL for (int64_t i = 0; i < kPointers; ++i) a[i] = left.data + 3 * i * left.row;
+  const T* HWY_RESTRICT b = right.data;
+  for (int64_t p = 0; p < length; ++p) {
+    Vector<T> of_right[kWide];
+    TUTTI_UNROLL for (int64_t v = 0; v < kWide; ++v) of_right[v] = hn::LoadU(d, b + v * kLanes<T>);
+    b += right.step;
+    TUTTI_UNROLL for (int64_t r = 0; r < kCount; ++r) {
+      const auto of_left = hn::Set(d, a[r / 3][r % 3 * left.row]);
+      TUTTI_UNROLL for (int64_t v = 0; v < kWide; ++v) chains[r][v] =
+          fused(d, of_left, of_right[v], chains[r][v]);
+    }
+    TUTTI_UNROLL for (int64_t i = 0; i < kPointers; ++i) a[i] += left.step;
+  }
+  TUTTI_UNROLL for (int64_t r = 0; r < kCount; ++r) {
+    TUTTI_UNROLL for (int64_t v = 0; v < kWide; ++v) {
+      T* const at = tile + r * stride + v * kLanes<T>;
+      hn::StoreU(first ? chains[r][v] : hn::Add(hn::LoadU(d, at), chains[r][v]), d, at);
+    }
+  }
+}
+
+template <int64_t kWide, class T>
+HWY_INLINE void add_chains(int64_t rows, int64_t length, LeftPanel<T> left, RightPanel<T> right, T* tile,
+                           int64_t stride, bool first) {
+  switch (rows) {
+    case 1:
+      return add_chains<1, kWide>(length, left, right, tile, stride, first);
+    case 2:
+      return add_chains<2, kWide>(length, left, right, tile, stride, first);
+    case 3:
+      return add_chains<3, kWide>(length, left, right, tile, stride, first);
+    case 4:
+      return add_chains<4, kWide>(length, left, right, tile, stride, first);
+    case 5:
+      return add_chains<5, kWide>(length, left, right, tile, stride, first);
+    case 6:
+      return add_chains<6, kWide>(length, left, right, tile, stride, first);
+    case 7:
+      return add_chains<std::min<int64_t>(7, kRows), kWide>(length, left, right, tile, stride, first);
+    case 8:
+      return add_chains<std::min<int64_t>(8, kRows), kWide>(length, left, right, tile, stride, first);
+    case 9:
+      return add_chains<std::min<int64_t>(9, kRows), kWide>(length, left, right, tile, stride, first);
+    case 10:
+      return add_chains<std::min<int64_t>(10, kRows), kWide>(length, left, right, tile, stride, first);
+    case 11:
+      return add_chains<std::min<int64_t>(11, kRows), kWide>(length, left, right, tile, stride, first);
+    default:
+      return add_chains<kRows, kWide>(length, left, right, tile, stride, first);
+  }
+}
+
+// A part of the result: rows m0 to m1, columns n0 to n1.
+struct Block {
+  int64_t m0;
+  int64_t m1;
+  int64_t n0;
+  int64_t n1;
+};
+
+// Computes a block of a product with k terms. Needs of the operands and the result:
+//   left.pack(p0, length, block, buffer)     prepares terms p0 to p0 + length of the rows of the block
+//   left.panel(m)                            the LeftPanel of rows m to m + kRows, or to the end of the block
+//   right.pack(p0, length, block, buffer)
+//   right.panel(n)                           the RightPanel of columns n to n + kColumns
+//   out.at(m, n), out.row                    the address of an element; the distance of rows
+//   out.together(n)                          how many columns from n on lie together
+template <class T, class Left, class Right, class Out>
+void sum_block(const Block& block, int64_t k, Left& left, Right& right, const Out& out) {
+  const int64_t rows = block.m1 - block.m0;
+  const int64_t columns = block.n1 - block.n0;
+  T* const left_buffer = scratch<T>(Buffer::Left, (rows + kRows - 1) / kRows * kLeftPanelSize<T>);
+  // The last store into a panel may go beyond it by less than a vector.
+  T* const right_buffer =
+      scratch<T>(Buffer::Right, (columns + kColumns<T> - 1) / kColumns<T> * kRightPanelSize<T> + kLanes<T>);
+  HWY_ALIGN T edge[kRows * kColumns<T>];
+  for (int64_t p0 = 0; p0 == 0 || p0 < k; p0 += kChain) {
+    const int64_t length = std::min(kChain, k - p0);
+    const bool first = p0 == 0;
+    right.pack(p0, length, block, right_buffer);
+    left.pack(p0, length, block, left_buffer);
+    for (int64_t n = block.n0; n < block.n1; n += kColumns<T>) {
+      const int64_t wide = std::min(kColumns<T>, block.n1 - n);
+      const RightPanel<T> of_right = right.panel(n);
+      const bool whole = (wide == kColumns<T> || wide == kLanes<T>)&&out.together(n) >= wide;
+      for (int64_t m = block.m0; m < block.m1; m += kRows) {
+        const int64_t high = std::min(kRows, block.m1 - m);
+        const LeftPanel<T> of_left = left.panel(m);
+        T* const tile = whole ? out.at(m, n) : edge;
+        const int64_t stride = whole ? out.row : kColumns<T>;
+        if (wide > kLanes<T>)
+          add_chains<kVectors>(high, length, of_left, of_right, tile, stride, first || !whole);
+        else
+          add_chains<1>(high, length, of_left, of_right, tile, stride, first || !whole);
+        if (whole) continue;
+        for (int64_t j = 0, count = 0; j < wide; j += count) {
+          count = std::min(wide - j, out.together(n + j));
+          T* at = out.at(m, n + j);
+          for (int64_t r = 0; r < high; ++r, at += out.row)
+            for (int64_t i = 0; i < count; ++i)
+              at[i] = first ? edge[r * kColumns<T> + j + i] : at[i] + edge[r * kColumns<T> + j + i];
+        }
+      }
+    }
+  }
+}
+
+// Packs `count` columns of terms 0 to length, element (p, j) at from[p + j * column], into a panel.
+template <class T>
+HWY_INLINE void transpose_into_panel(const T* from, int64_t column, int64_t length, int64_t count, T* to) {
+  const hn::CappedTag<T, 16 / sizeof(T)> d;  // squares of 4 x 4 floats, 2 x 2 doubles
+  constexpr auto kSide = static_cast<int64_t>(hn::MaxLanes(decltype(d)()));
+  for (int64_t j = 0; j < count; j += kSide) {
+    int64_t p = 0;
+#if HWY_TARGET != HWY_SCALAR
+    if (j + kSide <= count) {
+      const T* const at = from + j * column;
+      for (; p + kSide <= length; p += kSide) {
+        T* const out = to + p * kColumns<T> + j;
+        if constexpr (kSide == 4) {
+          const auto r0 = hn::LoadU(d, at + p);
+          const auto r1 = hn::LoadU(d, at + p + column);
+          const auto r2 = hn::LoadU(d, at + p + 2 * column);
+          const auto r3 = hn::LoadU(d, at + p + 3 * column);
+          const auto low0 = hn::InterleaveLower(d, r0, r2);
+          const auto low1 = hn::InterleaveLower(d, r1, r3);
+          const auto high0 = hn::InterleaveUpper(d, r0, r2);
+          const auto high1 = hn::InterleaveUpper(d, r1, r3);
+          hn::StoreU(hn::InterleaveLower(d, low0, low1), d, out);
+          hn::StoreU(hn::InterleaveUpper(d, low0, low1), d, out + kColumns<T>);
+          hn::StoreU(hn::InterleaveLower(d, high0, high1), d, out + 2 * kColumns<T>);
+          hn::StoreU(hn::InterleaveUpper(d, high0, high1), d, out + 3 * kColumns<T>);
+        } else {
+          const auto r0 = hn::LoadU(d, at + p);
+          const auto r1 = hn::LoadU(d, at + p + column);
+          hn::StoreU(hn::InterleaveLower(d, r0, r1), d, out);
+          hn::StoreU(hn::InterleaveUpper(d, r0, r1), d, out + kColumns<T>);
+        }
+      }
+    }
+#endif
+    for (; p < length; ++p)
+      for (int64_t i = j; i < std::min(count, j + kSide); ++i) to[p * kColumns<T> + i] = from[p + i * column];
+  }
+}
+
+// Copies `count` elements, usually a whole panel's columns.
+template <class T>
+HWY_INLINE void copy_row(const T* from, int64_t count, T* to) {
+  const Tag<T> d;
+  if (count == kColumns<T>) {
+    for (int64_t v = 0; v < kVectors; ++v)
+      hn::StoreU(hn::LoadU(d, from + v * kLanes<T>), d, to + v * kLanes<T>);
+  } else {
+    std::copy_n(from, count, to);
+  }
+}
+
+}  // namespace tutti::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tutti::kernels {
+
+// The buffers into which a thread copies the parts of operands that it works on.
+enum class Buffer { Left, Right, Count };
+
+// Returns memory of this thread, aligned to 128 bytes, that stays valid until the thread asks for more in the
+// same buffer. It is kept until the thread ends, since new pages cost more than what is computed in them.
+void* scratch_bytes(Buffer buffer, size_t bytes);
+
+template <class T>
+T* scratch(Buffer buffer, int64_t count) {
+  return static_cast<T*>(scratch_bytes(buffer, static_cast<size_t>(count) * sizeof(T)));
+}
+
+}  // namespace tutti::kernels
