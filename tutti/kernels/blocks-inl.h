@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <hwy/cache_control.h>
 
 #include "tutti/kernels/products.h"
 #include "tutti/kernels/scratch.h"
@@ -68,6 +69,8 @@ HWY_NOINLINE void add_chains(int64_t length, LeftPanel<T> left, RightPanel<T> ri
   const T* a[kPointers];
   TUTTI_UNROLL for (int64_t i = 0; i < kPointers; ++i) a[i] = left.data + 3 * i * left.row;
   const T* HWY_RESTRICT b = right.data;
+  TUTTI_UNROLL for (int64_t r = 0; r < kCount; ++r) TUTTI_UNROLL for (int64_t v = 0; v < kWide; ++v)
+      hwy::Prefetch(tile + r * stride + v * kLanes<T>);
   for (int64_t p = 0; p < length; ++p) {
     Vector<T> of_right[kWide];
     TUTTI_UNROLL for (int64_t v = 0; v < kWide; ++v) of_right[v] = hn::LoadU(d, b + v * kLanes<T>);
@@ -118,57 +121,76 @@ HWY_INLINE void add_chains(int64_t rows, int64_t length, LeftPanel<T> left, Righ
   }
 }
 
-// A part of the result: rows m0 to m1, columns n0 to n1.
+// A part of the result: rows m0 to m1, columns n0 to n1. Its rows are divided evenly into panels.
 struct Block {
+  Block(int64_t begin_m, int64_t end_m, int64_t begin_n, int64_t end_n)
+      : m0(begin_m), m1(end_m), n0(begin_n), n1(end_n) {
+    const int64_t panels = std::max<int64_t>(1, (m1 - m0 + kRows - 1) / kRows);
+    height = std::max<int64_t>(1, (m1 - m0 + panels - 1) / panels);
+  }
+
   int64_t m0;
   int64_t m1;
   int64_t n0;
   int64_t n1;
+  int64_t height;  // the rows of a panel, but for the last one, which may have fewer
 };
+
+// The rows of the left operand that are packed at once, so that they stay in the second-level cache.
+template <class T>
+inline constexpr int64_t kRowsAtOnce = 1920 / static_cast<int64_t>(sizeof(T)) / kRows* kRows;
+
+// Adds one chain to each element of a block whose operands are packed, or stores it if it is the first one.
+template <class T, class Left, class Right, class Out>
+HWY_INLINE void add_chains_to_block(const Block& block, int64_t length, const Left& left, const Right& right,
+                                    const Out& out, bool first) {
+  HWY_ALIGN T edge[kRows * kColumns<T>];
+  for (int64_t n = block.n0; n < block.n1; n += kColumns<T>) {
+    const int64_t wide = std::min(kColumns<T>, block.n1 - n);
+    const RightPanel<T> of_right = right.panel(n);
+    const bool whole = (wide == kColumns<T> || wide == kLanes<T>)&&out.together(n) >= wide;
+    for (int64_t m = block.m0; m < block.m1; m += block.height) {
+      const int64_t high = std::min(block.height, block.m1 - m);
+      const LeftPanel<T> of_left = left.panel(m);
+      T* const tile = whole ? out.at(m, n) : edge;
+      const int64_t stride = whole ? out.row : kColumns<T>;
+      if (wide > kLanes<T>)
+        add_chains<kVectors>(high, length, of_left, of_right, tile, stride, first || !whole);
+      else
+        add_chains<1>(high, length, of_left, of_right, tile, stride, first || !whole);
+      if (whole) continue;
+      for (int64_t j = 0, count = 0; j < wide; j += count) {
+        count = std::min(wide - j, out.together(n + j));
+        T* at = out.at(m, n + j);
+        for (int64_t r = 0; r < high; ++r, at += out.row)
+          for (int64_t i = 0; i < count; ++i)
+            at[i] = first ? edge[r * kColumns<T> + j + i] : at[i] + edge[r * kColumns<T> + j + i];
+      }
+    }
+  }
+}
 
 // Computes a block of a product with k terms. Needs of the operands and the result:
 //   left.pack(p0, length, block, buffer)     prepares terms p0 to p0 + length of the rows of the block
-//   left.panel(m)                            the LeftPanel of rows m to m + kRows, or to the end of the block
-//   right.pack(p0, length, block, buffer)
-//   right.panel(n)                           the RightPanel of columns n to n + kColumns
-//   out.at(m, n), out.row                    the address of an element; the distance of rows
-//   out.together(n)                          how many columns from n on lie together
+//   left.panel(m)                            the LeftPanel of rows m to m + block.height, or to the end of
+//   the block right.pack(p0, length, block, buffer) right.panel(n)                           the RightPanel
+//   of columns n to n + kColumns out.at(m, n), out.row                    the address of an element; the
+//   distance of rows out.together(n)                          how many columns from n on lie together
 template <class T, class Left, class Right, class Out>
 void sum_block(const Block& block, int64_t k, Left& left, Right& right, const Out& out) {
-  const int64_t rows = block.m1 - block.m0;
+  const int64_t rows = std::min(kRowsAtOnce<T>, block.m1 - block.m0);
   const int64_t columns = block.n1 - block.n0;
   T* const left_buffer = scratch<T>(Buffer::Left, (rows + kRows - 1) / kRows * kLeftPanelSize<T>);
   // The last store into a panel may go beyond it by less than a vector.
   T* const right_buffer =
       scratch<T>(Buffer::Right, (columns + kColumns<T> - 1) / kColumns<T> * kRightPanelSize<T> + kLanes<T>);
-  HWY_ALIGN T edge[kRows * kColumns<T>];
   for (int64_t p0 = 0; p0 == 0 || p0 < k; p0 += kChain) {
     const int64_t length = std::min(kChain, k - p0);
-    const bool first = p0 == 0;
     right.pack(p0, length, block, right_buffer);
-    left.pack(p0, length, block, left_buffer);
-    for (int64_t n = block.n0; n < block.n1; n += kColumns<T>) {
-      const int64_t wide = std::min(kColumns<T>, block.n1 - n);
-      const RightPanel<T> of_right = right.panel(n);
-      const bool whole = (wide == kColumns<T> || wide == kLanes<T>)&&out.together(n) >= wide;
-      for (int64_t m = block.m0; m < block.m1; m += kRows) {
-        const int64_t high = std::min(kRows, block.m1 - m);
-        const LeftPanel<T> of_left = left.panel(m);
-        T* const tile = whole ? out.at(m, n) : edge;
-        const int64_t stride = whole ? out.row : kColumns<T>;
-        if (wide > kLanes<T>)
-          add_chains<kVectors>(high, length, of_left, of_right, tile, stride, first || !whole);
-        else
-          add_chains<1>(high, length, of_left, of_right, tile, stride, first || !whole);
-        if (whole) continue;
-        for (int64_t j = 0, count = 0; j < wide; j += count) {
-          count = std::min(wide - j, out.together(n + j));
-          T* at = out.at(m, n + j);
-          for (int64_t r = 0; r < high; ++r, at += out.row)
-            for (int64_t i = 0; i < count; ++i)
-              at[i] = first ? edge[r * kColumns<T> + j + i] : at[i] + edge[r * kColumns<T> + j + i];
-        }
-      }
+    for (int64_t m = block.m0; m < block.m1; m += rows) {
+      const Block part{m, std::min(block.m1, m + rows), block.n0, block.n1};
+      left.pack(p0, length, part, left_buffer);
+      add_chains_to_block<T>(part, length, left, right, out, p0 == 0);
     }
   }
 }

@@ -13,6 +13,7 @@ namespace tutti::kernels {
 // and call the loops. What is not theirs, such as other types and wrong shapes, they pass on to LibTorch's
 // kernels.
 void register_products(torch::Library& library);
+void register_convolutions(torch::Library& library);
 
 // Returns true if the tensors are ordinary ones of one type, float or double. If they are not, and LibTorch's
 // kernel may round differently on another processor, the operator is remembered as not covered.

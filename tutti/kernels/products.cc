@@ -8,119 +8,10 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include "tutti/kernels/blocks-inl.h"
+#include "tutti/kernels/matrices-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tutti::kernels::HWY_NAMESPACE {
-
-// Rows of a matrix as the left operand. They are read in place if that is as fast as from a copy.
-template <class T>
-class LeftMatrix {
- public:
-  explicit LeftMatrix(Matrix<const T> matrix)
-      : matrix_(matrix), by_rows_(matrix.row != 1 || matrix.column == 1) {}
-
-  void pack(int64_t p0, int64_t length, const Block& block, T* buffer) {
-    first_ = block.m0;
-    data_ = matrix_.data + block.m0 * matrix_.row + p0 * matrix_.column;
-    in_place_ = block.n1 - block.n0 <= 2 * kColumns<T>;
-    if (in_place_) return;
-    packed_ = buffer;
-    for (int64_t m = block.m0; m < block.m1; m += kRows, buffer += kLeftPanelSize<T>) {
-      const int64_t count = std::min(kRows, block.m1 - m);
-      const T* const from = matrix_.data + m * matrix_.row + p0 * matrix_.column;
-      if (matrix_.column == 1) {
-        for (int64_t r = 0; r < count; ++r)
-          std::copy_n(from + r * matrix_.row, length, buffer + r * kRowStride<T>);
-      } else if (by_rows_) {
-        for (int64_t r = 0; r < count; ++r)
-          for (int64_t p = 0; p < length; ++p)
-            buffer[r * kRowStride<T> + p] = from[r * matrix_.row + p * matrix_.column];
-      } else if (count == kRows) {
-        for (int64_t p = 0; p < length; ++p)
-          std::copy_n(from + p * matrix_.column, kRows, buffer + p * kRows);
-      } else {
-        for (int64_t p = 0; p < length; ++p)
-          std::copy_n(from + p * matrix_.column, count, buffer + p * kRows);
-      }
-    }
-  }
-
-  LeftPanel<T> panel(int64_t m) const {
-    if (in_place_) return {data_ + (m - first_) * matrix_.row, matrix_.row, matrix_.column};
-    const T* const at = packed_ + (m - first_) / kRows * kLeftPanelSize<T>;
-    return by_rows_ ? LeftPanel<T>{at, kRowStride<T>, 1} : LeftPanel<T>{at, 1, kRows};
-  }
-
- private:
-  const Matrix<const T> matrix_;
-  const bool by_rows_;
-  bool in_place_ = false;
-  int64_t first_ = 0;
-  const T* data_ = nullptr;
-  const T* packed_ = nullptr;
-};
-
-// Columns of a matrix as the right operand. They are read in place if few rows use them.
-template <class T>
-class RightMatrix {
- public:
-  explicit RightMatrix(Matrix<const T> matrix) : matrix_(matrix) {}
-
-  void pack(int64_t p0, int64_t length, const Block& block, T* buffer) {
-    first_ = block.n0;
-    last_ = block.n1;
-    data_ = matrix_.data + p0 * matrix_.row + block.n0 * matrix_.column;
-    packed_ = buffer;
-    in_place_ = matrix_.column == 1 && block.m1 - block.m0 <= 2 * kRows;
-    const int64_t begin =
-        in_place_ ? (block.n1 - block.n0) / kColumns<T> * kColumns<T> : 0;  // of what is packed
-    buffer += begin * kChain;
-    const int64_t end = block.n1 - block.n0;
-    if (matrix_.column == 1) {
-      for (int64_t p = 0; p < length; ++p) {
-        const T* const from = data_ + p * matrix_.row;
-        T* to = buffer + p * kColumns<T>;
-        for (int64_t n = begin; n < end; n += kColumns<T>, to += kRightPanelSize<T>)
-          copy_row(from + n, std::min(kColumns<T>, end - n), to);
-      }
-      return;
-    }
-    for (int64_t n = begin; n < end; n += kColumns<T>, buffer += kRightPanelSize<T>) {
-      const int64_t count = std::min(kColumns<T>, end - n);
-      const T* const from = data_ + n * matrix_.column;
-      if (matrix_.row == 1) {
-        transpose_into_panel(from, matrix_.column, length, count, buffer);
-      } else {
-        for (int64_t p = 0; p < length; ++p)
-          for (int64_t j = 0; j < count; ++j)
-            buffer[p * kColumns<T> + j] = from[p * matrix_.row + j * matrix_.column];
-      }
-    }
-  }
-
-  RightPanel<T> panel(int64_t n) const {
-    if (in_place_ && n + kColumns<T> <= last_) return {data_ + (n - first_), matrix_.row};
-    return {packed_ + (n - first_) * kChain, kColumns<T>};
-  }
-
- private:
-  const Matrix<const T> matrix_;
-  bool in_place_ = false;
-  int64_t first_ = 0;
-  int64_t last_ = 0;
-  const T* data_ = nullptr;
-  const T* packed_ = nullptr;
-};
-
-template <class T>
-struct OutMatrix {
-  T* at(int64_t m, int64_t n) const { return data + m * row + n; }
-  int64_t together(int64_t /*n*/) const { return kColumns<T>; }
-
-  T* data;
-  int64_t row;
-};
 
 // Applies alpha, beta and the addend to a block.
 template <class T>
@@ -227,8 +118,8 @@ Cut::Cut(int64_t m, int64_t n, int64_t element_size, int64_t threads) {
   // Multiples of the tiles of all targets.
   constexpr int64_t kRowUnit = 24;
   constexpr int64_t kColumnUnit = 32;
-  int64_t most_rows = 1920 / element_size;
-  int64_t most_columns = 1536 / element_size;
+  int64_t most_rows = 4096 / element_size;
+  int64_t most_columns = 2048 / element_size;
   while (true) {
     rows = part_of(m, most_rows, kRowUnit);
     columns = part_of(n, most_columns, kColumnUnit);

@@ -34,6 +34,7 @@ std::unique_ptr<torch::Library> replace_operators() {
   auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", c10::DispatchKey::CPU,
                                                   __FILE__, __LINE__);
   register_products(*library);
+  register_convolutions(*library);
   return library;
 }
 

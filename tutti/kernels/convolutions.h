@@ -1,0 +1,95 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "tutti/kernels/products.h"
+
+namespace tutti::kernels {
+
+// Convolutions are products (products.h) of the weights with a matrix whose elements are read from the images
+// where they are needed. The order of operations is the same for every memory format: each element is the sum
+// of chains of 256 terms, as in products.h, and then the bias is added. The terms are, in this order, with t
+// for the taps of the kernel (the last dimension runs fastest), for channels i and o of a group:
+//   output[n][o][j]     weight[o][i][t] * input[n][i][j * stride + t * dilation - padding]    over t, then i
+//   by input [n][i][x]  weight[o][i][t] * gradient[n][o][j]                                   over t, then o,
+//                       for those t for which x = j * stride + t * dilation - padding has an integer j
+//   by weight [o][i][t] gradient[n][o][j] * input[n][i][j * stride + t * dilation - padding]  over n, then j
+//   by bias [o]         gradient[n][o][j] * 1                                                 over n, then j
+// Elements outside of the images are zeros, which are multiplied and added like others. A transposed
+// convolution is the gradient by input of the convolution whose input is its output.
+
+// Three dimensions of space; a convolution of fewer dimensions has sizes of 1 in front.
+using Space = std::array<int64_t, 3>;
+
+inline int64_t size_of(const Space& space) { return space[0] * space[1] * space[2]; }
+
+// The matrix of terms: row (tap, channel), column (image, position) is
+//   data[image * image_step + channel * channel_step + sum over d of at[d] * steps[d]]
+// at place at[d] = position[d] * stride[d] + tap[d], or 0 if the place is not within `sizes`.
+template <class T>
+struct Gather {
+  int64_t terms() const { return static_cast<int64_t>(taps.size()) * channels; }
+  int64_t columns() const { return images * size_of(positions); }
+
+  const T* data;
+  int64_t image_step;
+  int64_t channel_step;
+  Space steps;
+  Space sizes;
+  int64_t images;
+  int64_t channels;
+  Space positions;
+  Space stride;
+  std::vector<Space> taps;
+};
+
+// The sums over all terms, for each position: element (image, channel, position) of the result is
+//   out[image * image_step + channel * channel_step + sum over d of position[d] * steps[d]]
+// With channels_last, the channels of both images lie together.
+template <class T>
+struct Correlation {
+  Gather<T> from;
+  Matrix<const T> weights;  // (channel of the result, term)
+  int64_t channels;
+  bool channels_last;
+  T* out;
+  int64_t image_step;
+  int64_t channel_step;
+  Space steps;
+  const T* bias;  // of each channel, or nullptr
+};
+
+// The sums over all positions, for each term and channel of the gradient: out[term * channels + channel]. The
+// positions of the gradient lie together, and so do those of all images with channels_last.
+template <class T>
+struct WeightGradient {
+  Gather<T> from;
+  const T* gradient;
+  int64_t image_step;
+  int64_t channel_step;
+  int64_t channels;
+  bool channels_last;
+  T* out;       // nullptr: not wanted
+  T* bias_out;  // of each channel; nullptr: not wanted
+};
+
+// They are computed in blocks, of which any thread may compute some.
+template <class T>
+Cut cut_of(const Correlation<T>& of, int64_t threads) {
+  const int64_t columns = of.from.columns();
+  return of.channels_last ? Cut(columns, of.channels, sizeof(T), threads)
+                          : Cut(of.channels, columns, sizeof(T), threads);
+}
+template <class T>
+Cut cut_of(const WeightGradient<T>& of, int64_t threads) {
+  return {of.out == nullptr ? 1 : of.from.terms(), of.channels, sizeof(T), threads};
+}
+
+void compute(const Correlation<float>& correlation, const Cut& cut, int64_t first, int64_t last);
+void compute(const Correlation<double>& correlation, const Cut& cut, int64_t first, int64_t last);
+void compute(const WeightGradient<float>& gradient, const Cut& cut, int64_t first, int64_t last);
+void compute(const WeightGradient<double>& gradient, const Cut& cut, int64_t first, int64_t last);
+
+}  // namespace tutti::kernels

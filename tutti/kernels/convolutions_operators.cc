@@ -1,0 +1,426 @@
+// convolution, _convolution and convolution_backward, of which LibTorch makes all layers that convolve.
+#include <algorithm>
+#include <array>
+#include <tuple>
+#include <vector>
+
+#include <ATen/ops/_convolution_compositeexplicitautograd_dispatch.h>
+#include <ATen/ops/convolution_backward_compositeexplicitautograd_dispatch.h>
+#include <ATen/ops/convolution_compositeexplicitautograd_dispatch.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/tensor.h>
+
+#include "tutti/kernels/convolutions.h"
+#include "tutti/kernels/operators.h"
+#include "tutti/kernels/parallel.h"
+
+namespace tutti::kernels {
+namespace {
+
+// A convolution from the larger images, its input, to the smaller ones, its output. If it is transposed, the
+// input of the operator is the output of this one.
+struct Geometry {
+  Space stride;
+  Space padding;
+  Space dilation;
+  Space kernel;
+  Space input;   // sizes
+  Space output;  // sizes
+  int64_t images;
+  int64_t groups;
+  int64_t input_channels;   // of a group
+  int64_t output_channels;  // of a group
+  bool channels_last;
+};
+
+// The arguments of the operator.
+struct Arguments {
+  at::IntArrayRef stride;
+  at::IntArrayRef padding;
+  at::IntArrayRef dilation;
+  bool transposed;
+  at::IntArrayRef output_padding;
+  int64_t groups;
+};
+
+// Returns `values`, of which one may stand for all dimensions, with `fill` in front.
+Space space_of(at::IntArrayRef values, int64_t dimensions, int64_t fill) {
+  Space space = {fill, fill, fill};
+  for (int64_t d = 0; d < dimensions; ++d)
+    space[static_cast<size_t>(3 - dimensions + d)] = values[values.size() == 1 ? 0 : static_cast<size_t>(d)];
+  return space;
+}
+
+bool has_channels_last(const at::Tensor& tensor) {
+  const at::MemoryFormat format = tensor.suggest_memory_format();
+  return format == at::MemoryFormat::ChannelsLast || format == at::MemoryFormat::ChannelsLast3d;
+}
+
+at::MemoryFormat format_of(const at::Tensor& tensor, bool channels_last) {
+  if (!channels_last) return at::MemoryFormat::Contiguous;
+  return tensor.dim() == 5 ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
+}
+
+// Returns the geometry, or nullopt if the arguments do not fit each other, which LibTorch then reports.
+std::optional<Geometry> geometry_of(const at::Tensor& input, const at::Tensor& weight,
+                                    const Arguments& arguments) {
+  const int64_t dimensions = input.dim() - 2;
+  if (dimensions < 1 || dimensions > 3 || weight.dim() != input.dim() || arguments.groups < 1)
+    return std::nullopt;
+  const auto fits = [&](at::IntArrayRef values, int64_t least) {
+    const bool size = values.size() == 1 || static_cast<int64_t>(values.size()) == dimensions;
+    return size && std::all_of(values.begin(), values.end(), [&](int64_t value) { return value >= least; });
+  };
+  if (!fits(arguments.stride, 1) || !fits(arguments.padding, 0) || !fits(arguments.dilation, 1))
+    return std::nullopt;
+  if (arguments.transposed && !fits(arguments.output_padding, 0)) return std::nullopt;
+  if (input.numel() == 0 || weight.numel() == 0) return std::nullopt;
+  const int64_t groups = arguments.groups;
+  const int64_t of_input = arguments.transposed ? weight.size(0) : weight.size(1) * groups;
+  if (input.size(1) != of_input || weight.size(0) % groups != 0) return std::nullopt;
+
+  Geometry geometry{};
+  geometry.stride = space_of(arguments.stride, dimensions, 1);
+  geometry.padding = space_of(arguments.padding, dimensions, 0);
+  geometry.dilation = space_of(arguments.dilation, dimensions, 1);
+  geometry.kernel = space_of(weight.sizes().slice(2), dimensions, 1);
+  geometry.images = input.size(0);
+  geometry.groups = groups;
+  geometry.output_channels = weight.size(0) / groups;
+  geometry.input_channels = weight.size(1);
+  geometry.channels_last = dimensions > 1 && (has_channels_last(input) || has_channels_last(weight));
+  const Space given = space_of(input.sizes().slice(2), dimensions, 1);
+  const Space more = arguments.transposed ? space_of(arguments.output_padding, dimensions, 0) : Space{};
+  for (size_t d = 0; d < 3; ++d) {
+    const int64_t reach = geometry.dilation[d] * (geometry.kernel[d] - 1) + 1;
+    if (arguments.transposed) {
+      geometry.output[d] = given[d];
+      geometry.input[d] = (given[d] - 1) * geometry.stride[d] - 2 * geometry.padding[d] + reach + more[d];
+      if (geometry.input[d] < 1 || more[d] >= std::max(geometry.stride[d], geometry.dilation[d]))
+        return std::nullopt;
+    } else {
+      geometry.input[d] = given[d];
+      if (given[d] + 2 * geometry.padding[d] < reach) return std::nullopt;
+      geometry.output[d] = (given[d] + 2 * geometry.padding[d] - reach) / geometry.stride[d] + 1;
+    }
+  }
+  return geometry;
+}
+
+// How images lie in memory.
+struct Images {
+  Images(const Space& size, int64_t all_channels, bool channels_last) : sizes(size) {
+    channel = channels_last ? 1 : size_of(size);
+    const int64_t place = channels_last ? all_channels : 1;
+    steps = {place * size[2] * size[1], place * size[2], place};
+    image = size_of(size) * all_channels;
+  }
+
+  Space sizes;
+  Space steps;
+  int64_t image;
+  int64_t channel;
+};
+
+Images input_images(const Geometry& of) {
+  return {of.input, of.input_channels * of.groups, of.channels_last};
+}
+Images output_images(const Geometry& of) {
+  return {of.output, of.output_channels * of.groups, of.channels_last};
+}
+
+std::vector<Space> taps_of(const Space& kernel) {
+  std::vector<Space> taps;
+  for (int64_t i = 0; i < kernel[0]; ++i)
+    for (int64_t j = 0; j < kernel[1]; ++j)
+      for (int64_t k = 0; k < kernel[2]; ++k) taps.push_back({i, j, k});
+  return taps;
+}
+
+// What each output is computed of.
+template <class T>
+Gather<T> gather_input(const Geometry& of, const T* data) {
+  const Images images = input_images(of);
+  Gather<T> gather{data,      images.image,      images.channel, images.steps, images.sizes,
+                   of.images, of.input_channels, of.output,      of.stride,    taps_of(of.kernel)};
+  for (Space& tap : gather.taps)
+    for (size_t d = 0; d < 3; ++d) tap[d] = tap[d] * of.dilation[d] - of.padding[d];
+  return gather;
+}
+
+// Computes all blocks of `job` for each group; `group_of` returns the job of one group.
+template <class Job, class GroupOf>
+void compute_groups(const Geometry& of, const Job& job, int64_t cost, const GroupOf& group_of) {
+  const Cut cut = cut_of(job, std::max<int64_t>(1, threads() / of.groups));
+  in_parallel(of.groups * cut.count(), cost / cut.count(), [&](int64_t first, int64_t last) {
+    while (first < last) {
+      const int64_t group = first / cut.count();
+      const int64_t end = std::min(last, (group + 1) * cut.count());
+      compute(group_of(job, group), cut, first - group * cut.count(), end - group * cut.count());
+      first = end;
+    }
+  });
+}
+
+int64_t cost_of_group(const Geometry& of) {
+  return of.images * of.input_channels * of.output_channels * size_of(of.kernel) * size_of(of.output);
+}
+
+// Returns (groups, output channels, taps..., input channels), which is no copy with channels last.
+at::Tensor by_output_channel(const at::Tensor& weight, int64_t groups) {
+  return weight.movedim(1, -1).contiguous().view({groups, weight.size(0) / groups, -1, weight.size(1)});
+}
+
+// The output of the convolution.
+template <class T>
+at::Tensor forward(const Geometry& of, const at::Tensor& input, const at::Tensor& weight,
+                   const at::Tensor& bias, at::IntArrayRef sizes) {
+  const at::MemoryFormat format = format_of(input, of.channels_last);
+  const at::Tensor from = input.contiguous(format);
+  const at::Tensor weights = by_output_channel(weight, of.groups);
+  const at::Tensor biases = bias.defined() ? bias.contiguous() : bias;
+  at::Tensor out = at::empty(sizes, input.options(), format);
+  const Images images = output_images(of);
+  const Correlation<T> all{gather_input<T>(of, from.data_ptr<T>()),
+                           {weights.data_ptr<T>(), weights.size(2) * weights.size(3), 1},
+                           of.output_channels,
+                           of.channels_last,
+                           out.data_ptr<T>(),
+                           images.image,
+                           images.channel,
+                           images.steps,
+                           biases.defined() ? biases.data_ptr<T>() : nullptr};
+  compute_groups(of, all, cost_of_group(of), [&](Correlation<T> one, int64_t group) {
+    one.from.data += group * of.input_channels * one.from.channel_step;
+    one.weights.data += group * of.output_channels * one.weights.row;
+    one.out += group * of.output_channels * images.channel;
+    if (one.bias != nullptr) one.bias += group * of.output_channels;
+    return one;
+  });
+  return out;
+}
+
+// The places of the input that have the remainder `phase` when they, plus the padding, are divided by the
+// stride. All of them meet the same taps.
+struct Phase {
+  Phase(const Geometry& of, const Space& remainder) {
+    std::array<std::vector<Space>, 3> of_dimension;  // {tap, what it adds to the position}
+    for (size_t d = 0; d < 3; ++d) {
+      first[d] = remainder[d];
+      positions[d] = (of.input[d] - remainder[d] + of.stride[d] - 1) / of.stride[d];
+      for (int64_t tap = 0; tap < of.kernel[d]; ++tap) {
+        const int64_t at = remainder[d] + of.padding[d] - tap * of.dilation[d];
+        if (at % of.stride[d] == 0) of_dimension[d].push_back({tap, at / of.stride[d], 0});
+      }
+    }
+    for (const Space& i : of_dimension[0]) {
+      for (const Space& j : of_dimension[1]) {
+        for (const Space& k : of_dimension[2]) {
+          taps.push_back({i[1], j[1], k[1]});
+          tap_numbers.push_back((i[0] * of.kernel[1] + j[0]) * of.kernel[2] + k[0]);
+        }
+      }
+    }
+  }
+
+  Space first;
+  Space positions;
+  std::vector<Space> taps;
+  std::vector<int64_t> tap_numbers;
+};
+
+// The gradient by the input, or the output of a transposed convolution, which has a bias.
+template <class T>
+at::Tensor by_input(const Geometry& of, const at::Tensor& gradient, const at::Tensor& weight,
+                    const at::Tensor& bias, at::IntArrayRef sizes) {
+  const at::MemoryFormat format = format_of(gradient, of.channels_last);
+  const at::Tensor from = gradient.contiguous(format);
+  // (groups, taps, output channels, input channels)
+  const at::Tensor weights = by_output_channel(weight, of.groups).transpose(1, 2).contiguous();
+  const at::Tensor biases = bias.defined() ? bias.contiguous() : bias;
+  at::Tensor out = at::empty(sizes, gradient.options(), format);
+  const Images output = output_images(of);
+  const Images input = input_images(of);
+  for (const Space& remainder : taps_of(of.stride)) {
+    const Phase phase(of, remainder);
+    if (size_of(phase.positions) == 0) continue;
+    const at::Tensor numbers = at::tensor(phase.tap_numbers, at::TensorOptions(at::kLong));
+    const bool all_taps = static_cast<int64_t>(phase.taps.size()) == weights.size(1);
+    const at::Tensor some = all_taps ? weights : weights.index_select(1, numbers);
+    Correlation<T> all{{from.data_ptr<T>(), output.image, output.channel, output.steps, output.sizes,
+                        of.images, of.output_channels, phase.positions, Space{1, 1, 1}, phase.taps},
+                       {some.data_ptr<T>(), 1, of.input_channels},
+                       of.input_channels,
+                       of.channels_last,
+                       out.data_ptr<T>(),
+                       input.image,
+                       input.channel,
+                       input.steps,
+                       biases.defined() ? biases.data_ptr<T>() : nullptr};
+    for (size_t d = 0; d < 3; ++d) {
+      all.out += phase.first[d] * input.steps[d];
+      all.steps[d] *= of.stride[d];
+    }
+    compute_groups(of, all, cost_of_group(of) / size_of(of.stride), [&](Correlation<T> one, int64_t group) {
+      one.from.data += group * of.output_channels * output.channel;
+      one.weights.data += group * one.from.terms() * of.input_channels;
+      one.out += group * of.input_channels * input.channel;
+      if (one.bias != nullptr) one.bias += group * of.input_channels;
+      return one;
+    });
+  }
+  return out;
+}
+
+template <class T>
+at::Tensor by_weight(const Geometry& of, const at::Tensor& input, const at::Tensor& gradient,
+                     const at::Tensor& weight) {
+  const at::MemoryFormat format = format_of(gradient, of.channels_last);
+  const at::Tensor from = input.contiguous(format);
+  const at::Tensor right = gradient.contiguous(format);
+  const int64_t taps = size_of(of.kernel);
+  at::Tensor out = at::empty({of.groups, taps, of.input_channels, of.output_channels}, input.options());
+  const Images images = output_images(of);
+  const WeightGradient<T> all{gather_input<T>(of, from.data_ptr<T>()),
+                              right.data_ptr<T>(),
+                              images.image,
+                              images.channel,
+                              of.output_channels,
+                              of.channels_last,
+                              out.data_ptr<T>(),
+                              nullptr};
+  compute_groups(of, all, cost_of_group(of), [&](WeightGradient<T> one, int64_t group) {
+    one.from.data += group * of.input_channels * one.from.channel_step;
+    one.gradient += group * of.output_channels * images.channel;
+    one.out += group * one.from.terms() * of.output_channels;
+    return one;
+  });
+  // (groups, taps, input channels, output channels) to (output channels, input channels, taps...)
+  at::Tensor result = at::empty_like(weight);
+  return result.copy_(out.permute({0, 3, 2, 1}).reshape(weight.sizes()));
+}
+
+// The sums of the channels of `gradient`, whose images have the given sizes.
+template <class T>
+at::Tensor by_bias(const Geometry& of, const Space& sizes, const at::Tensor& gradient) {
+  const at::Tensor right = gradient.contiguous(format_of(gradient, of.channels_last));
+  at::Tensor out = at::empty({gradient.size(1)}, gradient.options());
+  const Images images(sizes, gradient.size(1), of.channels_last);
+  WeightGradient<T> all{};
+  all.from.images = of.images;
+  all.from.positions = sizes;
+  all.gradient = right.data_ptr<T>();
+  all.image_step = images.image;
+  all.channel_step = images.channel;
+  all.channels = gradient.size(1);
+  all.channels_last = of.channels_last;
+  all.bias_out = out.data_ptr<T>();
+  const Cut cut = cut_of(all, threads());
+  in_parallel(cut.count(), gradient.numel() / cut.count(),
+              [&](int64_t first, int64_t last) { compute(all, cut, first, last); });
+  return out;
+}
+
+std::vector<int64_t> sizes_of(const at::Tensor& input, int64_t channels, const Space& space) {
+  std::vector<int64_t> sizes = {input.size(0), channels};
+  sizes.insert(sizes.end(), space.end() - (input.dim() - 2), space.end());
+  return sizes;
+}
+
+// Returns the geometry if the operator is ours.
+std::optional<Geometry> our_convolution(std::string_view name, const at::Tensor& input,
+                                        const at::Tensor& weight, const at::Tensor& bias,
+                                        const Arguments& arguments) {
+  const std::optional<Geometry> geometry = geometry_of(input, weight, arguments);
+  if (!geometry || !are_ours(name, input, weight, bias.defined() ? bias : weight)) return std::nullopt;
+  const int64_t channels =
+      arguments.transposed ? geometry->input_channels * geometry->groups : weight.size(0);
+  if (bias.defined() && (bias.dim() != 1 || bias.size(0) != channels)) return std::nullopt;
+  return geometry;
+}
+
+at::Tensor computed(const Geometry& of, const at::Tensor& input, const at::Tensor& weight,
+                    const at::Tensor& bias, bool transposed) {
+  const bool floats = input.scalar_type() == at::kFloat;
+  if (transposed) {
+    const std::vector<int64_t> sizes = sizes_of(input, of.input_channels * of.groups, of.input);
+    return floats ? by_input<float>(of, input, weight, bias, sizes)
+                  : by_input<double>(of, input, weight, bias, sizes);
+  }
+  const std::vector<int64_t> sizes = sizes_of(input, of.output_channels * of.groups, of.output);
+  return floats ? forward<float>(of, input, weight, bias, sizes)
+                : forward<double>(of, input, weight, bias, sizes);
+}
+
+at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
+                       const std::optional<at::Tensor>& bias, at::IntArrayRef stride, at::IntArrayRef padding,
+                       at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding,
+                       int64_t groups) {
+  const at::Tensor added = bias ? *bias : at::Tensor();
+  const auto geometry = our_convolution("aten::convolution", input, weight, added,
+                                        {stride, padding, dilation, transposed, output_padding, groups});
+  if (geometry) return computed(*geometry, input, weight, added, transposed);
+  return at::compositeexplicitautograd::convolution(input, weight, bias, stride, padding, dilation,
+                                                    transposed, output_padding, groups);
+}
+
+at::Tensor traced_convolution(const at::Tensor& input, const at::Tensor& weight,
+                              const std::optional<at::Tensor>& bias, at::IntArrayRef stride,
+                              at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
+                              at::IntArrayRef output_padding, int64_t groups, bool benchmark,
+                              bool deterministic, bool cudnn_enabled, bool allow_tf32) {
+  const at::Tensor added = bias ? *bias : at::Tensor();
+  const auto geometry = our_convolution("aten::convolution", input, weight, added,
+                                        {stride, padding, dilation, transposed, output_padding, groups});
+  if (geometry) return computed(*geometry, input, weight, added, transposed);
+  return at::compositeexplicitautograd::_convolution(input, weight, bias, stride, padding, dilation,
+                                                     transposed, output_padding, groups, benchmark,
+                                                     deterministic, cudnn_enabled, allow_tf32);
+}
+
+template <class T>
+std::tuple<at::Tensor, at::Tensor, at::Tensor> gradients(const Geometry& of, const at::Tensor& gradient,
+                                                         const at::Tensor& input, const at::Tensor& weight,
+                                                         bool transposed, const std::array<bool, 3>& wanted) {
+  at::Tensor of_input;
+  at::Tensor of_weight;
+  at::Tensor of_bias;
+  if (wanted[0])
+    of_input = transposed ? forward<T>(of, gradient, weight, {}, input.sizes())
+                          : by_input<T>(of, gradient, weight, {}, input.sizes());
+  if (wanted[1])
+    of_weight =
+        transposed ? by_weight<T>(of, gradient, input, weight) : by_weight<T>(of, input, gradient, weight);
+  if (wanted[2]) of_bias = by_bias<T>(of, transposed ? of.input : of.output, gradient);
+  return {of_input, of_weight, of_bias};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
+    const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight,
+    at::OptionalIntArrayRef bias_sizes, at::IntArrayRef stride, at::IntArrayRef padding,
+    at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding, int64_t groups,
+    std::array<bool, 3> wanted) {
+  const auto geometry = our_convolution("aten::convolution_backward", input, weight, {},
+                                        {stride, padding, dilation, transposed, output_padding, groups});
+  if (geometry && are_ours("aten::convolution_backward", input, gradient)) {
+    const int64_t channels = groups * (transposed ? geometry->input_channels : geometry->output_channels);
+    if (gradient.sizes() == sizes_of(input, channels, transposed ? geometry->input : geometry->output))
+      return input.scalar_type() == at::kFloat
+                 ? gradients<float>(*geometry, gradient, input, weight, transposed, wanted)
+                 : gradients<double>(*geometry, gradient, input, weight, transposed, wanted);
+  }
+  return at::compositeexplicitautograd::convolution_backward(gradient, input, weight, bias_sizes, stride,
+                                                             padding, dilation, transposed, output_padding,
+                                                             groups, wanted);
+}
+
+}  // namespace
+
+void register_convolutions(torch::Library& library) {
+  library.impl("convolution", convolution);
+  library.impl("_convolution", traced_convolution);
+  library.impl("convolution_backward", convolution_backward);
+}
+
+}  // namespace tutti::kernels

@@ -1,0 +1,345 @@
+// Images as operands and result of blocks-inl.h, for convolutions. Included once per target, after
+// hwy/foreach_target.h.
+#if defined(TUTTI_KERNELS_GATHER_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef TUTTI_KERNELS_GATHER_INL_H
+#undef TUTTI_KERNELS_GATHER_INL_H
+#else
+#define TUTTI_KERNELS_GATHER_INL_H
+#endif
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "tutti/kernels/blocks-inl.h"
+#include "tutti/kernels/convolutions.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tutti::kernels::HWY_NAMESPACE {
+
+// Positions that follow each other in one line of one image.
+struct Line {
+  int64_t image;
+  Space position;  // of the first one
+  int64_t count;
+};
+
+// Appends the lines of positions `first` to `last` of all images to `lines`, which is cleared before.
+inline void lines_of(const Space& positions, int64_t first, int64_t last, std::vector<Line>& lines) {
+  lines.clear();
+  while (first < last) {
+    const int64_t line = first / positions[2];
+    const int64_t plane = line / positions[1];
+    const Space position = {plane % positions[0], line % positions[1], first % positions[2]};
+    const int64_t count = std::min(last - first, positions[2] - position[2]);
+    lines.push_back({plane / positions[0], position, count});
+    first += count;
+  }
+}
+
+// Copies rows of the matrix of terms: for each of them the elements of a range of columns, side by side.
+template <class T>
+class GatherRows {
+ public:
+  explicit GatherRows(const Gather<T>& of) : of_(of) {}
+
+  void set_columns(int64_t first, int64_t last) { lines_of(of_.positions, first, last, lines_); }
+
+  // Calls to(row) for each row from `first` to `last`, in order, to learn where the elements of the row go.
+  // May write less than a vector more than they are.
+  template <class To>
+  void copy(int64_t first, int64_t last, const To& to) {
+    while (first < last) {
+      const int64_t tap = first / of_.channels;
+      const int64_t end = std::min(last, (tap + 1) * of_.channels);
+      find_pieces(of_.taps[static_cast<size_t>(tap)]);
+      for (; first < end; ++first)
+        copy_pieces(of_.data + (first - tap * of_.channels) * of_.channel_step, to(first));
+    }
+  }
+
+ private:
+  // A line as one tap sees it: `begin` zeros, elements until `end`, and zeros until `count`.
+  struct Piece {
+    int64_t from;  // of the place that belongs to the first element of the line
+    int64_t begin;
+    int64_t end;
+    int64_t count;
+  };
+
+  void find_pieces(const Space& tap) {
+    pieces_.clear();
+    const int64_t stride = of_.stride[2];
+    for (const Line& line : lines_) {
+      int64_t from = line.image * of_.image_step;
+      bool inside = true;
+      Space at;
+      for (size_t d = 0; d < 3; ++d) {
+        at[d] = line.position[d] * of_.stride[d] + tap[d];
+        from += at[d] * of_.steps[d];
+        if (d < 2) inside = inside && at[d] >= 0 && at[d] < of_.sizes[d];
+      }
+      // The first element with at + i * stride >= 0, and the first one with at + i * stride >= size.
+      const int64_t begin = at[2] >= 0 ? 0 : (-at[2] + stride - 1) / stride;
+      const int64_t end = at[2] >= of_.sizes[2] ? 0 : (of_.sizes[2] - at[2] + stride - 1) / stride;
+      if (inside && begin < std::min(end, line.count))
+        pieces_.push_back({from, begin, std::min(end, line.count), line.count});
+      else
+        pieces_.push_back({0, 0, 0, line.count});
+    }
+  }
+
+  void copy_pieces(const T* from, T* to) const {
+    const int64_t step = of_.steps[2] * of_.stride[2];
+    for (const Piece& piece : pieces_) {
+      if (step == 1)
+        copy_together(from + piece.from, piece, to);
+      else
+        copy_apart(from + piece.from, step, piece, to);
+      to += piece.count;
+    }
+  }
+
+  static void copy_together(const T* from, const Piece& piece, T* to) {
+    const Tag<T> d;
+    for (int64_t i = 0; i < piece.count; i += kLanes<T>) {
+      if (piece.begin <= i && i + kLanes<T> <= piece.end) {
+        hn::StoreU(hn::LoadU(d, from + i), d, to + i);
+        continue;
+      }
+#if HWY_MEM_OPS_MIGHT_FAULT
+      for (int64_t j = i; j < std::min(piece.count, i + kLanes<T>); ++j)
+        to[j] = j >= piece.begin && j < piece.end ? from[j] : T(0);
+#else
+      const auto before_end =
+          hn::FirstN(d, static_cast<size_t>(std::clamp<int64_t>(piece.end - i, 0, kLanes<T>)));
+      const auto before_begin =
+          hn::FirstN(d, static_cast<size_t>(std::clamp<int64_t>(piece.begin - i, 0, kLanes<T>)));
+      hn::StoreU(hn::MaskedLoad(hn::AndNot(before_begin, before_end), d, from + i), d, to + i);
+#endif
+    }
+  }
+
+  static void copy_apart(const T* from, int64_t step, const Piece& piece, T* to) {
+    for (int64_t i = 0; i < piece.begin; ++i) to[i] = T(0);
+    for (int64_t i = piece.begin; i < piece.end; ++i) to[i] = from[i * step];
+    for (int64_t i = piece.end; i < piece.count; ++i) to[i] = T(0);
+  }
+
+  const Gather<T>& of_;
+  std::vector<Line> lines_;
+  std::vector<Piece> pieces_;
+};
+
+// Copies columns of the matrix of terms, for images whose channels lie together.
+template <class T>
+class GatherColumns {
+ public:
+  explicit GatherColumns(const Gather<T>& of) : of_(of) {}
+
+  // Calls put(column, row, from, count) for each run of `count` rows from `row` on that lie together at
+  // `from`, or are zeros if that is nullptr, for the columns and rows in these ranges.
+  template <class Put>
+  void copy(int64_t first_column, int64_t last_column, int64_t first_row, int64_t last_row, const Put& put) {
+    lines_of(of_.positions, first_column, last_column, lines_);
+    int64_t column = first_column;
+    for (const Line& line : lines_) {
+      Space position = line.position;
+      for (int64_t i = 0; i < line.count; ++i, ++column, ++position[2]) {
+        for (int64_t row = first_row; row < last_row;) {
+          const int64_t tap = row / of_.channels;
+          const int64_t channel = row - tap * of_.channels;
+          const int64_t count = std::min(last_row - row, of_.channels - channel);
+          put(column, row, place(line.image, position, of_.taps[static_cast<size_t>(tap)], channel), count);
+          row += count;
+        }
+      }
+    }
+  }
+
+ private:
+  const T* place(int64_t image, const Space& position, const Space& tap, int64_t channel) const {
+    const T* from = of_.data + image * of_.image_step + channel;
+    for (size_t d = 0; d < 3; ++d) {
+      const int64_t at = position[d] * of_.stride[d] + tap[d];
+      if (at < 0 || at >= of_.sizes[d]) return nullptr;
+      from += at * of_.steps[d];
+    }
+    return from;
+  }
+
+  const Gather<T>& of_;
+  std::vector<Line> lines_;
+};
+
+// The matrix of terms as the right operand: its rows are the terms of the product.
+template <class T>
+class RightGather {
+ public:
+  explicit RightGather(const Gather<T>& of) : rows_(of) {}
+
+  void pack(int64_t p0, int64_t length, const Block& block, T* buffer) {
+    first_ = block.n0;
+    packed_ = buffer;
+    for (int64_t n = block.n0; n < block.n1; n += kColumns<T>, buffer += kRightPanelSize<T>) {
+      rows_.set_columns(n, std::min(block.n1, n + kColumns<T>));
+      rows_.copy(p0, p0 + length, [&](int64_t p) { return buffer + (p - p0) * kColumns<T>; });
+    }
+  }
+
+  RightPanel<T> panel(int64_t n) const { return {packed_ + (n - first_) * kChain, kColumns<T>}; }
+
+ private:
+  GatherRows<T> rows_;
+  int64_t first_ = 0;
+  const T* packed_ = nullptr;
+};
+
+// Panels of a left operand that are always packed.
+template <class T>
+class LeftPanels {
+ public:
+  T* begin(const Block& block, T* buffer) {
+    first_ = block.m0;
+    height_ = block.height;
+    packed_ = buffer;
+    return buffer;
+  }
+  T* panel_of(int64_t m) const { return packed_ + (m - first_) / height_ * kLeftPanelSize<T>; }
+  int64_t row_in_panel(int64_t m) const { return (m - first_) % height_; }
+  int64_t height() const { return height_; }
+
+ private:
+  int64_t first_ = 0;
+  int64_t height_ = kRows;
+  T* packed_ = nullptr;
+};
+
+// The columns of the matrix of terms as rows of the left operand: for results whose channels lie together.
+template <class T>
+class LeftPositions {
+ public:
+  explicit LeftPositions(const Gather<T>& of) : columns_(of) {}
+
+  void pack(int64_t p0, int64_t length, const Block& block, T* buffer) {
+    panels_.begin(block, buffer);
+    columns_.copy(block.m0, block.m1, p0, p0 + length,
+                  [&](int64_t m, int64_t p, const T* from, int64_t count) {
+                    T* const to = panels_.panel_of(m) + panels_.row_in_panel(m) * kRowStride<T> + (p - p0);
+                    if (from != nullptr)
+                      std::copy_n(from, count, to);
+                    else
+                      std::fill_n(to, count, T(0));
+                  });
+  }
+
+  LeftPanel<T> panel(int64_t m) const { return {panels_.panel_of(m), kRowStride<T>, 1}; }
+
+ private:
+  GatherColumns<T> columns_;
+  LeftPanels<T> panels_;
+};
+
+// The rows of the matrix of terms as rows of the left operand: for sums over positions.
+template <class T>
+class LeftTerms {
+ public:
+  LeftTerms(const Gather<T>& of, bool channels_last)
+      : channels_last_(channels_last), rows_(of), columns_(of) {}
+
+  void pack(int64_t p0, int64_t length, const Block& block, T* buffer) {
+    panels_.begin(block, buffer);
+    if (!channels_last_) {
+      rows_.set_columns(p0, p0 + length);
+      rows_.copy(block.m0, block.m1,
+                 [&](int64_t m) { return panels_.panel_of(m) + panels_.row_in_panel(m) * kRowStride<T>; });
+      return;
+    }
+    columns_.copy(p0, p0 + length, block.m0, block.m1,
+                  [&](int64_t p, int64_t m, const T* from, int64_t count) {
+                    while (count > 0) {
+                      const int64_t row = panels_.row_in_panel(m);
+                      const int64_t here = std::min(count, panels_.height() - row);
+                      T* const to = panels_.panel_of(m) + (p - p0) * kRows + row;
+                      if (from != nullptr) {
+                        std::copy_n(from, here, to);
+                        from += here;
+                      } else {
+                        std::fill_n(to, here, T(0));
+                      }
+                      m += here;
+                      count -= here;
+                    }
+                  });
+  }
+
+  LeftPanel<T> panel(int64_t m) const {
+    return channels_last_ ? LeftPanel<T>{panels_.panel_of(m), 1, kRows}
+                          : LeftPanel<T>{panels_.panel_of(m), kRowStride<T>, 1};
+  }
+
+ private:
+  const bool channels_last_;
+  GatherRows<T> rows_;
+  GatherColumns<T> columns_;
+  LeftPanels<T> panels_;
+};
+
+// A left operand of one row of ones.
+template <class T>
+class LeftOnes {
+ public:
+  void pack(int64_t /*p0*/, int64_t /*length*/, const Block& /*block*/, T* /*buffer*/) {}
+  LeftPanel<T> panel(int64_t /*m*/) const { return {&one_, 0, 0}; }
+
+ private:
+  T one_ = 1;
+};
+
+// Positions (rows) and channels (columns) of contiguous images as the right operand.
+template <class T>
+class RightPlanes {
+ public:
+  RightPlanes(const WeightGradient<T>& of) : of_(of), size_(size_of(of.from.positions)) {}
+
+  void pack(int64_t p0, int64_t length, const Block& block, T* buffer) {
+    first_ = block.n0;
+    packed_ = buffer;
+    for (int64_t n = block.n0; n < block.n1; n += kColumns<T>, buffer += kRightPanelSize<T>) {
+      const int64_t count = std::min(kColumns<T>, block.n1 - n);
+      for (int64_t p = p0; p < p0 + length;) {
+        const int64_t image = p / size_;
+        const int64_t end = std::min(p0 + length, (image + 1) * size_);
+        const T* const from =
+            of_.gradient + image * of_.image_step + n * of_.channel_step + (p - image * size_);
+        transpose_into_panel(from, of_.channel_step, end - p, count, buffer + (p - p0) * kColumns<T>);
+        p = end;
+      }
+    }
+  }
+
+  RightPanel<T> panel(int64_t n) const { return {packed_ + (n - first_) * kChain, kColumns<T>}; }
+
+ private:
+  const WeightGradient<T>& of_;
+  const int64_t size_;
+  int64_t first_ = 0;
+  const T* packed_ = nullptr;
+};
+
+// Channels (rows) and positions (columns) of contiguous images as the result.
+template <class T>
+struct OutPlanes {
+  T* at(int64_t m, int64_t n) const { return data + n / size * image_step + m * row + n % size; }
+  int64_t together(int64_t n) const { return size - n % size; }
+
+  T* data;
+  int64_t image_step;
+  int64_t row;
+  int64_t size;
+};
+
+}  // namespace tutti::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif
