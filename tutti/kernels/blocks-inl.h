@@ -140,6 +140,18 @@ struct Block {
 template <class T>
 inline constexpr int64_t kRowsAtOnce = 1920 / static_cast<int64_t>(sizeof(T)) / kRows* kRows;
 
+// Adds a part of a row of a tile to the result, or stores it if it is the first one.
+template <class T>
+HWY_INLINE void add_row(const T* from, int64_t count, bool first, T* to) {
+  const Tag<T> d;
+  int64_t i = 0;
+  for (; i + kLanes<T> <= count; i += kLanes<T>) {
+    const auto chains = hn::LoadU(d, from + i);
+    hn::StoreU(first ? chains : hn::Add(hn::LoadU(d, to + i), chains), d, to + i);
+  }
+  for (; i < count; ++i) to[i] = first ? from[i] : to[i] + from[i];
+}
+
 // Adds one chain to each element of a block whose operands are packed, or stores it if it is the first one.
 template <class T, class Left, class Right, class Out>
 HWY_INLINE void add_chains_to_block(const Block& block, int64_t length, const Left& left, const Right& right,
@@ -163,8 +175,7 @@ HWY_INLINE void add_chains_to_block(const Block& block, int64_t length, const Le
         count = std::min(wide - j, out.together(n + j));
         T* at = out.at(m, n + j);
         for (int64_t r = 0; r < high; ++r, at += out.row)
-          for (int64_t i = 0; i < count; ++i)
-            at[i] = first ? edge[r * kColumns<T> + j + i] : at[i] + edge[r * kColumns<T> + j + i];
+          add_row(edge + r * kColumns<T> + j, count, first, at);
       }
     }
   }

@@ -8,7 +8,7 @@
 #include <ATen/ops/convolution_backward_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/convolution_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/index_select.h>
 #include <ATen/ops/tensor.h>
 
 #include "tutti/kernels/convolutions.h"
@@ -167,9 +167,50 @@ int64_t cost_of_group(const Geometry& of) {
   return of.images * of.input_channels * of.output_channels * size_of(of.kernel) * size_of(of.output);
 }
 
-// Returns (groups, output channels, taps..., input channels), which is no copy with channels last.
-at::Tensor by_output_channel(const at::Tensor& weight, int64_t groups) {
-  return weight.movedim(1, -1).contiguous().view({groups, weight.size(0) / groups, -1, weight.size(1)});
+// Copies weights (output channels of all groups, input channels, taps) so that element (o, i, t) goes to
+// to[o * steps[0] + i + t * steps[1]], with o counted within its group and `group_step` between groups.
+template <class T>
+void arrange_weights(const Geometry& of, const at::Tensor& weight, T* to, std::array<int64_t, 2> steps,
+                     int64_t group_step) {
+  const bool last = of.channels_last && weight.is_contiguous(format_of(weight, true));
+  const at::Tensor given = last ? weight : weight.contiguous();
+  const T* const from = given.data_ptr<T>();
+  const int64_t taps = size_of(of.kernel);
+  const int64_t channels = of.input_channels;
+  in_parallel(of.groups * of.output_channels, channels * taps, [&](int64_t first, int64_t end) {
+    for (int64_t o = first; o < end; ++o) {
+      const T* const row = from + o * channels * taps;
+      T* const to_row = to + o / of.output_channels * group_step + o % of.output_channels * steps[0];
+      for (int64_t t = 0; t < taps; ++t) {
+        if (last || taps == 1)
+          std::copy_n(row + t * channels, channels, to_row + t * steps[1]);
+        else
+          for (int64_t i = 0; i < channels; ++i) to_row[t * steps[1] + i] = row[i * taps + t];
+      }
+    }
+  });
+}
+
+// Copies `from` (groups, taps, input channels, output channels of a group) to contiguous weights.
+template <class T>
+void arrange_gradient(const Geometry& of, const T* from, T* to) {
+  constexpr int64_t kTogether = 64 / sizeof(T);  // the elements of a line of the cache
+  const int64_t taps = size_of(of.kernel);
+  const int64_t parts = (of.output_channels + kTogether - 1) / kTogether;
+  const int64_t terms = of.input_channels * taps;
+  in_parallel(of.groups * parts, terms * kTogether, [&](int64_t first, int64_t end) {
+    for (int64_t part = first; part < end; ++part) {
+      const int64_t group = part / parts;
+      const int64_t o = part % parts * kTogether;
+      const int64_t count = std::min(kTogether, of.output_channels - o);
+      const T* const lines = from + group * terms * of.output_channels + o;
+      T* const rows = to + (group * of.output_channels + o) * terms;
+      for (int64_t i = 0; i < of.input_channels; ++i)
+        for (int64_t t = 0; t < taps; ++t)
+          for (int64_t j = 0; j < count; ++j)
+            rows[j * terms + i * taps + t] = lines[(t * of.input_channels + i) * of.output_channels + j];
+    }
+  });
 }
 
 // The output of the convolution.
@@ -178,12 +219,15 @@ at::Tensor forward(const Geometry& of, const at::Tensor& input, const at::Tensor
                    const at::Tensor& bias, at::IntArrayRef sizes) {
   const at::MemoryFormat format = format_of(input, of.channels_last);
   const at::Tensor from = input.contiguous(format);
-  const at::Tensor weights = by_output_channel(weight, of.groups);
+  // (groups, output channels, taps, input channels)
+  const int64_t terms = size_of(of.kernel) * of.input_channels;
+  const at::Tensor weights = at::empty(weight.sizes(), weight.options());
+  arrange_weights(of, weight, weights.data_ptr<T>(), {terms, of.input_channels}, of.output_channels * terms);
   const at::Tensor biases = bias.defined() ? bias.contiguous() : bias;
   at::Tensor out = at::empty(sizes, input.options(), format);
   const Images images = output_images(of);
   const Correlation<T> all{gather_input<T>(of, from.data_ptr<T>()),
-                           {weights.data_ptr<T>(), weights.size(2) * weights.size(3), 1},
+                           {weights.data_ptr<T>(), terms, 1},
                            of.output_channels,
                            of.channels_last,
                            out.data_ptr<T>(),
@@ -236,8 +280,11 @@ at::Tensor by_input(const Geometry& of, const at::Tensor& gradient, const at::Te
                     const at::Tensor& bias, at::IntArrayRef sizes) {
   const at::MemoryFormat format = format_of(gradient, of.channels_last);
   const at::Tensor from = gradient.contiguous(format);
-  // (groups, taps, output channels, input channels)
-  const at::Tensor weights = by_output_channel(weight, of.groups).transpose(1, 2).contiguous();
+  const int64_t tap_step = of.output_channels * of.input_channels;
+  const at::Tensor weights =
+      at::empty({of.groups, size_of(of.kernel), of.output_channels, of.input_channels}, weight.options());
+  arrange_weights(of, weight, weights.data_ptr<T>(), {of.input_channels, tap_step},
+                  size_of(of.kernel) * tap_step);
   const at::Tensor biases = bias.defined() ? bias.contiguous() : bias;
   at::Tensor out = at::empty(sizes, gradient.options(), format);
   const Images output = output_images(of);
@@ -296,9 +343,9 @@ at::Tensor by_weight(const Geometry& of, const at::Tensor& input, const at::Tens
     one.out += group * one.from.terms() * of.output_channels;
     return one;
   });
-  // (groups, taps, input channels, output channels) to (output channels, input channels, taps...)
-  at::Tensor result = at::empty_like(weight);
-  return result.copy_(out.permute({0, 3, 2, 1}).reshape(weight.sizes()));
+  at::Tensor result = at::empty(weight.sizes(), weight.options());
+  arrange_gradient(of, out.data_ptr<T>(), result.data_ptr<T>());
+  return result.contiguous(weight.suggest_memory_format());
 }
 
 // The sums of the channels of `gradient`, whose images have the given sizes.

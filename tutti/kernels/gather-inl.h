@@ -37,6 +37,38 @@ inline void lines_of(const Space& positions, int64_t first, int64_t last, std::v
   }
 }
 
+// A line as one tap sees it: zeros until `begin`, elements until `end`, and zeros until `count`.
+struct Piece {
+  int64_t from;  // of the place that belongs to the first element of the line, in the first channel
+  int64_t begin;
+  int64_t end;
+  int64_t count;
+};
+
+template <class T>
+void pieces_of(const Gather<T>& of, const std::vector<Line>& lines, const Space& tap,
+               std::vector<Piece>& pieces) {
+  pieces.clear();
+  const int64_t stride = of.stride[2];
+  for (const Line& line : lines) {
+    int64_t from = line.image * of.image_step;
+    bool inside = true;
+    Space at;
+    for (size_t d = 0; d < 3; ++d) {
+      at[d] = line.position[d] * of.stride[d] + tap[d];
+      from += at[d] * of.steps[d];
+      if (d < 2) inside = inside && at[d] >= 0 && at[d] < of.sizes[d];
+    }
+    // The first element with at + i * stride >= 0, and the first one with at + i * stride >= size.
+    const int64_t begin = at[2] >= 0 ? 0 : (-at[2] + stride - 1) / stride;
+    const int64_t end = at[2] >= of.sizes[2] ? 0 : (of.sizes[2] - at[2] + stride - 1) / stride;
+    if (inside && begin < std::min(end, line.count))
+      pieces.push_back({from, begin, std::min(end, line.count), line.count});
+    else
+      pieces.push_back({0, 0, 0, line.count});
+  }
+}
+
 // Copies rows of the matrix of terms: for each of them the elements of a range of columns, side by side.
 template <class T>
 class GatherRows {
@@ -49,86 +81,90 @@ class GatherRows {
   // May write less than a vector more than they are.
   template <class To>
   void copy(int64_t first, int64_t last, const To& to) {
+    const int64_t step = of_.steps[2] * of_.stride[2];
     while (first < last) {
       const int64_t tap = first / of_.channels;
       const int64_t end = std::min(last, (tap + 1) * of_.channels);
-      find_pieces(of_.taps[static_cast<size_t>(tap)]);
-      for (; first < end; ++first)
-        copy_pieces(of_.data + (first - tap * of_.channels) * of_.channel_step, to(first));
+      pieces_of(of_, lines_, of_.taps[static_cast<size_t>(tap)], pieces_);
+      const T* from = of_.data + (first - tap * of_.channels) * of_.channel_step;
+      if (kInVectors && step <= 2) {
+        cut_pieces(step);
+        for (; first < end; ++first, from += of_.channel_step) copy_chunks(from, step, to(first));
+      } else {
+        for (; first < end; ++first, from += of_.channel_step) copy_pieces(from, step, to(first));
+      }
     }
   }
 
  private:
-  // A line as one tap sees it: `begin` zeros, elements until `end`, and zeros until `count`.
-  struct Piece {
-    int64_t from;  // of the place that belongs to the first element of the line
-    int64_t begin;
-    int64_t end;
-    int64_t count;
+  // Loads with a mask may read outside of the images, but for targets on which they could fail.
+  static constexpr bool kInVectors = !HWY_MEM_OPS_MIGHT_FAULT && kLanes<T> > 1;
+
+  // A vector of a row: elements begin to end lie at `from` and behind, the others are zeros.
+  struct Chunk {
+    int64_t from;
+    int32_t to;
+    int32_t begin;
+    int32_t end;
   };
 
-  void find_pieces(const Space& tap) {
-    pieces_.clear();
-    const int64_t stride = of_.stride[2];
-    for (const Line& line : lines_) {
-      int64_t from = line.image * of_.image_step;
-      bool inside = true;
-      Space at;
-      for (size_t d = 0; d < 3; ++d) {
-        at[d] = line.position[d] * of_.stride[d] + tap[d];
-        from += at[d] * of_.steps[d];
-        if (d < 2) inside = inside && at[d] >= 0 && at[d] < of_.sizes[d];
-      }
-      // The first element with at + i * stride >= 0, and the first one with at + i * stride >= size.
-      const int64_t begin = at[2] >= 0 ? 0 : (-at[2] + stride - 1) / stride;
-      const int64_t end = at[2] >= of_.sizes[2] ? 0 : (of_.sizes[2] - at[2] + stride - 1) / stride;
-      if (inside && begin < std::min(end, line.count))
-        pieces_.push_back({from, begin, std::min(end, line.count), line.count});
-      else
-        pieces_.push_back({0, 0, 0, line.count});
-    }
-  }
-
-  void copy_pieces(const T* from, T* to) const {
-    const int64_t step = of_.steps[2] * of_.stride[2];
+  void cut_pieces(int64_t step) {
+    chunks_.clear();
+    int64_t to = 0;
     for (const Piece& piece : pieces_) {
-      if (step == 1)
-        copy_together(from + piece.from, piece, to);
-      else
-        copy_apart(from + piece.from, step, piece, to);
+      for (int64_t i = 0; i < piece.count; i += kLanes<T>)
+        chunks_.push_back({piece.from + i * step, static_cast<int32_t>(to + i),
+                           static_cast<int32_t>(std::clamp<int64_t>(piece.begin - i, 0, kLanes<T>)),
+                           static_cast<int32_t>(std::clamp<int64_t>(piece.end - i, 0, kLanes<T>))});
       to += piece.count;
     }
   }
 
-  static void copy_together(const T* from, const Piece& piece, T* to) {
+  // Lanes begin to end.
+  static hn::Mask<Tag<T>> lanes(int64_t begin, int64_t end) {
     const Tag<T> d;
-    for (int64_t i = 0; i < piece.count; i += kLanes<T>) {
-      if (piece.begin <= i && i + kLanes<T> <= piece.end) {
-        hn::StoreU(hn::LoadU(d, from + i), d, to + i);
-        continue;
-      }
-#if HWY_MEM_OPS_MIGHT_FAULT
-      for (int64_t j = i; j < std::min(piece.count, i + kLanes<T>); ++j)
-        to[j] = j >= piece.begin && j < piece.end ? from[j] : T(0);
-#else
-      const auto before_end =
-          hn::FirstN(d, static_cast<size_t>(std::clamp<int64_t>(piece.end - i, 0, kLanes<T>)));
-      const auto before_begin =
-          hn::FirstN(d, static_cast<size_t>(std::clamp<int64_t>(piece.begin - i, 0, kLanes<T>)));
-      hn::StoreU(hn::MaskedLoad(hn::AndNot(before_begin, before_end), d, from + i), d, to + i);
-#endif
-    }
+    return hn::AndNot(hn::FirstN(d, static_cast<size_t>(std::max<int64_t>(0, begin))),
+                      hn::FirstN(d, static_cast<size_t>(std::max<int64_t>(0, end))));
   }
 
-  static void copy_apart(const T* from, int64_t step, const Piece& piece, T* to) {
-    for (int64_t i = 0; i < piece.begin; ++i) to[i] = T(0);
-    for (int64_t i = piece.begin; i < piece.end; ++i) to[i] = from[i * step];
-    for (int64_t i = piece.end; i < piece.count; ++i) to[i] = T(0);
+  HWY_INLINE void copy_chunks(const T* from, int64_t step, T* to) const {
+    const Tag<T> d;
+    if (step == 1) {
+      for (const Chunk& chunk : chunks_) {
+        const auto all = lanes(chunk.begin, chunk.end);
+        hn::StoreU(hn::MaskedLoad(all, d, from + chunk.from), d, to + chunk.to);
+      }
+      return;
+    }
+#if HWY_TARGET != HWY_SCALAR
+    for (const Chunk& chunk : chunks_) {
+      // Every other element of two vectors.
+      const int64_t begin = 2 * chunk.begin;
+      const int64_t end = chunk.end == 0 ? 0 : 2 * chunk.end - 1;
+      const auto low = hn::MaskedLoad(lanes(begin, end), d, from + chunk.from);
+      const auto high =
+          hn::MaskedLoad(lanes(begin - kLanes<T>, end - kLanes<T>), d, from + chunk.from + kLanes<T>);
+      hn::StoreU(hn::ConcatEven(d, high, low), d, to + chunk.to);
+    }
+#endif
+  }
+
+  void copy_pieces(const T* from, int64_t step, T* to) const {
+    for (const Piece& piece : pieces_) {
+      std::fill_n(to, piece.begin, T(0));
+      if (step == 1)
+        std::copy_n(from + piece.from + piece.begin, piece.end - piece.begin, to + piece.begin);
+      else
+        for (int64_t i = piece.begin; i < piece.end; ++i) to[i] = from[piece.from + i * step];
+      std::fill(to + piece.end, to + piece.count, T(0));
+      to += piece.count;
+    }
   }
 
   const Gather<T>& of_;
   std::vector<Line> lines_;
   std::vector<Piece> pieces_;
+  std::vector<Chunk> chunks_;
 };
 
 // Copies columns of the matrix of terms, for images whose channels lie together.
@@ -137,39 +173,32 @@ class GatherColumns {
  public:
   explicit GatherColumns(const Gather<T>& of) : of_(of) {}
 
-  // Calls put(column, row, from, count) for each run of `count` rows from `row` on that lie together at
-  // `from`, or are zeros if that is nullptr, for the columns and rows in these ranges.
+  // For the columns and rows in these ranges, calls put(column, row, from, count) for each run of `count`
+  // rows from `row` on that lie together at `from`, or are zeros if that is nullptr.
   template <class Put>
-  void copy(int64_t first_column, int64_t last_column, int64_t first_row, int64_t last_row, const Put& put) {
+  HWY_INLINE void copy(int64_t first_column, int64_t last_column, int64_t first_row, int64_t last_row,
+                       const Put& put) {
     lines_of(of_.positions, first_column, last_column, lines_);
-    int64_t column = first_column;
-    for (const Line& line : lines_) {
-      Space position = line.position;
-      for (int64_t i = 0; i < line.count; ++i, ++column, ++position[2]) {
-        for (int64_t row = first_row; row < last_row;) {
-          const int64_t tap = row / of_.channels;
-          const int64_t channel = row - tap * of_.channels;
-          const int64_t count = std::min(last_row - row, of_.channels - channel);
-          put(column, row, place(line.image, position, of_.taps[static_cast<size_t>(tap)], channel), count);
-          row += count;
-        }
+    const int64_t step = of_.steps[2] * of_.stride[2];
+    for (int64_t row = first_row; row < last_row;) {
+      const int64_t tap = row / of_.channels;
+      const int64_t channel = row - tap * of_.channels;
+      const int64_t count = std::min(last_row - row, of_.channels - channel);
+      pieces_of(of_, lines_, of_.taps[static_cast<size_t>(tap)], pieces_);
+      int64_t column = first_column;
+      for (const Piece& piece : pieces_) {
+        const T* const from = of_.data + piece.from + channel;
+        for (int64_t i = 0; i < piece.count; ++i)
+          put(column++, row, i >= piece.begin && i < piece.end ? from + i * step : nullptr, count);
       }
+      row += count;
     }
   }
 
  private:
-  const T* place(int64_t image, const Space& position, const Space& tap, int64_t channel) const {
-    const T* from = of_.data + image * of_.image_step + channel;
-    for (size_t d = 0; d < 3; ++d) {
-      const int64_t at = position[d] * of_.stride[d] + tap[d];
-      if (at < 0 || at >= of_.sizes[d]) return nullptr;
-      from += at * of_.steps[d];
-    }
-    return from;
-  }
-
   const Gather<T>& of_;
   std::vector<Line> lines_;
+  std::vector<Piece> pieces_;
 };
 
 // The matrix of terms as the right operand: its rows are the terms of the product.
@@ -199,20 +228,29 @@ class RightGather {
 template <class T>
 class LeftPanels {
  public:
-  T* begin(const Block& block, T* buffer) {
+  // Where the first term of a row goes.
+  struct Row {
+    T* panel;
+    int64_t in_panel;
+  };
+
+  void begin(const Block& block, T* buffer) {
     first_ = block.m0;
     height_ = block.height;
     packed_ = buffer;
-    return buffer;
+    rows_.clear();
+    for (int64_t m = 0; m < block.m1 - block.m0; ++m)
+      rows_.push_back({packed_ + m / height_ * kLeftPanelSize<T>, m % height_});
   }
+  const Row& row(int64_t m) const { return rows_[static_cast<size_t>(m - first_)]; }
   T* panel_of(int64_t m) const { return packed_ + (m - first_) / height_ * kLeftPanelSize<T>; }
-  int64_t row_in_panel(int64_t m) const { return (m - first_) % height_; }
   int64_t height() const { return height_; }
 
  private:
   int64_t first_ = 0;
   int64_t height_ = kRows;
   T* packed_ = nullptr;
+  std::vector<Row> rows_;
 };
 
 // The columns of the matrix of terms as rows of the left operand: for results whose channels lie together.
@@ -225,7 +263,8 @@ class LeftPositions {
     panels_.begin(block, buffer);
     columns_.copy(block.m0, block.m1, p0, p0 + length,
                   [&](int64_t m, int64_t p, const T* from, int64_t count) {
-                    T* const to = panels_.panel_of(m) + panels_.row_in_panel(m) * kRowStride<T> + (p - p0);
+                    const auto& row = panels_.row(m);
+                    T* const to = row.panel + row.in_panel * kRowStride<T> + (p - p0);
                     if (from != nullptr)
                       std::copy_n(from, count, to);
                     else
@@ -251,24 +290,24 @@ class LeftTerms {
     panels_.begin(block, buffer);
     if (!channels_last_) {
       rows_.set_columns(p0, p0 + length);
-      rows_.copy(block.m0, block.m1,
-                 [&](int64_t m) { return panels_.panel_of(m) + panels_.row_in_panel(m) * kRowStride<T>; });
+      rows_.copy(block.m0, block.m1, [&](int64_t m) {
+        const auto& row = panels_.row(m);
+        return row.panel + row.in_panel * kRowStride<T>;
+      });
       return;
     }
     columns_.copy(p0, p0 + length, block.m0, block.m1,
                   [&](int64_t p, int64_t m, const T* from, int64_t count) {
+                    const auto& row = panels_.row(m);
+                    T* panel = row.panel + (p - p0) * kRows;
+                    int64_t in_panel = row.in_panel;
                     while (count > 0) {
-                      const int64_t row = panels_.row_in_panel(m);
-                      const int64_t here = std::min(count, panels_.height() - row);
-                      T* const to = panels_.panel_of(m) + (p - p0) * kRows + row;
-                      if (from != nullptr) {
-                        std::copy_n(from, here, to);
-                        from += here;
-                      } else {
-                        std::fill_n(to, here, T(0));
-                      }
-                      m += here;
+                      const int64_t here = std::min(count, panels_.height() - in_panel);
+                      copy_short(from, here, panel + in_panel);
+                      if (from != nullptr) from += here;
                       count -= here;
+                      in_panel = 0;
+                      panel += kLeftPanelSize<T>;
                     }
                   });
   }
@@ -279,6 +318,19 @@ class LeftTerms {
   }
 
  private:
+  // Copies at most kRows elements.
+  static HWY_INLINE void copy_short(const T* from, int64_t count, T* to) {
+#if !HWY_MEM_OPS_MIGHT_FAULT && HWY_TARGET != HWY_SCALAR
+    const Tag<T> d;
+    for (int64_t i = 0; i < count; i += kLanes<T>) {
+      const auto lanes = hn::FirstN(d, static_cast<size_t>(count - i));
+      hn::BlendedStore(from == nullptr ? hn::Zero(d) : hn::MaskedLoad(lanes, d, from + i), lanes, d, to + i);
+    }
+#else
+    for (int64_t i = 0; i < count; ++i) to[i] = from == nullptr ? T(0) : from[i];
+#endif
+  }
+
   const bool channels_last_;
   GatherRows<T> rows_;
   GatherColumns<T> columns_;
