@@ -20,13 +20,15 @@
 HWY_BEFORE_NAMESPACE();
 namespace tutti::kernels::HWY_NAMESPACE {
 
-// A tile of the result, kRows rows of kVectors vectors, is held in registers.
+// A tile of the result, kRows rows of kVectors vectors, is held in registers. These were the fastest of those
+// that fit.
 #if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
-inline constexpr int64_t kRows = 12;  // 24 of 32 registers
+inline constexpr int64_t kRows = 8;  // 24 of 32 registers
+inline constexpr int64_t kVectors = 3;
 #else
 inline constexpr int64_t kRows = 6;  // 12 of 16 registers
-#endif
 inline constexpr int64_t kVectors = 2;
+#endif
 template <class T>
 inline constexpr int64_t kColumns = kVectors* kLanes<T>;
 
@@ -69,12 +71,14 @@ HWY_NOINLINE void add_chains(int64_t length, LeftPanel<T> left, RightPanel<T> ri
   const T* a[kPointers];
   TUTTI_UNROLL for (int64_t i = 0; i < kPointers; ++i) a[i] = left.data + 3 * i * left.row;
   const T* HWY_RESTRICT b = right.data;
+  constexpr int64_t kAhead = 8;  // terms that are fetched before they are needed
   TUTTI_UNROLL for (int64_t r = 0; r < kCount; ++r) TUTTI_UNROLL for (int64_t v = 0; v < kWide; ++v)
       hwy::Prefetch(tile + r * stride + v * kLanes<T>);
   for (int64_t p = 0; p < length; ++p) {
     Vector<T> of_right[kWide];
     TUTTI_UNROLL for (int64_t v = 0; v < kWide; ++v) of_right[v] = hn::LoadU(d, b + v * kLanes<T>);
     b += right.step;
+    TUTTI_UNROLL for (int64_t v = 0; v < kWide; ++v) hwy::Prefetch(b + kAhead * right.step + v * kLanes<T>);
     TUTTI_UNROLL for (int64_t r = 0; r < kCount; ++r) {
       const auto of_left = hn::Set(d, a[r / 3][r % 3 * left.row]);
       TUTTI_UNROLL for (int64_t v = 0; v < kWide; ++v) chains[r][v] =
@@ -108,16 +112,21 @@ HWY_INLINE void add_chains(int64_t rows, int64_t length, LeftPanel<T> left, Righ
       return add_chains<6, kWide>(length, left, right, tile, stride, first);
     case 7:
       return add_chains<std::min<int64_t>(7, kRows), kWide>(length, left, right, tile, stride, first);
-    case 8:
-      return add_chains<std::min<int64_t>(8, kRows), kWide>(length, left, right, tile, stride, first);
-    case 9:
-      return add_chains<std::min<int64_t>(9, kRows), kWide>(length, left, right, tile, stride, first);
-    case 10:
-      return add_chains<std::min<int64_t>(10, kRows), kWide>(length, left, right, tile, stride, first);
-    case 11:
-      return add_chains<std::min<int64_t>(11, kRows), kWide>(length, left, right, tile, stride, first);
     default:
       return add_chains<kRows, kWide>(length, left, right, tile, stride, first);
+  }
+}
+
+template <class T>
+HWY_INLINE void add_chains(int64_t rows, int64_t vectors, int64_t length, LeftPanel<T> left,
+                           RightPanel<T> right, T* tile, int64_t stride, bool first) {
+  switch (vectors) {
+    case 1:
+      return add_chains<1>(rows, length, left, right, tile, stride, first);
+    case 2:
+      return add_chains<2>(rows, length, left, right, tile, stride, first);
+    default:
+      return add_chains<kVectors>(rows, length, left, right, tile, stride, first);
   }
 }
 
@@ -157,20 +166,18 @@ template <class T, class Left, class Right, class Out>
 HWY_INLINE void add_chains_to_block(const Block& block, int64_t length, const Left& left, const Right& right,
                                     const Out& out, bool first) {
   HWY_ALIGN T edge[kRows * kColumns<T>];
-  for (int64_t n = block.n0; n < block.n1; n += kColumns<T>) {
-    const int64_t wide = std::min(kColumns<T>, block.n1 - n);
-    const RightPanel<T> of_right = right.panel(n);
-    const bool whole = (wide == kColumns<T> || wide == kLanes<T>)&&out.together(n) >= wide;
-    for (int64_t m = block.m0; m < block.m1; m += block.height) {
-      const int64_t high = std::min(block.height, block.m1 - m);
-      const LeftPanel<T> of_left = left.panel(m);
-      T* const tile = whole ? out.at(m, n) : edge;
-      const int64_t stride = whole ? out.row : kColumns<T>;
-      if (wide > kLanes<T>)
-        add_chains<kVectors>(high, length, of_left, of_right, tile, stride, first || !whole);
-      else
-        add_chains<1>(high, length, of_left, of_right, tile, stride, first || !whole);
-      if (whole) continue;
+  // The panel of the left operand stays in the first-level cache, and the other ones are read in their order.
+  for (int64_t m = block.m0; m < block.m1; m += block.height) {
+    const int64_t high = std::min(block.height, block.m1 - m);
+    const LeftPanel<T> of_left = left.panel(m);
+    for (int64_t n = block.n0; n < block.n1; n += kColumns<T>) {
+      const int64_t wide = std::min(kColumns<T>, block.n1 - n);
+      const int64_t vectors = (wide + kLanes<T> - 1) / kLanes<T>;
+      if (vectors * kLanes<T> == wide && out.together(n) >= wide) {
+        add_chains(high, vectors, length, of_left, right.panel(n), out.at(m, n), out.row, first);
+        continue;
+      }
+      add_chains(high, vectors, length, of_left, right.panel(n), edge, kColumns<T>, true);
       for (int64_t j = 0, count = 0; j < wide; j += count) {
         count = std::min(wide - j, out.together(n + j));
         T* at = out.at(m, n + j);

@@ -13,18 +13,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace tutti::kernels::HWY_NAMESPACE {
 
-// The result of a block before it is written to places that lie apart.
-template <class T>
-struct OutScratch {
-  T* at(int64_t m, int64_t n) const { return data + (m - m0) * row + (n - n0); }
-  int64_t together(int64_t /*n*/) const { return kColumns<T>; }
-
-  T* data;
-  int64_t row;
-  int64_t m0;
-  int64_t n0;
-};
-
 template <class T>
 bool lies_together(const Correlation<T>& of) {
   const int64_t unit = of.channels_last ? of.channel_step == 1 ? of.steps[2] : 0 : 1;
@@ -55,7 +43,7 @@ void add_bias(const Correlation<T>& of, const Block& block, const Out& out) {
 
 // Writes a block from `out` to the places of the result.
 template <class T>
-void scatter(const Correlation<T>& of, const Block& block, const OutScratch<T>& out) {
+void scatter(const Correlation<T>& of, const Block& block, const OutMatrix<T>& out) {
   std::vector<Line> lines;
   lines_of(of.from.positions, of.channels_last ? block.m0 : block.n0, of.channels_last ? block.m1 : block.n1,
            lines);
@@ -94,12 +82,12 @@ void correlate_blocks(const Correlation<T>& of, const Cut& cut, int64_t first, i
     };
     if (!together) {
       const int64_t row = block.n1 - block.n0;
-      const OutScratch<T> out{scratch<T>(Buffer::Result, (block.m1 - block.m0) * row), row, block.m0,
-                              block.n0};
+      const OutMatrix<T> out{scratch<T>(Buffer::Result, (block.m1 - block.m0) * row), row, block.m0,
+                             block.n0};
       compute_into(out);
       scatter(of, block, out);
     } else if (of.channels_last) {
-      compute_into(OutMatrix<T>{of.out, of.steps[2]});
+      compute_into(OutMatrix<T>{of.out, of.steps[2], 0, 0});
     } else {
       compute_into(OutPlanes<T>{of.out, of.image_step, of.channel_step, size_of(of.from.positions)});
     }
@@ -123,7 +111,7 @@ template <class T, class Right>
 void sum_positions(const WeightGradient<T>& of, const Cut& cut, int64_t first, int64_t last, Right& right) {
   const int64_t terms = of.from.columns();
   LeftTerms<T> left(of.from, of.channels_last);
-  const OutMatrix<T> out{of.out, of.channels};
+  const OutMatrix<T> out{of.out, of.channels, 0, 0};
   for (int64_t i = first; i < last; ++i) {
     const int64_t m = i % cut.down * cut.rows;
     const int64_t n = i / cut.down * cut.columns;
@@ -135,7 +123,7 @@ void sum_positions(const WeightGradient<T>& of, const Cut& cut, int64_t first, i
     if (of.bias_out != nullptr && m == 0) {
       LeftOnes<T> ones;
       const Block block(0, 1, n, end);
-      sum_block<T>(block, terms, ones, right, OutMatrix<T>{of.bias_out, of.channels});
+      sum_block<T>(block, terms, ones, right, OutMatrix<T>{of.bias_out, of.channels, 0, 0});
     }
   }
 }

@@ -14,6 +14,9 @@
 HWY_BEFORE_NAMESPACE();
 namespace tutti::kernels::HWY_NAMESPACE {
 
+// A copy that is read so few times takes longer than it saves.
+inline constexpr int64_t kFew = 64;
+
 // Rows of a matrix as the left operand. They are read in place if that is as fast as from a copy.
 template <class T>
 class LeftMatrix {
@@ -24,7 +27,7 @@ class LeftMatrix {
   void pack(int64_t p0, int64_t length, const Block& block, T* buffer) {
     first_ = block.m0;
     data_ = matrix_.data + block.m0 * matrix_.row + p0 * matrix_.column;
-    in_place_ = block.n1 - block.n0 <= 2 * kColumns<T>;
+    in_place_ = block.n1 - block.n0 <= 2 * kColumns<T> || length <= kFew;
     if (in_place_) return;
     packed_ = buffer;
     height_ = block.height;
@@ -78,7 +81,7 @@ class RightMatrix {
     last_ = block.n1;
     data_ = matrix_.data + p0 * matrix_.row + block.n0 * matrix_.column;
     packed_ = buffer;
-    in_place_ = matrix_.column == 1 && block.m1 - block.m0 <= 2 * kRows;
+    in_place_ = matrix_.column == 1 && (block.m1 - block.m0 <= kFew || length <= kFew);
     const int64_t begin =
         in_place_ ? (block.n1 - block.n0) / kColumns<T> * kColumns<T> : 0;  // of what is packed
     buffer += begin * kChain;
@@ -119,13 +122,16 @@ class RightMatrix {
   const T* packed_ = nullptr;
 };
 
+// A result of which element (m0, n0) is at `data`.
 template <class T>
 struct OutMatrix {
-  T* at(int64_t m, int64_t n) const { return data + m * row + n; }
+  T* at(int64_t m, int64_t n) const { return data + (m - m0) * row + (n - n0); }
   int64_t together(int64_t /*n*/) const { return kColumns<T>; }
 
   T* data;
   int64_t row;
+  int64_t m0 = 0;
+  int64_t n0 = 0;
 };
 
 }  // namespace tutti::kernels::HWY_NAMESPACE

@@ -13,32 +13,33 @@
 HWY_BEFORE_NAMESPACE();
 namespace tutti::kernels::HWY_NAMESPACE {
 
-// Applies alpha, beta and the addend to a block.
+// Applies alpha, beta and the addend to a block of sums, whose first element is at `sums`.
 template <class T>
-void finish_block(const Product<T>& of, const Block& block) {
+void finish_block(const Product<T>& of, const Block& block, T* sums, int64_t row) {
   if (of.alpha == T(1) && of.beta == T(0)) return;
   const Tag<T> d;
   const auto alpha = hn::Set(d, of.alpha);
   const auto beta = hn::Set(d, of.beta);
   const bool scales = of.alpha != T(1);
-  for (int64_t i = block.m0; i < block.m1; ++i) {
-    T* const out = of.out.data + i * of.out.row;
-    const T* const addend = of.beta == T(0) ? nullptr : of.addend.data + i * of.addend.row;
-    int64_t j = block.n0;
-    if (addend == nullptr || of.addend.column <= 1) {
-      for (; j + kLanes<T> <= block.n1; j += kLanes<T>) {
-        auto value = hn::LoadU(d, out + j);
+  const bool adds = of.beta != T(0);
+  const int64_t columns = block.n1 - block.n0;
+  for (int64_t i = block.m0; i < block.m1; ++i, sums += row) {
+    const T* const addend = adds ? of.addend.data + i * of.addend.row + block.n0 * of.addend.column : nullptr;
+    int64_t j = 0;
+    if (!adds || of.addend.column <= 1) {
+      for (; j + kLanes<T> <= columns; j += kLanes<T>) {
+        auto value = hn::LoadU(d, sums + j);
         if (scales) value = hn::Mul(alpha, value);
-        if (addend != nullptr) {
+        if (adds) {
           const auto added = of.addend.column == 1 ? hn::LoadU(d, addend + j) : hn::Set(d, *addend);
           value = fused(d, beta, added, value);
         }
-        hn::StoreU(value, d, out + j);
+        hn::StoreU(value, d, sums + j);
       }
     }
-    for (; j < block.n1; ++j) {
-      const T scaled = scales ? of.alpha * out[j] : out[j];
-      out[j] = addend == nullptr ? scaled : std::fma(of.beta, addend[j * of.addend.column], scaled);
+    for (; j < columns; ++j) {
+      const T scaled = scales ? of.alpha * sums[j] : sums[j];
+      sums[j] = adds ? std::fma(of.beta, addend[j * of.addend.column], scaled) : scaled;
     }
   }
 }
@@ -47,13 +48,21 @@ template <class T>
 HWY_INLINE void multiply_blocks(const Product<T>& of, const Cut& cut, int64_t first, int64_t last) {
   LeftMatrix<T> left(of.a);
   RightMatrix<T> right(of.b);
-  const OutMatrix<T> out{of.out.data, of.out.row};
   for (int64_t i = first; i < last; ++i) {
     const int64_t m = i % cut.down * cut.rows;
     const int64_t n = i / cut.down * cut.columns;
-    const Block block{m, std::min(of.m, m + cut.rows), n, std::min(of.n, n + cut.columns)};
+    const Block block(m, std::min(of.m, m + cut.rows), n, std::min(of.n, n + cut.columns));
+    T* const to = of.out.data + m * of.out.row + n * of.out.column;
+    const bool in_place = of.out.column == 1;
+    const int64_t rows = block.m1 - m;
+    const int64_t columns = block.n1 - n;
+    const OutMatrix<T> out{in_place ? to : scratch<T>(Buffer::Result, rows * columns),
+                           in_place ? of.out.row : columns, m, n};
     sum_block<T>(block, of.k, left, right, out);
-    finish_block(of, block);
+    finish_block(of, block, out.data, out.row);
+    if (in_place) continue;
+    for (int64_t c = 0; c < columns; ++c)
+      for (int64_t r = 0; r < rows; ++r) to[r * of.out.row + c * of.out.column] = out.data[r * columns + c];
   }
 }
 
@@ -117,7 +126,7 @@ int64_t part_of(int64_t whole, int64_t most, int64_t unit) {
 Cut::Cut(int64_t m, int64_t n, int64_t element_size, int64_t threads) {
   // Multiples of the tiles of all targets.
   constexpr int64_t kRowUnit = 24;
-  constexpr int64_t kColumnUnit = 32;
+  constexpr int64_t kColumnUnit = 48;
   int64_t most_rows = 4096 / element_size;
   int64_t most_columns = 2048 / element_size;
   while (true) {

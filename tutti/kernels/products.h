@@ -22,8 +22,7 @@ inline constexpr int64_t kChain = 256;
 //   chain(c) = fma(a[i][q], b[q][j], ... fma(a[i][p], b[p][j], 0)), from p = 256 c to q = min(256 (c + 1), k)
 //   - 1 sum      = ((chain(0) + chain(1)) + chain(2)) + ... scaled   = sum if alpha is 1, else alpha * sum
 //   out      = scaled if beta is 0, else fma(beta, addend[i][j], scaled)
-// With k = 0, the sum is 0. The addend is not read if beta is 0. `out` may not overlap an operand, and has to
-// lie together by rows (column = 1).
+// With k = 0, the sum is 0. The addend is not read if beta is 0. `out` may not overlap an operand.
 template <class T>
 struct Product {
   int64_t m;
@@ -36,6 +35,27 @@ struct Product {
   T alpha = 1;
   T beta = 0;
 };
+
+// Returns the product or its transpose, out' = beta * addend' + alpha * (b' a'), whichever is computed
+// faster: a few rows or columns are best held in the lanes of one vector, if the terms of the other operand
+// lie together.
+template <class T>
+Product<T> arranged(const Product<T>& product) {
+  constexpr int64_t kThin = 64 / sizeof(T);
+  const bool transposes = product.n == 1 ? product.a.row == 1 && product.a.column != 1
+                                         : product.m <= kThin && product.m < product.n && product.b.row == 1;
+  if (!transposes) return product;
+  const auto turned = [](auto matrix) { return decltype(matrix){matrix.data, matrix.column, matrix.row}; };
+  return {product.n,
+          product.m,
+          product.k,
+          turned(product.b),
+          turned(product.a),
+          turned(product.out),
+          turned(product.addend),
+          product.alpha,
+          product.beta};
+}
 
 // A result of m x n elements, cut into blocks that threads compute independently. The cut does not change
 // bits: each element is computed by one thread.

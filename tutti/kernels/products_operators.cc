@@ -33,11 +33,6 @@ Matrix<T> matrix_of(const at::Tensor& tensor) {
   return {tensor.data_ptr<std::remove_const_t<T>>(), tensor.stride(-2), tensor.stride(-1)};
 }
 
-template <class T>
-Matrix<const T> transposed(Matrix<const T> matrix) {
-  return {matrix.data, matrix.column, matrix.row};
-}
-
 // Computes out = beta * addend + alpha * (a b). `out` is contiguous and overlaps none of the operands.
 template <class T>
 void multiply_batches(const at::Tensor& a, const at::Tensor& b, const at::Tensor& out, const Addend* addend,
@@ -53,32 +48,23 @@ void multiply_batches(const at::Tensor& a, const at::Tensor& b, const at::Tensor
     product.addend = matrix_of<const T>(added);
   }
   if (out.numel() == 0) return;
-  if (product.n == 1) {
-    // One column is computed as one row, so that a vector has several of its elements.
-    const Matrix<const T> left = product.a;
-    product.a = transposed(product.b);
-    product.b = transposed(left);
-    product.addend = transposed(product.addend);
-    std::swap(product.m, product.n);
-    product.out.row = product.n;
-    product.out.column = 1;
-  }
-  const Cut cut(product.m, product.n, sizeof(T), std::max<int64_t>(1, threads() / batches));
-  const auto batch_stride = [&](const at::Tensor& of) { return batches > 1 ? of.stride(0) : 0; };
-  const bool swapped = out.size(-1) == 1;
-  const int64_t stride_a = batch_stride(swapped ? b : a);
-  const int64_t stride_b = batch_stride(swapped ? a : b);
-  const int64_t stride_addend = added.defined() ? batch_stride(added) : 0;
-  const int64_t cost = std::min(cut.rows, product.m) * std::min(cut.columns, product.n) * product.k;
+  const Product<T> first_batch = arranged(product);
+  const bool turned = first_batch.a.data == product.b.data;
+  const auto batch_step = [&](const at::Tensor& of) { return batches > 1 ? of.stride(0) : 0; };
+  const int64_t a_step = batch_step(turned ? b : a);
+  const int64_t b_step = batch_step(turned ? a : b);
+  const int64_t addend_step = added.defined() ? batch_step(added) : 0;
+  const Cut cut(first_batch.m, first_batch.n, sizeof(T), std::max<int64_t>(1, threads() / batches));
+  const int64_t cost = first_batch.m * first_batch.n * first_batch.k / cut.count();
   in_parallel(batches * cut.count(), cost, [&](int64_t first, int64_t last) {
     while (first < last) {
       const int64_t batch = first / cut.count();
       const int64_t end = std::min(last, (batch + 1) * cut.count());
-      Product<T> one = product;
-      one.a.data += batch * stride_a;
-      one.b.data += batch * stride_b;
-      one.out.data += batch * product.m * product.n;
-      if (one.beta != T(0)) one.addend.data += batch * stride_addend;
+      Product<T> one = first_batch;
+      one.a.data += batch * a_step;
+      one.b.data += batch * b_step;
+      one.out.data += batch * one.m * one.n;
+      if (one.beta != T(0)) one.addend.data += batch * addend_step;
       multiply(one, cut, first - batch * cut.count(), end - batch * cut.count());
       first = end;
     }
