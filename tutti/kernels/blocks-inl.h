@@ -48,6 +48,13 @@ struct RightPanel {
   int64_t step;
 };
 
+// Where the vectors of a tile's first row are, and the distance of its rows.
+template <class T>
+struct Tile {
+  T* vector[kVectors];
+  int64_t row;
+};
+
 // The distance of rows in a packed panel of the left operand whose rows lie together. It is no power of two,
 // so that the rows do not compete for the same lines of the cache.
 template <class T>
@@ -60,8 +67,8 @@ inline constexpr int64_t kRightPanelSize = kChain* kColumns<T>;
 // Computes one chain for each element of a tile, and adds it to the tile, or stores it if it is the first
 // one.
 template <int64_t kCount, int64_t kWide, class T>
-HWY_NOINLINE void add_chains(int64_t length, LeftPanel<T> left, RightPanel<T> right, T* HWY_RESTRICT tile,
-                             int64_t stride, bool first) {
+HWY_NOINLINE void add_chains(int64_t length, LeftPanel<T> left, RightPanel<T> right, const Tile<T>& tile,
+                             bool first) {
   const Tag<T> d;
   Vector<T> chains[kCount][kWide];
   TUTTI_UNROLL for (int64_t r = 0; r < kCount; ++r) TUTTI_UNROLL for (int64_t v = 0; v < kWide; ++v)
@@ -73,7 +80,7 @@ HWY_NOINLINE void add_chains(int64_t length, LeftPanel<T> left, RightPanel<T> ri
   const T* HWY_RESTRICT b = right.data;
   constexpr int64_t kAhead = 8;  // terms that are fetched before they are needed
   TUTTI_UNROLL for (int64_t r = 0; r < kCount; ++r) TUTTI_UNROLL for (int64_t v = 0; v < kWide; ++v)
-      hwy::Prefetch(tile + r * stride + v * kLanes<T>);
+      hwy::Prefetch(tile.vector[v] + r * tile.row);
   for (int64_t p = 0; p < length; ++p) {
     Vector<T> of_right[kWide];
     TUTTI_UNROLL for (int64_t v = 0; v < kWide; ++v) of_right[v] = hn::LoadU(d, b + v * kLanes<T>);
@@ -88,61 +95,72 @@ HWY_NOINLINE void add_chains(int64_t length, LeftPanel<T> left, RightPanel<T> ri
   }
   TUTTI_UNROLL for (int64_t r = 0; r < kCount; ++r) {
     TUTTI_UNROLL for (int64_t v = 0; v < kWide; ++v) {
-      T* const at = tile + r * stride + v * kLanes<T>;
+      T* const at = tile.vector[v] + r * tile.row;
       hn::StoreU(first ? chains[r][v] : hn::Add(hn::LoadU(d, at), chains[r][v]), d, at);
     }
   }
 }
 
 template <int64_t kWide, class T>
-HWY_INLINE void add_chains(int64_t rows, int64_t length, LeftPanel<T> left, RightPanel<T> right, T* tile,
-                           int64_t stride, bool first) {
+HWY_INLINE void add_chains(int64_t rows, int64_t length, LeftPanel<T> left, RightPanel<T> right,
+                           const Tile<T>& tile, bool first) {
   switch (rows) {
     case 1:
-      return add_chains<1, kWide>(length, left, right, tile, stride, first);
+      return add_chains<1, kWide>(length, left, right, tile, first);
     case 2:
-      return add_chains<2, kWide>(length, left, right, tile, stride, first);
+      return add_chains<2, kWide>(length, left, right, tile, first);
     case 3:
-      return add_chains<3, kWide>(length, left, right, tile, stride, first);
+      return add_chains<3, kWide>(length, left, right, tile, first);
     case 4:
-      return add_chains<4, kWide>(length, left, right, tile, stride, first);
+      return add_chains<4, kWide>(length, left, right, tile, first);
     case 5:
-      return add_chains<5, kWide>(length, left, right, tile, stride, first);
+      return add_chains<5, kWide>(length, left, right, tile, first);
     case 6:
-      return add_chains<6, kWide>(length, left, right, tile, stride, first);
+      return add_chains<6, kWide>(length, left, right, tile, first);
     case 7:
-      return add_chains<std::min<int64_t>(7, kRows), kWide>(length, left, right, tile, stride, first);
+      return add_chains<std::min<int64_t>(7, kRows), kWide>(length, left, right, tile, first);
     default:
-      return add_chains<kRows, kWide>(length, left, right, tile, stride, first);
+      return add_chains<kRows, kWide>(length, left, right, tile, first);
   }
 }
 
 template <class T>
 HWY_INLINE void add_chains(int64_t rows, int64_t vectors, int64_t length, LeftPanel<T> left,
-                           RightPanel<T> right, T* tile, int64_t stride, bool first) {
+                           RightPanel<T> right, const Tile<T>& tile, bool first) {
   switch (vectors) {
     case 1:
-      return add_chains<1>(rows, length, left, right, tile, stride, first);
+      return add_chains<1>(rows, length, left, right, tile, first);
     case 2:
-      return add_chains<2>(rows, length, left, right, tile, stride, first);
+      return add_chains<2>(rows, length, left, right, tile, first);
     default:
-      return add_chains<kVectors>(rows, length, left, right, tile, stride, first);
+      return add_chains<kVectors>(rows, length, left, right, tile, first);
   }
 }
 
-// A part of the result: rows m0 to m1, columns n0 to n1. Its rows are divided evenly into panels.
+// A part of the result: rows m0 to m1, columns n0 to n1. They are divided evenly into panels, of which the
+// last one may have less.
+template <class T>
 struct Block {
   Block(int64_t begin_m, int64_t end_m, int64_t begin_n, int64_t end_n)
-      : m0(begin_m), m1(end_m), n0(begin_n), n1(end_n) {
-    const int64_t panels = std::max<int64_t>(1, (m1 - m0 + kRows - 1) / kRows);
-    height = std::max<int64_t>(1, (m1 - m0 + panels - 1) / panels);
-  }
+      : m0(begin_m),
+        m1(end_m),
+        n0(begin_n),
+        n1(end_n),
+        height(even_part(end_m - begin_m, kRows)),
+        width(even_part((end_n - begin_n + kLanes<T> - 1) / kLanes<T>, kVectors) * kLanes<T>) {}
 
   int64_t m0;
   int64_t m1;
   int64_t n0;
   int64_t n1;
-  int64_t height;  // the rows of a panel, but for the last one, which may have fewer
+  int64_t height;  // the rows of a panel
+  int64_t width;   // the columns of a panel, in whole vectors
+
+ private:
+  static int64_t even_part(int64_t whole, int64_t most) {
+    const int64_t parts = std::max<int64_t>(1, (whole + most - 1) / most);
+    return std::max<int64_t>(1, (whole + parts - 1) / parts);
+  }
 };
 
 // The rows of the left operand that are packed at once, so that they stay in the second-level cache.
@@ -163,21 +181,24 @@ HWY_INLINE void add_row(const T* from, int64_t count, bool first, T* to) {
 
 // Adds one chain to each element of a block whose operands are packed, or stores it if it is the first one.
 template <class T, class Left, class Right, class Out>
-HWY_INLINE void add_chains_to_block(const Block& block, int64_t length, const Left& left, const Right& right,
-                                    const Out& out, bool first) {
+HWY_INLINE void add_chains_to_block(const Block<T>& block, int64_t length, const Left& left,
+                                    const Right& right, const Out& out, bool first) {
   HWY_ALIGN T edge[kRows * kColumns<T>];
+  Tile<T> edge_tile{{}, kColumns<T>};
+  for (int64_t v = 0; v < kVectors; ++v) edge_tile.vector[v] = edge + v * kLanes<T>;
   // The panel of the left operand stays in the first-level cache, and the other ones are read in their order.
   for (int64_t m = block.m0; m < block.m1; m += block.height) {
     const int64_t high = std::min(block.height, block.m1 - m);
     const LeftPanel<T> of_left = left.panel(m);
-    for (int64_t n = block.n0; n < block.n1; n += kColumns<T>) {
-      const int64_t wide = std::min(kColumns<T>, block.n1 - n);
+    for (int64_t n = block.n0; n < block.n1; n += block.width) {
+      const int64_t wide = std::min(block.width, block.n1 - n);
       const int64_t vectors = (wide + kLanes<T> - 1) / kLanes<T>;
-      if (vectors * kLanes<T> == wide && out.together(n) >= wide) {
-        add_chains(high, vectors, length, of_left, right.panel(n), out.at(m, n), out.row, first);
+      Tile<T> tile{{}, out.row};
+      if (vectors * kLanes<T> == wide && out.find(m, n, vectors, tile.vector)) {
+        add_chains(high, vectors, length, of_left, right.panel(n), tile, first);
         continue;
       }
-      add_chains(high, vectors, length, of_left, right.panel(n), edge, kColumns<T>, true);
+      add_chains(high, vectors, length, of_left, right.panel(n), edge_tile, true);
       for (int64_t j = 0, count = 0; j < wide; j += count) {
         count = std::min(wide - j, out.together(n + j));
         T* at = out.at(m, n + j);
@@ -195,18 +216,18 @@ HWY_INLINE void add_chains_to_block(const Block& block, int64_t length, const Le
 //   of columns n to n + kColumns out.at(m, n), out.row                    the address of an element; the
 //   distance of rows out.together(n)                          how many columns from n on lie together
 template <class T, class Left, class Right, class Out>
-void sum_block(const Block& block, int64_t k, Left& left, Right& right, const Out& out) {
+void sum_block(const Block<T>& block, int64_t k, Left& left, Right& right, const Out& out) {
   const int64_t rows = std::min(kRowsAtOnce<T>, block.m1 - block.m0);
   const int64_t columns = block.n1 - block.n0;
   T* const left_buffer = scratch<T>(Buffer::Left, (rows + kRows - 1) / kRows * kLeftPanelSize<T>);
   // The last store into a panel may go beyond it by less than a vector.
   T* const right_buffer =
-      scratch<T>(Buffer::Right, (columns + kColumns<T> - 1) / kColumns<T> * kRightPanelSize<T> + kLanes<T>);
+      scratch<T>(Buffer::Right, (columns + block.width - 1) / block.width * kRightPanelSize<T> + kLanes<T>);
   for (int64_t p0 = 0; p0 == 0 || p0 < k; p0 += kChain) {
     const int64_t length = std::min(kChain, k - p0);
     right.pack(p0, length, block, right_buffer);
     for (int64_t m = block.m0; m < block.m1; m += rows) {
-      const Block part{m, std::min(block.m1, m + rows), block.n0, block.n1};
+      const Block<T> part(m, std::min(block.m1, m + rows), block.n0, block.n1);
       left.pack(p0, length, part, left_buffer);
       add_chains_to_block<T>(part, length, left, right, out, p0 == 0);
     }
@@ -252,16 +273,13 @@ HWY_INLINE void transpose_into_panel(const T* from, int64_t column, int64_t leng
   }
 }
 
-// Copies `count` elements, usually a whole panel's columns.
+// Copies `count` elements.
 template <class T>
 HWY_INLINE void copy_row(const T* from, int64_t count, T* to) {
   const Tag<T> d;
-  if (count == kColumns<T>) {
-    for (int64_t v = 0; v < kVectors; ++v)
-      hn::StoreU(hn::LoadU(d, from + v * kLanes<T>), d, to + v * kLanes<T>);
-  } else {
-    std::copy_n(from, count, to);
-  }
+  int64_t i = 0;
+  for (; i + kLanes<T> <= count; i += kLanes<T>) hn::StoreU(hn::LoadU(d, from + i), d, to + i);
+  for (; i < count; ++i) to[i] = from[i];
 }
 
 }  // namespace tutti::kernels::HWY_NAMESPACE

@@ -24,7 +24,7 @@ bool lies_together(const Correlation<T>& of) {
 
 // Adds the bias to a block that lies in `out`.
 template <class T, class Out>
-void add_bias(const Correlation<T>& of, const Block& block, const Out& out) {
+void add_bias(const Correlation<T>& of, const Block<T>& block, const Out& out) {
   if (of.bias == nullptr) return;
   const Tag<T> d;
   for (int64_t m = block.m0; m < block.m1; ++m) {
@@ -43,7 +43,7 @@ void add_bias(const Correlation<T>& of, const Block& block, const Out& out) {
 
 // Writes a block from `out` to the places of the result.
 template <class T>
-void scatter(const Correlation<T>& of, const Block& block, const OutMatrix<T>& out) {
+void scatter(const Correlation<T>& of, const Block<T>& block, const OutMatrix<T>& out) {
   std::vector<Line> lines;
   lines_of(of.from.positions, of.channels_last ? block.m0 : block.n0, of.channels_last ? block.m1 : block.n1,
            lines);
@@ -75,7 +75,7 @@ void correlate_blocks(const Correlation<T>& of, const Cut& cut, int64_t first, i
   for (int64_t i = first; i < last; ++i) {
     const int64_t m = i % cut.down * cut.rows;
     const int64_t n = i / cut.down * cut.columns;
-    const Block block(m, std::min(rows, m + cut.rows), n, std::min(columns, n + cut.columns));
+    const Block<T> block(m, std::min(rows, m + cut.rows), n, std::min(columns, n + cut.columns));
     const auto compute_into = [&](const auto& out) {
       sum_block<T>(block, of.from.terms(), left, right, out);
       add_bias(of, block, out);
@@ -117,12 +117,12 @@ void sum_positions(const WeightGradient<T>& of, const Cut& cut, int64_t first, i
     const int64_t n = i / cut.down * cut.columns;
     const int64_t end = std::min(of.channels, n + cut.columns);
     if (of.out != nullptr) {
-      const Block block(m, std::min(of.from.terms(), m + cut.rows), n, end);
+      const Block<T> block(m, std::min(of.from.terms(), m + cut.rows), n, end);
       sum_block<T>(block, terms, left, right, out);
     }
     if (of.bias_out != nullptr && m == 0) {
       LeftOnes<T> ones;
-      const Block block(0, 1, n, end);
+      const Block<T> block(0, 1, n, end);
       sum_block<T>(block, terms, ones, right, OutMatrix<T>{of.bias_out, of.channels, 0, 0});
     }
   }

@@ -77,22 +77,22 @@ class GatherRows {
 
   void set_columns(int64_t first, int64_t last) { lines_of(of_.positions, first, last, lines_); }
 
-  // Calls to(row) for each row from `first` to `last`, in order, to learn where the elements of the row go.
-  // May write less than a vector more than they are.
+  // Copies rows `first` to `last`, each to to(row), which has room for `room` elements.
   template <class To>
-  void copy(int64_t first, int64_t last, const To& to) {
+  void copy(int64_t first, int64_t last, int64_t room, const To& to) {
     const int64_t step = of_.steps[2] * of_.stride[2];
     while (first < last) {
       const int64_t tap = first / of_.channels;
       const int64_t end = std::min(last, (tap + 1) * of_.channels);
       pieces_of(of_, lines_, of_.taps[static_cast<size_t>(tap)], pieces_);
-      const T* from = of_.data + (first - tap * of_.channels) * of_.channel_step;
+      const T* const from = of_.data + (first - tap * of_.channels) * of_.channel_step;
       if (kInVectors && step <= 2) {
-        cut_pieces(step);
-        for (; first < end; ++first, from += of_.channel_step) copy_chunks(from, step, to(first));
+        copy_chunks(from, step, first, end, room, to);
       } else {
-        for (; first < end; ++first, from += of_.channel_step) copy_pieces(from, step, to(first));
+        for (int64_t row = first; row < end; ++row)
+          copy_pieces(from + (row - first) * of_.channel_step, step, to(row));
       }
+      first = end;
     }
   }
 
@@ -100,52 +100,48 @@ class GatherRows {
   // Loads with a mask may read outside of the images, but for targets on which they could fail.
   static constexpr bool kInVectors = !HWY_MEM_OPS_MIGHT_FAULT && kLanes<T> > 1;
 
-  // A vector of a row: elements begin to end lie at `from` and behind, the others are zeros.
-  struct Chunk {
-    int64_t from;
-    int32_t to;
-    int32_t begin;
-    int32_t end;
-  };
-
-  void cut_pieces(int64_t step) {
-    chunks_.clear();
-    int64_t to = 0;
-    for (const Piece& piece : pieces_) {
-      for (int64_t i = 0; i < piece.count; i += kLanes<T>)
-        chunks_.push_back({piece.from + i * step, static_cast<int32_t>(to + i),
-                           static_cast<int32_t>(std::clamp<int64_t>(piece.begin - i, 0, kLanes<T>)),
-                           static_cast<int32_t>(std::clamp<int64_t>(piece.end - i, 0, kLanes<T>))});
-      to += piece.count;
-    }
-  }
-
   // Lanes begin to end.
   static hn::Mask<Tag<T>> lanes(int64_t begin, int64_t end) {
     const Tag<T> d;
-    return hn::AndNot(hn::FirstN(d, static_cast<size_t>(std::max<int64_t>(0, begin))),
-                      hn::FirstN(d, static_cast<size_t>(std::max<int64_t>(0, end))));
+    const auto first = [&](int64_t count) {
+      return hn::FirstN(d, static_cast<size_t>(std::clamp<int64_t>(count, 0, kLanes<T>)));
+    };
+    return hn::AndNot(first(begin), first(end));
   }
 
-  HWY_INLINE void copy_chunks(const T* from, int64_t step, T* to) const {
-    const Tag<T> d;
-    if (step == 1) {
-      for (const Chunk& chunk : chunks_) {
-        const auto all = lanes(chunk.begin, chunk.end);
-        hn::StoreU(hn::MaskedLoad(all, d, from + chunk.from), d, to + chunk.to);
-      }
-      return;
-    }
+  // Copies vectors, each of them for all rows. What a vector has beyond its line is overwritten by the next
+  // one.
+  template <class To>
+  HWY_INLINE void copy_chunks(const T* from, int64_t step, int64_t first, int64_t end, int64_t room,
+                              const To& to) const {
 #if HWY_TARGET != HWY_SCALAR
-    for (const Chunk& chunk : chunks_) {
-      // Every other element of two vectors.
-      const int64_t begin = 2 * chunk.begin;
-      const int64_t end = chunk.end == 0 ? 0 : 2 * chunk.end - 1;
-      const auto low = hn::MaskedLoad(lanes(begin, end), d, from + chunk.from);
-      const auto high =
-          hn::MaskedLoad(lanes(begin - kLanes<T>, end - kLanes<T>), d, from + chunk.from + kLanes<T>);
-      hn::StoreU(hn::ConcatEven(d, high, low), d, to + chunk.to);
+    const Tag<T> d;
+    int64_t at = 0;
+    for (const Piece& piece : pieces_) {
+      for (int64_t i = 0; i < piece.count; i += kLanes<T>) {
+        const T* source = from + piece.from + i * step;
+        const int64_t left = std::max<int64_t>(0, piece.begin - i);
+        const int64_t right = std::max<int64_t>(0, piece.end - i);
+        const bool fits = at + i + kLanes<T> <= room;
+        const auto rest = lanes(0, room - at - i);
+        // With a step of two, every other element of two vectors.
+        const auto low = step == 1 ? lanes(left, right) : lanes(2 * left, 2 * right - 1);
+        const auto high = lanes(2 * left - kLanes<T>, 2 * right - 1 - kLanes<T>);
+        for (int64_t row = first; row < end; ++row, source += of_.channel_step) {
+          auto elements = hn::MaskedLoad(low, d, source);
+          if (step == 2) elements = hn::ConcatEven(d, hn::MaskedLoad(high, d, source + kLanes<T>), elements);
+          if (fits)
+            hn::StoreU(elements, d, to(row) + at + i);
+          else
+            hn::BlendedStore(elements, rest, d, to(row) + at + i);
+        }
+      }
+      at += piece.count;
     }
+#else
+    static_cast<void>(room);
+    for (int64_t row = first; row < end; ++row)
+      copy_pieces(from + (row - first) * of_.channel_step, step, to(row));
 #endif
   }
 
@@ -164,7 +160,6 @@ class GatherRows {
   const Gather<T>& of_;
   std::vector<Line> lines_;
   std::vector<Piece> pieces_;
-  std::vector<Chunk> chunks_;
 };
 
 // Copies columns of the matrix of terms, for images whose channels lie together.
@@ -207,19 +202,23 @@ class RightGather {
  public:
   explicit RightGather(const Gather<T>& of) : rows_(of) {}
 
-  void pack(int64_t p0, int64_t length, const Block& block, T* buffer) {
+  void pack(int64_t p0, int64_t length, const Block<T>& block, T* buffer) {
     first_ = block.n0;
     packed_ = buffer;
-    for (int64_t n = block.n0; n < block.n1; n += kColumns<T>, buffer += kRightPanelSize<T>) {
-      rows_.set_columns(n, std::min(block.n1, n + kColumns<T>));
-      rows_.copy(p0, p0 + length, [&](int64_t p) { return buffer + (p - p0) * kColumns<T>; });
+    width_ = block.width;
+    for (int64_t n = block.n0; n < block.n1; n += width_, buffer += kRightPanelSize<T>) {
+      rows_.set_columns(n, std::min(block.n1, n + width_));
+      rows_.copy(p0, p0 + length, kColumns<T>, [&](int64_t p) { return buffer + (p - p0) * kColumns<T>; });
     }
   }
 
-  RightPanel<T> panel(int64_t n) const { return {packed_ + (n - first_) * kChain, kColumns<T>}; }
+  RightPanel<T> panel(int64_t n) const {
+    return {packed_ + (n - first_) / width_ * kRightPanelSize<T>, kColumns<T>};
+  }
 
  private:
   GatherRows<T> rows_;
+  int64_t width_ = kColumns<T>;
   int64_t first_ = 0;
   const T* packed_ = nullptr;
 };
@@ -234,7 +233,7 @@ class LeftPanels {
     int64_t in_panel;
   };
 
-  void begin(const Block& block, T* buffer) {
+  void begin(const Block<T>& block, T* buffer) {
     first_ = block.m0;
     height_ = block.height;
     packed_ = buffer;
@@ -259,7 +258,7 @@ class LeftPositions {
  public:
   explicit LeftPositions(const Gather<T>& of) : columns_(of) {}
 
-  void pack(int64_t p0, int64_t length, const Block& block, T* buffer) {
+  void pack(int64_t p0, int64_t length, const Block<T>& block, T* buffer) {
     panels_.begin(block, buffer);
     columns_.copy(block.m0, block.m1, p0, p0 + length,
                   [&](int64_t m, int64_t p, const T* from, int64_t count) {
@@ -286,11 +285,11 @@ class LeftTerms {
   LeftTerms(const Gather<T>& of, bool channels_last)
       : channels_last_(channels_last), rows_(of), columns_(of) {}
 
-  void pack(int64_t p0, int64_t length, const Block& block, T* buffer) {
+  void pack(int64_t p0, int64_t length, const Block<T>& block, T* buffer) {
     panels_.begin(block, buffer);
     if (!channels_last_) {
       rows_.set_columns(p0, p0 + length);
-      rows_.copy(block.m0, block.m1, [&](int64_t m) {
+      rows_.copy(block.m0, block.m1, kRowStride<T>, [&](int64_t m) {
         const auto& row = panels_.row(m);
         return row.panel + row.in_panel * kRowStride<T>;
       });
@@ -341,7 +340,7 @@ class LeftTerms {
 template <class T>
 class LeftOnes {
  public:
-  void pack(int64_t /*p0*/, int64_t /*length*/, const Block& /*block*/, T* /*buffer*/) {}
+  void pack(int64_t /*p0*/, int64_t /*length*/, const Block<T>& /*block*/, T* /*buffer*/) {}
   LeftPanel<T> panel(int64_t /*m*/) const { return {&one_, 0, 0}; }
 
  private:
@@ -354,11 +353,12 @@ class RightPlanes {
  public:
   RightPlanes(const WeightGradient<T>& of) : of_(of), size_(size_of(of.from.positions)) {}
 
-  void pack(int64_t p0, int64_t length, const Block& block, T* buffer) {
+  void pack(int64_t p0, int64_t length, const Block<T>& block, T* buffer) {
     first_ = block.n0;
     packed_ = buffer;
-    for (int64_t n = block.n0; n < block.n1; n += kColumns<T>, buffer += kRightPanelSize<T>) {
-      const int64_t count = std::min(kColumns<T>, block.n1 - n);
+    width_ = block.width;
+    for (int64_t n = block.n0; n < block.n1; n += width_, buffer += kRightPanelSize<T>) {
+      const int64_t count = std::min(width_, block.n1 - n);
       for (int64_t p = p0; p < p0 + length;) {
         const int64_t image = p / size_;
         const int64_t end = std::min(p0 + length, (image + 1) * size_);
@@ -370,11 +370,14 @@ class RightPlanes {
     }
   }
 
-  RightPanel<T> panel(int64_t n) const { return {packed_ + (n - first_) * kChain, kColumns<T>}; }
+  RightPanel<T> panel(int64_t n) const {
+    return {packed_ + (n - first_) / width_ * kRightPanelSize<T>, kColumns<T>};
+  }
 
  private:
   const WeightGradient<T>& of_;
   const int64_t size_;
+  int64_t width_ = kColumns<T>;
   int64_t first_ = 0;
   const T* packed_ = nullptr;
 };
@@ -384,6 +387,16 @@ template <class T>
 struct OutPlanes {
   T* at(int64_t m, int64_t n) const { return data + n / size * image_step + m * row + n % size; }
   int64_t together(int64_t n) const { return size - n % size; }
+  bool find(int64_t m, int64_t n, int64_t vectors, T** vector) const {
+    int64_t image = n / size;
+    int64_t position = n - image * size;
+    for (int64_t v = 0; v < vectors; ++v, position += kLanes<T>) {
+      for (; position >= size; position -= size) ++image;
+      if (position + kLanes < T >> size) return false;
+      vector[v] = data + image * image_step + m * row + position;
+    }
+    return true;
+  }
 
   T* data;
   int64_t image_step;

@@ -24,10 +24,12 @@ class LeftMatrix {
   explicit LeftMatrix(Matrix<const T> matrix)
       : matrix_(matrix), by_rows_(matrix.row != 1 || matrix.column == 1) {}
 
-  void pack(int64_t p0, int64_t length, const Block& block, T* buffer) {
+  void pack(int64_t p0, int64_t length, const Block<T>& block, T* buffer) {
     first_ = block.m0;
     data_ = matrix_.data + block.m0 * matrix_.row + p0 * matrix_.column;
-    in_place_ = block.n1 - block.n0 <= 2 * kColumns<T> || length <= kFew;
+    // Rows at such a distance would share lines of the cache.
+    const bool apart = matrix_.column == 1 && matrix_.row * sizeof(T) % 4096 != 0;
+    in_place_ = block.n1 - block.n0 <= 2 * kColumns<T> || length <= kFew || apart;
     if (in_place_) return;
     packed_ = buffer;
     height_ = block.height;
@@ -76,7 +78,7 @@ class RightMatrix {
  public:
   explicit RightMatrix(Matrix<const T> matrix) : matrix_(matrix) {}
 
-  void pack(int64_t p0, int64_t length, const Block& block, T* buffer) {
+  void pack(int64_t p0, int64_t length, const Block<T>& block, T* buffer) {
     first_ = block.n0;
     last_ = block.n1;
     data_ = matrix_.data + p0 * matrix_.row + block.n0 * matrix_.column;
@@ -90,13 +92,13 @@ class RightMatrix {
       for (int64_t p = 0; p < length; ++p) {
         const T* const from = data_ + p * matrix_.row;
         T* to = buffer + p * kColumns<T>;
-        for (int64_t n = begin; n < end; n += kColumns<T>, to += kRightPanelSize<T>)
-          copy_row(from + n, std::min(kColumns<T>, end - n), to);
+        for (int64_t n = begin; n < end; n += width_, to += kRightPanelSize<T>)
+          copy_row(from + n, std::min(width_, end - n), to);
       }
       return;
     }
-    for (int64_t n = begin; n < end; n += kColumns<T>, buffer += kRightPanelSize<T>) {
-      const int64_t count = std::min(kColumns<T>, end - n);
+    for (int64_t n = begin; n < end; n += width_, buffer += kRightPanelSize<T>) {
+      const int64_t count = std::min(width_, end - n);
       const T* const from = data_ + n * matrix_.column;
       if (matrix_.row == 1) {
         transpose_into_panel(from, matrix_.column, length, count, buffer);
@@ -109,8 +111,8 @@ class RightMatrix {
   }
 
   RightPanel<T> panel(int64_t n) const {
-    if (in_place_ && n + kColumns<T> <= last_) return {data_ + (n - first_), matrix_.row};
-    return {packed_ + (n - first_) * kChain, kColumns<T>};
+    if (in_place_ && n + width_ <= last_) return {data_ + (n - first_), matrix_.row};
+    return {packed_ + (n - first_) / width_ * kRightPanelSize<T>, kColumns<T>};
   }
 
  private:
@@ -118,6 +120,7 @@ class RightMatrix {
   bool in_place_ = false;
   int64_t first_ = 0;
   int64_t last_ = 0;
+  int64_t width_ = kColumns<T>;
   const T* data_ = nullptr;
   const T* packed_ = nullptr;
 };
@@ -127,6 +130,10 @@ template <class T>
 struct OutMatrix {
   T* at(int64_t m, int64_t n) const { return data + (m - m0) * row + (n - n0); }
   int64_t together(int64_t /*n*/) const { return kColumns<T>; }
+  bool find(int64_t m, int64_t n, int64_t vectors, T** vector) const {
+    for (int64_t v = 0; v < vectors; ++v) vector[v] = at(m, n) + v * kLanes<T>;
+    return true;
+  }
 
   T* data;
   int64_t row;

@@ -15,7 +15,7 @@ namespace tutti::kernels::HWY_NAMESPACE {
 
 // Applies alpha, beta and the addend to a block of sums, whose first element is at `sums`.
 template <class T>
-void finish_block(const Product<T>& of, const Block& block, T* sums, int64_t row) {
+void finish_block(const Product<T>& of, const Block<T>& block, T* sums, int64_t row) {
   if (of.alpha == T(1) && of.beta == T(0)) return;
   const Tag<T> d;
   const auto alpha = hn::Set(d, of.alpha);
@@ -51,7 +51,7 @@ HWY_INLINE void multiply_blocks(const Product<T>& of, const Cut& cut, int64_t fi
   for (int64_t i = first; i < last; ++i) {
     const int64_t m = i % cut.down * cut.rows;
     const int64_t n = i / cut.down * cut.columns;
-    const Block block(m, std::min(of.m, m + cut.rows), n, std::min(of.n, n + cut.columns));
+    const Block<T> block(m, std::min(of.m, m + cut.rows), n, std::min(of.n, n + cut.columns));
     T* const to = of.out.data + m * of.out.row + n * of.out.column;
     const bool in_place = of.out.column == 1;
     const int64_t rows = block.m1 - m;
