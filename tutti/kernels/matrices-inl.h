@@ -83,11 +83,12 @@ class RightMatrix {
     last_ = block.n1;
     data_ = matrix_.data + p0 * matrix_.row + block.n0 * matrix_.column;
     packed_ = buffer;
+    width_ = block.width;
     in_place_ = matrix_.column == 1 && (block.m1 - block.m0 <= kFew || length <= kFew);
-    const int64_t begin =
-        in_place_ ? (block.n1 - block.n0) / kColumns<T> * kColumns<T> : 0;  // of what is packed
-    buffer += begin * kChain;
     const int64_t end = block.n1 - block.n0;
+    // Only a narrower panel at the end is packed if the others are read in place.
+    const int64_t begin = in_place_ ? end / width_ * width_ : 0;
+    buffer += begin / width_ * kRightPanelSize<T>;
     if (matrix_.column == 1) {
       for (int64_t p = 0; p < length; ++p) {
         const T* const from = data_ + p * matrix_.row;
