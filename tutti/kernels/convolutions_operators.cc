@@ -380,7 +380,8 @@ std::optional<Geometry> our_convolution(std::string_view name, const at::Tensor&
                                         const at::Tensor& weight, const at::Tensor& bias,
                                         const Arguments& arguments) {
   const std::optional<Geometry> geometry = geometry_of(input, weight, arguments);
-  if (!geometry || !are_ours(name, input, weight, bias.defined() ? bias : weight)) return std::nullopt;
+  if (!geometry || !are_ours_or_narrow(name, input, weight, bias.defined() ? bias : weight))
+    return std::nullopt;
   const int64_t channels =
       arguments.transposed ? geometry->input_channels * geometry->groups : weight.size(0);
   if (bias.defined() && (bias.dim() != 1 || bias.size(0) != channels)) return std::nullopt;
@@ -389,6 +390,10 @@ std::optional<Geometry> our_convolution(std::string_view name, const at::Tensor&
 
 at::Tensor computed(const Geometry& of, const at::Tensor& input, const at::Tensor& weight,
                     const at::Tensor& bias, bool transposed) {
+  if (is_narrow(input))
+    return computed(of, input.to(at::kFloat), weight.to(at::kFloat),
+                    bias.defined() ? bias.to(at::kFloat) : bias, transposed)
+        .to(input.scalar_type());
   const bool floats = input.scalar_type() == at::kFloat;
   if (transposed) {
     const std::vector<int64_t> sizes = sizes_of(input, of.input_channels * of.groups, of.input);
@@ -426,10 +431,11 @@ at::Tensor traced_convolution(const at::Tensor& input, const at::Tensor& weight,
                                                      deterministic, cudnn_enabled, allow_tf32);
 }
 
+using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
 template <class T>
-std::tuple<at::Tensor, at::Tensor, at::Tensor> gradients(const Geometry& of, const at::Tensor& gradient,
-                                                         const at::Tensor& input, const at::Tensor& weight,
-                                                         bool transposed, const std::array<bool, 3>& wanted) {
+Gradients gradients_of(const Geometry& of, const at::Tensor& gradient, const at::Tensor& input,
+                       const at::Tensor& weight, bool transposed, const std::array<bool, 3>& wanted) {
   at::Tensor of_input;
   at::Tensor of_weight;
   at::Tensor of_bias;
@@ -443,19 +449,31 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> gradients(const Geometry& of, con
   return {of_input, of_weight, of_bias};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
-    const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight,
-    at::OptionalIntArrayRef bias_sizes, at::IntArrayRef stride, at::IntArrayRef padding,
-    at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding, int64_t groups,
-    std::array<bool, 3> wanted) {
+Gradients gradients(const Geometry& of, const at::Tensor& gradient, const at::Tensor& input,
+                    const at::Tensor& weight, bool transposed, const std::array<bool, 3>& wanted) {
+  if (is_narrow(input)) {
+    const auto wide = gradients_of<float>(of, gradient.to(at::kFloat), input.to(at::kFloat),
+                                          weight.to(at::kFloat), transposed, wanted);
+    const auto narrow = [&](const at::Tensor& of_one) {
+      return of_one.defined() ? of_one.to(input.scalar_type()) : of_one;
+    };
+    return {narrow(std::get<0>(wide)), narrow(std::get<1>(wide)), narrow(std::get<2>(wide))};
+  }
+  return input.scalar_type() == at::kFloat
+             ? gradients_of<float>(of, gradient, input, weight, transposed, wanted)
+             : gradients_of<double>(of, gradient, input, weight, transposed, wanted);
+}
+
+Gradients convolution_backward(const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight,
+                               at::OptionalIntArrayRef bias_sizes, at::IntArrayRef stride,
+                               at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
+                               at::IntArrayRef output_padding, int64_t groups, std::array<bool, 3> wanted) {
   const auto geometry = our_convolution("aten::convolution_backward", input, weight, {},
                                         {stride, padding, dilation, transposed, output_padding, groups});
-  if (geometry && are_ours("aten::convolution_backward", input, gradient)) {
+  if (geometry && are_ours_or_narrow("aten::convolution_backward", input, gradient)) {
     const int64_t channels = groups * (transposed ? geometry->input_channels : geometry->output_channels);
     if (gradient.sizes() == sizes_of(input, channels, transposed ? geometry->input : geometry->output))
-      return input.scalar_type() == at::kFloat
-                 ? gradients<float>(*geometry, gradient, input, weight, transposed, wanted)
-                 : gradients<double>(*geometry, gradient, input, weight, transposed, wanted);
+      return gradients(*geometry, gradient, input, weight, transposed, wanted);
   }
   return at::compositeexplicitautograd::convolution_backward(gradient, input, weight, bias_sizes, stride,
                                                              padding, dilation, transposed, output_padding,

@@ -28,4 +28,18 @@ bool are_ours(std::string_view name, const at::Tensor& first, const Tensors&... 
   return false;
 }
 
+// Returns true for bfloat16 and float16. Products of them are computed as products of float, which represents
+// all their values, and the result is rounded to them once.
+inline bool is_narrow(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kBFloat16 || tensor.scalar_type() == at::kHalf;
+}
+
+// Returns true if the tensors are ordinary ones of one type: float, double, bfloat16 or float16.
+template <class... Tensors>
+bool are_ours_or_narrow(std::string_view name, const at::Tensor& first, const Tensors&... others) {
+  const bool same = ((others.scalar_type() == first.scalar_type()) && ...);
+  const bool plain = first.layout() == at::kStrided && ((others.layout() == at::kStrided) && ...);
+  return (is_narrow(first) && same && plain) || are_ours(name, first, others...);
+}
+
 }  // namespace tutti::kernels

@@ -22,7 +22,8 @@ inline constexpr int64_t kChain = 256;
 //   chain(c) = fma(a[i][q], b[q][j], ... fma(a[i][p], b[p][j], 0)), from p = 256 c to q = min(256 (c + 1), k)
 //   - 1 sum      = ((chain(0) + chain(1)) + chain(2)) + ... scaled   = sum if alpha is 1, else alpha * sum
 //   out      = scaled if beta is 0, else fma(beta, addend[i][j], scaled)
-// With k = 0, the sum is 0. The addend is not read if beta is 0. `out` may not overlap an operand.
+// With k = 0, the sum is 0. The addend is not read if beta is 0. `out` may not overlap an operand. Operands
+// of bfloat16 and float16 are widened to float, and the result is rounded to their type once.
 template <class T>
 struct Product {
   int64_t m;

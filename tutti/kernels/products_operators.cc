@@ -73,6 +73,11 @@ void multiply_batches(const at::Tensor& a, const at::Tensor& b, const at::Tensor
 
 at::Tensor product_of(const at::Tensor& a, const at::Tensor& b, const Addend* addend = nullptr,
                       const at::Scalar& alpha = 1) {
+  if (is_narrow(a)) {
+    const Addend wide{addend != nullptr ? addend->tensor.to(at::kFloat) : at::Tensor(),
+                      addend != nullptr ? addend->beta : at::Scalar(0)};
+    return product_of(a.to(at::kFloat), b.to(at::kFloat), &wide, alpha).to(a.scalar_type());
+  }
   at::Tensor out = a.dim() == 3 ? at::empty({a.size(0), a.size(1), b.size(2)}, a.options())
                                 : at::empty({a.size(0), b.size(1)}, a.options());
   if (a.scalar_type() == at::kFloat)
@@ -99,7 +104,7 @@ bool expands_to(const at::Tensor& tensor, at::IntArrayRef sizes) {
 // The operators of LibTorch: each is given `out` if it has one, which also has to be of the type.
 
 bool is_our_mm(std::string_view name, const at::Tensor& a, const at::Tensor& b, const at::Tensor& out) {
-  return a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0) && are_ours(name, a, b, out);
+  return a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0) && are_ours_or_narrow(name, a, b, out);
 }
 
 at::Tensor mm(const at::Tensor& a, const at::Tensor& b) {
@@ -113,7 +118,7 @@ at::Tensor& mm_out(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
 bool is_our_addmm(std::string_view name, const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
                   const at::Tensor& out) {
   return a.dim() == 2 && b.dim() == 2 && a.size(1) == b.size(0) && expands_to(self, {a.size(0), b.size(1)}) &&
-         are_ours(name, a, b, self, out);
+         are_ours_or_narrow(name, a, b, self, out);
 }
 
 at::Tensor our_addmm(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b, const at::Scalar& beta,
@@ -160,7 +165,7 @@ at::Tensor& addmm_activation_out(const at::Tensor& self, const at::Tensor& a, co
 
 bool is_our_bmm(std::string_view name, const at::Tensor& a, const at::Tensor& b, const at::Tensor& out) {
   return a.dim() == 3 && b.dim() == 3 && a.size(0) == b.size(0) && a.size(2) == b.size(1) &&
-         are_ours(name, a, b, out);
+         are_ours_or_narrow(name, a, b, out);
 }
 
 at::Tensor bmm(const at::Tensor& a, const at::Tensor& b) {
@@ -201,7 +206,7 @@ at::Tensor& baddbmm_in_place(at::Tensor& self, const at::Tensor& a, const at::Te
 bool is_our_addmv(std::string_view name, const at::Tensor& self, const at::Tensor& matrix,
                   const at::Tensor& vector, const at::Tensor& out) {
   return matrix.dim() == 2 && vector.dim() == 1 && matrix.size(1) == vector.size(0) &&
-         expands_to(self, {matrix.size(0)}) && are_ours(name, matrix, vector, self, out);
+         expands_to(self, {matrix.size(0)}) && are_ours_or_narrow(name, matrix, vector, self, out);
 }
 
 at::Tensor our_addmv(const at::Tensor& self, const at::Tensor& matrix, const at::Tensor& vector,
@@ -234,7 +239,7 @@ at::Tensor& addmv_in_place(at::Tensor& self, const at::Tensor& matrix, const at:
 bool is_our_addr(std::string_view name, const at::Tensor& self, const at::Tensor& a, const at::Tensor& b,
                  const at::Tensor& out) {
   return a.dim() == 1 && b.dim() == 1 && expands_to(self, {a.size(0), b.size(0)}) &&
-         are_ours(name, a, b, self, out);
+         are_ours_or_narrow(name, a, b, self, out);
 }
 
 at::Tensor addr(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b, const at::Scalar& beta,
@@ -250,8 +255,9 @@ at::Tensor& addr_out(const at::Tensor& self, const at::Tensor& a, const at::Tens
 }
 
 at::Tensor dot_of(const at::Tensor& a, const at::Tensor& b) {
-  if (a.dim() != 1 || b.dim() != 1 || a.size(0) != b.size(0) || !are_ours("aten::dot", a, b))
+  if (a.dim() != 1 || b.dim() != 1 || a.size(0) != b.size(0) || !are_ours_or_narrow("aten::dot", a, b))
     return at::cpu::dot(a, b);
+  if (is_narrow(a)) return dot_of(a.to(at::kFloat), b.to(at::kFloat)).to(a.scalar_type());
   at::Tensor out = at::empty({}, a.options());
   if (a.scalar_type() == at::kFloat)
     *out.data_ptr<float>() =

@@ -66,12 +66,14 @@ struct Shape {
 const std::vector<Shape> kShapes = {{1, 1, 1},    {3, 5, 7},    {12, 32, 256}, {13, 33, 257},
                                     {1, 40, 300}, {40, 1, 300}, {50, 10, 500}, {24, 100, 513},
                                     {7, 17, 0},   {0, 5, 3},    {5, 0, 3},     {64, 80, 90},
-                                    {2, 200, 3},  {500, 3, 20}, {530, 410, 40}};
+                                    {2, 200, 3},  {500, 3, 20}, {330, 210, 40}};
 
 class Products : public testing::TestWithParam<at::ScalarType> {
  protected:
   void SetUp() override { torch::manual_seed(33); }
+  void TearDown() override { at::set_num_threads(threads_); }
   const SameKernels same_;
+  const int threads_ = at::get_num_threads();
 };
 
 TEST_P(Products, have_the_bits_of_the_documented_order_on_every_target_and_with_any_threads) {
@@ -182,6 +184,41 @@ TEST_P(Products, are_as_near_to_exact_ones_as_those_of_libtorch) {
   }
 }
 
+// A drawn operand: its elements lie by rows, by columns, apart, or one row or column stands for all.
+at::Tensor drawn_matrix(int64_t rows, int64_t columns, at::ScalarType type) {
+  const int64_t how = torch::randint(5, {1}).item<int64_t>();
+  if (how < 3) return matrix(rows, columns, static_cast<int>(how), type);
+  return torch::randn({how == 3 ? 1 : rows, how == 3 ? columns : 1}, type).expand({rows, columns});
+}
+
+TEST_P(Products, of_drawn_shapes_layouts_and_factors_have_the_documented_order) {
+  const auto drawn = [](int64_t end) { return torch::randint(end, {1}).item<int64_t>(); };
+  for (int draw = 0; draw < 60; ++draw) {
+    const int64_t m = drawn(drawn(5) == 0 ? 400 : 50);
+    const int64_t n = drawn(drawn(5) == 0 ? 400 : 50);
+    const int64_t k = drawn(drawn(5) == 0 ? 1200 : 70);
+    const double alpha = drawn(2) == 0 ? 1 : torch::randn({1}).item<double>();
+    const double beta = drawn(3) == 0 ? 1 : torch::randn({1}).item<double>();
+    SCOPED_TRACE(testing::Message() << "draw " << draw << ": " << m << "x" << n << "x" << k);
+    const at::Tensor a = drawn_matrix(m, k, GetParam());
+    const at::Tensor b = drawn_matrix(k, n, GetParam());
+    const at::Tensor addend = drawn_matrix(m, n, GetParam());
+    const at::Tensor want = reference(a, b, alpha, beta, addend);
+    at::set_num_threads(static_cast<int>(1 + drawn(4)));
+    on_every_target([&] {
+      EXPECT_TRUE(same_bits(torch::addmm(addend, a, b, beta, alpha), want));
+      at::Tensor in_place = torch::empty({n, m}, a.options()).t().copy_(addend);
+      in_place.addmm_(a, b, beta, alpha);
+      EXPECT_TRUE(same_bits(in_place, want));
+      at::Tensor out = torch::empty({0}, a.options());
+      torch::baddbmm_out(out, addend.unsqueeze(0), a.unsqueeze(0), b.unsqueeze(0), beta, alpha);
+      EXPECT_TRUE(same_bits(out, want.unsqueeze(0)));
+    });
+    const at::Tensor wide = torch::mm(a.to(at::kDouble), b.to(at::kDouble)) * alpha + addend * beta;
+    EXPECT_TRUE(torch::allclose(want.to(at::kDouble), wide, 1e-4, 1e-3));
+  }
+}
+
 TEST_P(Products, have_the_gradients_of_libtorch) {
   const at::TensorOptions options(GetParam());
   const auto gradients = [&](at::ScalarType type) {
@@ -222,21 +259,21 @@ bool is_remembered(std::string_view name, std::string_view why) {
 }
 
 TEST(SameKernels, leave_other_types_to_libtorch_and_remember_those_that_round) {
-  const at::Tensor narrow = torch::ones({2, 2}, at::kBFloat16);
-  torch::mm(narrow, narrow);
-  EXPECT_FALSE(is_remembered("aten::mm", "BFloat16")) << "LibTorch's kernels are in use";
+  const at::Tensor complex = torch::ones({2, 2}, at::kComplexFloat);
+  torch::mm(complex, complex);
+  EXPECT_FALSE(is_remembered("aten::mm", "ComplexFloat")) << "LibTorch's kernels are in use";
   {
     const SameKernels same;
     const SameKernels again;
-    EXPECT_EQ(torch::mm(narrow, narrow)[0][0].item<float>(), 2);
-    EXPECT_TRUE(is_remembered("aten::mm", "BFloat16"));
+    EXPECT_EQ(torch::mm(complex, complex)[0][0].item<c10::complex<float>>().real(), 2);
+    EXPECT_TRUE(is_remembered("aten::mm", "ComplexFloat"));
     const at::Tensor whole = torch::ones({2, 2}, at::kLong);
     EXPECT_EQ(torch::mm(whole, whole)[0][0].item<int64_t>(), 2);
     EXPECT_FALSE(is_remembered("aten::mm", "Long"));
   }
-  const at::Tensor half = torch::ones({2, 2}, at::kHalf);
-  torch::mm(half, half);
-  EXPECT_FALSE(is_remembered("aten::mm", "Half")) << "LibTorch's kernels are in use again";
+  const at::Tensor wider = torch::ones({2, 2}, at::kComplexDouble);
+  torch::mm(wider, wider);
+  EXPECT_FALSE(is_remembered("aten::mm", "ComplexDouble")) << "LibTorch's kernels are in use again";
 }
 
 TEST(SameKernels, replace_operators_without_a_warning) {

@@ -3,6 +3,7 @@
 #include <memory>
 #include <mutex>
 
+#include <ATen/Context.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
@@ -16,6 +17,7 @@ struct Replaced {
   std::mutex mutex;
   int users = 0;
   std::unique_ptr<torch::Library> library;
+  bool used_onednn = false;
 };
 
 Replaced& replaced() {
@@ -43,14 +45,22 @@ std::unique_ptr<torch::Library> replace_operators() {
 SameKernels::SameKernels() {
   Replaced& all = replaced();
   const std::lock_guard lock(all.mutex);
-  if (all.users == 0) all.library = replace_operators();
+  if (all.users == 0) {
+    all.library = replace_operators();
+    // Without oneDNN, LibTorch makes LSTM layers of linear layers and functions of one element, as it always
+    // does for other recurrent layers. oneDNN would compute all steps of a layer in a kernel of its own.
+    all.used_onednn = at::globalContext().userEnabledMkldnn();
+    at::globalContext().setUserEnabledMkldnn(false);
+  }
   ++all.users;
 }
 
 SameKernels::~SameKernels() {
   Replaced& all = replaced();
   const std::lock_guard lock(all.mutex);
-  if (--all.users == 0) all.library.reset();
+  if (--all.users > 0) return;
+  all.library.reset();
+  at::globalContext().setUserEnabledMkldnn(all.used_onednn);
 }
 
 }  // namespace tutti::kernels

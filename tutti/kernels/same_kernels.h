@@ -4,8 +4,9 @@ namespace tutti::kernels {
 
 // While one of these lives, LibTorch's CPU operators in this process are those of this module, which give the
 // same bits on every processor and with any number of threads; autograd, autocast and all other parts of
-// LibTorch stay as they are. docs/kernels.md has the list. Thread-safe; no operator may run while the first
-// one is made or the last one destroyed.
+// LibTorch stay as they are, except that oneDNN is switched off, so that LSTM layers are made of these
+// operators too. docs/kernels.md has the list. Thread-safe; no operator may run while the first one is made
+// or the last one destroyed.
 class SameKernels {
  public:
   SameKernels();

@@ -41,16 +41,16 @@ template <class Compute>
 at::Tensor computed_everywhere(const Compute& compute) {
   at::Tensor first;
   const int before = at::get_num_threads();
-  on_every_target([&] {
-    for (int threads = 1; threads <= 4; ++threads) {
-      at::set_num_threads(threads);
+  for (int threads = 1; threads <= 4; ++threads) {
+    at::set_num_threads(threads);
+    on_every_target([&] {
       const at::Tensor result = compute();
       if (!first.defined())
         first = result;
       else
         EXPECT_TRUE(same_bits(first, result)) << threads << " threads";
-    }
-  });
+    });
+  }
   at::set_num_threads(before);
   return first;
 }

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <torch/types.h>
+
+namespace bench {
+
+// One call of LibTorch that is measured with LibTorch's own kernels and with those of tutti/kernels.
+struct KernelCase {
+  std::string network;  // where the shape comes from
+  std::string call;     // the operator and the shape
+  std::function<void()> run;
+};
+
+// The products and convolutions, forward and backward, of the networks that the README shows.
+std::vector<KernelCase> product_cases();
+
+}  // namespace bench

@@ -1,0 +1,119 @@
+// Recurrent layers are made of the operators of this module.
+#include <functional>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <ATen/Context.h>
+#include <ATen/record_function.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "tutti/kernels/same_kernels.h"
+#include "tutti/kernels/test_targets.h"
+
+namespace tutti::kernels::recurrent_test {
+namespace {
+
+// The names of the operators that this thread has called while it lives, also those below autograd.
+class Called {
+ public:
+  Called() {
+    names().clear();
+    handle_ = at::addThreadLocalCallback(at::RecordFunctionCallback(
+        [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+          names().insert(function.name());
+          return nullptr;
+        }));
+  }
+  ~Called() { at::removeCallback(handle_); }
+  Called(const Called&) = delete;
+  Called& operator=(const Called&) = delete;
+
+  bool has(const std::string& part) const {
+    for (const std::string& name : names())
+      if (name.find(part) != std::string::npos) return true;
+    return false;
+  }
+
+ private:
+  static std::set<std::string>& names() {
+    thread_local std::set<std::string> all;
+    return all;
+  }
+  at::CallbackHandle handle_;
+};
+
+// Returns the output and the gradients of two layers, which are given names in tests.
+template <class Layer>
+at::Tensor output_and_gradients(Layer layer, at::ScalarType type) {
+  torch::manual_seed(5);
+  for (at::Tensor& parameter : layer->parameters()) {
+    const torch::NoGradGuard none;
+    parameter.uniform_(-0.2, 0.2);
+  }
+  const at::Tensor x = torch::randn({7, 5, 33}).to(type).requires_grad_();
+  layer->to(type);
+  layer->zero_grad();
+  const at::Tensor output = std::get<0>(layer->forward(x));
+  output.pow(2).sum().backward();
+  std::vector<at::Tensor> all = {output.detach().flatten(), x.grad().flatten()};
+  for (const at::Tensor& parameter : layer->parameters()) all.push_back(parameter.grad().flatten());
+  return torch::cat(all);
+}
+
+using Compute = std::function<at::Tensor(at::ScalarType)>;
+
+std::vector<std::pair<std::string, Compute>> layers() {
+  using namespace torch::nn;
+  return {
+      {"LSTM",
+       [](at::ScalarType type) {
+         return output_and_gradients(LSTM(LSTMOptions(33, 40).num_layers(2)), type);
+       }},
+      {"LSTM in both directions",
+       [](at::ScalarType type) {
+         return output_and_gradients(LSTM(LSTMOptions(33, 21).bidirectional(true).batch_first(true)), type);
+       }},
+      {"GRU",
+       [](at::ScalarType type) { return output_and_gradients(GRU(GRUOptions(33, 40).num_layers(2)), type); }},
+      {"RNN", [](at::ScalarType type) { return output_and_gradients(RNN(RNNOptions(33, 40)), type); }},
+  };
+}
+
+TEST(RecurrentLayers, have_the_same_bits_on_every_target_and_with_any_threads) {
+  const SameKernels same;
+  for (const auto& [name, compute] : layers()) {
+    SCOPED_TRACE(name);
+    computed_everywhere([&, &compute = compute] { return compute(at::kFloat); });
+  }
+}
+
+TEST(RecurrentLayers, agree_with_libtorch) {
+  for (const auto& [name, compute] : layers()) {
+    const at::Tensor exact = compute(at::kDouble);  // of LibTorch's kernels
+    const SameKernels same;
+    const at::Tensor ours = compute(at::kFloat).to(at::kDouble);
+    EXPECT_LT(((ours - exact).abs() / (exact.abs() + 1)).max().item<double>(), 1e-5) << name;
+  }
+}
+
+TEST(RecurrentLayers, and_convolutions_call_no_kernel_of_onednn) {
+  const bool before = at::globalContext().userEnabledMkldnn();
+  {
+    const SameKernels same;
+    const Called called;
+    for (const auto& [name, compute] : layers()) compute(at::kFloat);
+    torch::nn::Conv2d convolution(torch::nn::Conv2dOptions(16, 32, 3));
+    const at::Tensor x = torch::randn({8, 16, 20, 20}).requires_grad_();
+    convolution->forward(x).sum().backward();
+    EXPECT_TRUE(called.has("addmm"));
+    EXPECT_TRUE(called.has("convolution_backward"));
+    EXPECT_FALSE(called.has("mkldnn"));
+  }
+  EXPECT_EQ(at::globalContext().userEnabledMkldnn(), before);
+}
+
+}  // namespace
+}  // namespace tutti::kernels::recurrent_test
