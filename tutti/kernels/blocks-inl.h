@@ -32,20 +32,100 @@ inline constexpr int64_t kVectors = 2;
 template <class T>
 inline constexpr int64_t kColumns = kVectors* kLanes<T>;
 
-// A panel of the left operand: element (r, p) is data[r * row + p * step], with r < kRows.
+// A panel of the left operand: element (r, p) is data[r * row + p * step], with r < kRows. A cursor reads the
+// elements of one term after the other.
 template <class T>
 struct LeftPanel {
+  template <int64_t kCount>
+  class Cursor {
+   public:
+    HWY_INLINE explicit Cursor(const LeftPanel& panel) : row_(panel.row), step_(panel.step) {
+      TUTTI_UNROLL for (int64_t i = 0; i < kPointers; ++i) at_[i] = panel.data + 3 * i * row_;
+    }
+    HWY_INLINE T element(int64_t r) const { return at_[r / 3][r % 3 * row_]; }
+    HWY_INLINE void next() { TUTTI_UNROLL for (int64_t i = 0; i < kPointers; ++i) at_[i] += step_; }
+
+   private:
+    // One pointer for three rows: one for each row would need more registers than there are.
+    static constexpr int64_t kPointers = (kCount + 2) / 3;
+    const T* at_[kPointers];
+    int64_t row_;
+    int64_t step_;
+  };
+
   const T* data;
   int64_t row;
   int64_t step;
+};
+
+// A panel of the left operand: element (r, p) is rows[r][offsets[p]].
+template <class T>
+struct LeftRows {
+  template <int64_t kCount>
+  class Cursor {
+   public:
+    HWY_INLINE explicit Cursor(const LeftRows& panel) : next_(panel.offsets) {
+      TUTTI_UNROLL for (int64_t r = 0; r < kCount; ++r) rows_[r] = panel.rows[r];
+      next();
+    }
+    HWY_INLINE T element(int64_t r) const { return rows_[r][offset_]; }
+    HWY_INLINE void next() { offset_ = *next_++; }  // reads one offset more than there are terms
+
+   private:
+    const T* rows_[kCount];
+    const int64_t* next_;
+    int64_t offset_;
+  };
+
+  const T* rows[kRows];
+  const int64_t* offsets;
 };
 
 // A panel of the right operand: element (p, j) is data[p * step + j], with j < kColumns. Columns behind the
 // last one may have any value.
 template <class T>
 struct RightPanel {
+  template <int64_t kWide>
+  class Cursor {
+   public:
+    HWY_INLINE explicit Cursor(const RightPanel& panel) : at_(panel.data), step_(panel.step) {}
+    HWY_INLINE Vector<T> vector(int64_t v) const { return hn::LoadU(Tag<T>(), at_ + v * kLanes<T>); }
+    HWY_INLINE void next() {
+      constexpr int64_t kAhead = 8;  // terms that are fetched before they are needed
+      at_ += step_;
+      TUTTI_UNROLL for (int64_t v = 0; v < kWide; ++v) hwy::Prefetch(at_ + kAhead * step_ + v * kLanes<T>);
+    }
+
+   private:
+    const T* HWY_RESTRICT at_;
+    int64_t step_;
+  };
+
   const T* data;
   int64_t step;
+};
+
+// A panel of the right operand: vector v of term p begins at vectors[v][offsets[p]].
+template <class T>
+struct RightVectors {
+  template <int64_t kWide>
+  class Cursor {
+   public:
+    HWY_INLINE explicit Cursor(const RightVectors& panel) : next_(panel.offsets) {
+      TUTTI_UNROLL for (int64_t v = 0; v < kWide; ++v) vectors_[v] = panel.vectors[v];
+      next();
+    }
+    HWY_INLINE Vector<T> vector(int64_t v) const { return hn::LoadU(Tag<T>(), vectors_[v] + offset_); }
+    HWY_INLINE void next() { offset_ = *next_++; }  // reads one offset more than there are terms
+
+   private:
+    const T* vectors_[kWide];
+    const int64_t* next_;
+    int64_t offset_;
+  };
+
+  const T* vectors[kVectors];
+  const int64_t* offsets;
 };
 
 // Where the vectors of a tile's first row are, and the distance of its rows.
@@ -66,32 +146,27 @@ inline constexpr int64_t kRightPanelSize = kChain* kColumns<T>;
 
 // Computes one chain for each element of a tile, and adds it to the tile, or stores it if it is the first
 // one.
-template <int64_t kCount, int64_t kWide, class T>
-HWY_NOINLINE void add_chains(int64_t length, LeftPanel<T> left, RightPanel<T> right, const Tile<T>& tile,
+template <int64_t kCount, int64_t kWide, class T, class Left, class Right>
+HWY_NOINLINE void add_chains(int64_t length, const Left& left, const Right& right, const Tile<T>& tile,
                              bool first) {
   const Tag<T> d;
   Vector<T> chains[kCount][kWide];
   TUTTI_UNROLL for (int64_t r = 0; r < kCount; ++r) TUTTI_UNROLL for (int64_t v = 0; v < kWide; ++v)
       chains[r][v] = hn::Zero(d);
-  // One pointer for three rows: one for each row would need more registers than there are.
-  constexpr int64_t kPointers = (kCount + 2) / 3;
-  const T* a[kPointers];
-  TUTTI_UNROLL for (int64_t i = 0; i < kPointers; ++i) a[i] = left.data + 3 * i * left.row;
-  const T* HWY_RESTRICT b = right.data;
-  constexpr int64_t kAhead = 8;  // terms that are fetched before they are needed
   TUTTI_UNROLL for (int64_t r = 0; r < kCount; ++r) TUTTI_UNROLL for (int64_t v = 0; v < kWide; ++v)
       hwy::Prefetch(tile.vector[v] + r * tile.row);
+  typename Left::template Cursor<kCount> a(left);
+  typename Right::template Cursor<kWide> b(right);
   for (int64_t p = 0; p < length; ++p) {
     Vector<T> of_right[kWide];
-    TUTTI_UNROLL for (int64_t v = 0; v < kWide; ++v) of_right[v] = hn::LoadU(d, b + v * kLanes<T>);
-    b += right.step;
-    TUTTI_UNROLL for (int64_t v = 0; v < kWide; ++v) hwy::Prefetch(b + kAhead * right.step + v * kLanes<T>);
+    TUTTI_UNROLL for (int64_t v = 0; v < kWide; ++v) of_right[v] = b.vector(v);
+    b.next();
     TUTTI_UNROLL for (int64_t r = 0; r < kCount; ++r) {
-      const auto of_left = hn::Set(d, a[r / 3][r % 3 * left.row]);
+      const auto of_left = hn::Set(d, a.element(r));
       TUTTI_UNROLL for (int64_t v = 0; v < kWide; ++v) chains[r][v] =
           fused(d, of_left, of_right[v], chains[r][v]);
     }
-    TUTTI_UNROLL for (int64_t i = 0; i < kPointers; ++i) a[i] += left.step;
+    a.next();
   }
   TUTTI_UNROLL for (int64_t r = 0; r < kCount; ++r) {
     TUTTI_UNROLL for (int64_t v = 0; v < kWide; ++v) {
@@ -101,8 +176,8 @@ HWY_NOINLINE void add_chains(int64_t length, LeftPanel<T> left, RightPanel<T> ri
   }
 }
 
-template <int64_t kWide, class T>
-HWY_INLINE void add_chains(int64_t rows, int64_t length, LeftPanel<T> left, RightPanel<T> right,
+template <int64_t kWide, class T, class Left, class Right>
+HWY_INLINE void add_chains(int64_t rows, int64_t length, const Left& left, const Right& right,
                            const Tile<T>& tile, bool first) {
   switch (rows) {
     case 1:
@@ -124,9 +199,9 @@ HWY_INLINE void add_chains(int64_t rows, int64_t length, LeftPanel<T> left, Righ
   }
 }
 
-template <class T>
-HWY_INLINE void add_chains(int64_t rows, int64_t vectors, int64_t length, LeftPanel<T> left,
-                           RightPanel<T> right, const Tile<T>& tile, bool first) {
+template <class T, class Left, class Right>
+HWY_INLINE void add_chains(int64_t rows, int64_t vectors, int64_t length, const Left& left,
+                           const Right& right, const Tile<T>& tile, bool first) {
   switch (vectors) {
     case 1:
       return add_chains<1>(rows, length, left, right, tile, first);
@@ -189,34 +264,41 @@ HWY_INLINE void add_chains_to_block(const Block<T>& block, int64_t length, const
   // The panel of the left operand stays in the first-level cache, and the other ones are read in their order.
   for (int64_t m = block.m0; m < block.m1; m += block.height) {
     const int64_t high = std::min(block.height, block.m1 - m);
-    const LeftPanel<T> of_left = left.panel(m);
+    const auto of_left = left.panel(m);
     for (int64_t n = block.n0; n < block.n1; n += block.width) {
       const int64_t wide = std::min(block.width, block.n1 - n);
       const int64_t vectors = (wide + kLanes<T> - 1) / kLanes<T>;
-      Tile<T> tile{{}, out.row};
-      if (vectors * kLanes<T> == wide && out.find(m, n, vectors, tile.vector)) {
+      if (vectors * kLanes<T> == wide) {
+        Tile<T> tile{{}, out.row};
+        for (int64_t v = 0; v < vectors; ++v) tile.vector[v] = out.at(m, n) + v * kLanes<T>;
         add_chains(high, vectors, length, of_left, right.panel(n), tile, first);
         continue;
       }
       add_chains(high, vectors, length, of_left, right.panel(n), edge_tile, true);
-      for (int64_t j = 0, count = 0; j < wide; j += count) {
-        count = std::min(wide - j, out.together(n + j));
-        T* at = out.at(m, n + j);
-        for (int64_t r = 0; r < high; ++r, at += out.row)
-          add_row(edge + r * kColumns<T> + j, count, first, at);
-      }
+      T* at = out.at(m, n);
+      for (int64_t r = 0; r < high; ++r, at += out.row) add_row(edge + r * kColumns<T>, wide, first, at);
     }
   }
 }
 
-// Computes a block of a product with k terms. Needs of the operands and the result:
-//   left.pack(p0, length, block, buffer)     prepares terms p0 to p0 + length of the rows of the block
-//   left.panel(m)                            the LeftPanel of rows m to m + block.height, or to the end of
-//   the block right.pack(p0, length, block, buffer) right.panel(n)                           the RightPanel
-//   of columns n to n + kColumns out.at(m, n), out.row                    the address of an element; the
-//   distance of rows out.together(n)                          how many columns from n on lie together
-template <class T, class Left, class Right, class Out>
-void sum_block(const Block<T>& block, int64_t k, Left& left, Right& right, const Out& out) {
+// The block of a result of which element (m0, n0) is at `data`.
+template <class T>
+struct OutMatrix {
+  T* at(int64_t m, int64_t n) const { return data + (m - m0) * row + (n - n0); }
+
+  T* data;
+  int64_t row;
+  int64_t m0 = 0;
+  int64_t n0 = 0;
+};
+
+// Computes a block of a product with k terms. Needs of the operands:
+//   left.pack(p0, length, block, buffer)   prepares terms p0 to p0 + length of the rows of the block
+//   left.panel(m)                          the panel of rows m to m + block.height
+//   right.pack(p0, length, block, buffer)  the same for the columns
+//   right.panel(n)                         the panel of columns n to n + block.width
+template <class T, class Left, class Right>
+void sum_block(const Block<T>& block, int64_t k, Left& left, Right& right, const OutMatrix<T>& out) {
   const int64_t rows = std::min(kRowsAtOnce<T>, block.m1 - block.m0);
   const int64_t columns = block.n1 - block.n0;
   T* const left_buffer = scratch<T>(Buffer::Left, (rows + kRows - 1) / kRows * kLeftPanelSize<T>);
@@ -234,9 +316,9 @@ void sum_block(const Block<T>& block, int64_t k, Left& left, Right& right, const
   }
 }
 
-// Packs `count` columns of terms 0 to length, element (p, j) at from[p + j * column], into a panel.
+// Copies `count` columns of `length` elements, element (p, j) at from[p + j * column], to to[p * row + j].
 template <class T>
-HWY_INLINE void transpose_into_panel(const T* from, int64_t column, int64_t length, int64_t count, T* to) {
+HWY_INLINE void transpose(const T* from, int64_t column, int64_t length, int64_t count, T* to, int64_t row) {
   const hn::CappedTag<T, 16 / sizeof(T)> d;  // squares of 4 x 4 floats, 2 x 2 doubles
   constexpr auto kSide = static_cast<int64_t>(hn::MaxLanes(decltype(d)()));
   for (int64_t j = 0; j < count; j += kSide) {
@@ -245,7 +327,7 @@ HWY_INLINE void transpose_into_panel(const T* from, int64_t column, int64_t leng
     if (j + kSide <= count) {
       const T* const at = from + j * column;
       for (; p + kSide <= length; p += kSide) {
-        T* const out = to + p * kColumns<T> + j;
+        T* const out = to + p * row + j;
         if constexpr (kSide == 4) {
           const auto r0 = hn::LoadU(d, at + p);
           const auto r1 = hn::LoadU(d, at + p + column);
@@ -256,20 +338,20 @@ HWY_INLINE void transpose_into_panel(const T* from, int64_t column, int64_t leng
           const auto high0 = hn::InterleaveUpper(d, r0, r2);
           const auto high1 = hn::InterleaveUpper(d, r1, r3);
           hn::StoreU(hn::InterleaveLower(d, low0, low1), d, out);
-          hn::StoreU(hn::InterleaveUpper(d, low0, low1), d, out + kColumns<T>);
-          hn::StoreU(hn::InterleaveLower(d, high0, high1), d, out + 2 * kColumns<T>);
-          hn::StoreU(hn::InterleaveUpper(d, high0, high1), d, out + 3 * kColumns<T>);
+          hn::StoreU(hn::InterleaveUpper(d, low0, low1), d, out + row);
+          hn::StoreU(hn::InterleaveLower(d, high0, high1), d, out + 2 * row);
+          hn::StoreU(hn::InterleaveUpper(d, high0, high1), d, out + 3 * row);
         } else {
           const auto r0 = hn::LoadU(d, at + p);
           const auto r1 = hn::LoadU(d, at + p + column);
           hn::StoreU(hn::InterleaveLower(d, r0, r1), d, out);
-          hn::StoreU(hn::InterleaveUpper(d, r0, r1), d, out + kColumns<T>);
+          hn::StoreU(hn::InterleaveUpper(d, r0, r1), d, out + row);
         }
       }
     }
 #endif
     for (; p < length; ++p)
-      for (int64_t i = j; i < std::min(count, j + kSide); ++i) to[p * kColumns<T> + i] = from[p + i * column];
+      for (int64_t i = j; i < std::min(count, j + kSide); ++i) to[p * row + i] = from[p + i * column];
   }
 }
 

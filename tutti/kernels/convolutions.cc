@@ -8,89 +8,84 @@
 #include <hwy/highway.h>
 
 #include "tutti/kernels/gather-inl.h"
-#include "tutti/kernels/matrices-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tutti::kernels::HWY_NAMESPACE {
 
+// Copies one channel of a piece to the result, and adds the bias.
 template <class T>
-bool lies_together(const Correlation<T>& of) {
-  const int64_t unit = of.channels_last ? of.channel_step == 1 ? of.steps[2] : 0 : 1;
-  const Space& size = of.from.positions;
-  const bool lines =
-      of.steps[2] == unit && of.steps[1] == unit * size[2] && of.steps[0] == unit * size[1] * size[2];
-  return lines && (!of.channels_last || of.image_step == of.steps[0] * size[0]);
+HWY_INLINE void write_line(const T* from, int64_t count, const T* bias, T* to, int64_t step) {
+  int64_t i = 0;
+#if HWY_TARGET != HWY_SCALAR
+  if (kStoresParts && step == 1) {
+    const Tag<T> d;
+    for (; i < count; i += kLanes<T>) {
+      auto sums = hn::LoadU(d, from + i);
+      if (bias != nullptr) sums = hn::Add(sums, hn::Set(d, *bias));
+      if (i + kLanes<T> <= count)
+        hn::StoreU(sums, d, to + i);
+      else
+        hn::BlendedStore(sums, hn::FirstN(d, static_cast<size_t>(count - i)), d, to + i);
+    }
+  }
+#endif
+  for (; i < count; ++i) to[i * step] = bias != nullptr ? from[i] + *bias : from[i];
 }
 
-// Adds the bias to a block that lies in `out`.
-template <class T, class Out>
-void add_bias(const Correlation<T>& of, const Block<T>& block, const Out& out) {
-  if (of.bias == nullptr) return;
-  const Tag<T> d;
-  for (int64_t m = block.m0; m < block.m1; ++m) {
-    for (int64_t n = block.n0, count = 0; n < block.n1; n += count) {
-      count = std::min({block.n1 - n, out.together(n), kColumns<T>});
-      T* const at = out.at(m, n);
-      int64_t i = 0;
-      for (; i + kLanes<T> <= count; i += kLanes<T>) {
-        const auto bias = of.channels_last ? hn::LoadU(d, of.bias + n + i) : hn::Set(d, of.bias[m]);
-        hn::StoreU(hn::Add(hn::LoadU(d, at + i), bias), d, at + i);
-      }
-      for (; i < count; ++i) at[i] += of.bias[of.channels_last ? n + i : m];
-    }
+// Writes a block whose rows are channels.
+template <class T>
+void write_channels(const Correlation<T>& of, const Block<T>& block, const OutMatrix<T>& sums,
+                    std::vector<Piece>& pieces) {
+  pieces_of(of.from, *of.columns, block.n0, block.n1, pieces);
+  for (int64_t c = block.m0; c < block.m1; ++c) {
+    const T* const bias = of.bias != nullptr ? of.bias + c : nullptr;
+    T* const channel = of.out + c * of.channel_step;
+    for (const Piece& piece : pieces)
+      write_line(sums.at(c, piece.column), piece.count, bias,
+                 channel + piece.image * of.image_step + of.positions[static_cast<size_t>(piece.position)],
+                 of.step);
   }
 }
 
-// Writes a block from `out` to the places of the result.
+// Writes a block whose rows are positions, and whose channels lie together in the result.
 template <class T>
-void scatter(const Correlation<T>& of, const Block<T>& block, const OutMatrix<T>& out) {
-  std::vector<Line> lines;
-  lines_of(of.from.positions, of.channels_last ? block.m0 : block.n0, of.channels_last ? block.m1 : block.n1,
-           lines);
-  const int64_t first = of.channels_last ? block.n0 : block.m0;
-  const int64_t last = of.channels_last ? block.n1 : block.m1;
-  int64_t done = 0;
-  for (const Line& line : lines) {
-    T* to = of.out + line.image * of.image_step;
-    for (size_t d = 0; d < 3; ++d) to += line.position[d] * of.steps[d];
-    if (of.channels_last) {
-      for (int64_t i = 0; i < line.count; ++i)
-        for (int64_t c = first; c < last; ++c)
-          to[i * of.steps[2] + c * of.channel_step] = out.data[(done + i) * out.row + (c - first)];
-    } else {
-      for (int64_t c = first; c < last; ++c)
-        for (int64_t i = 0; i < line.count; ++i)
-          to[i * of.steps[2] + c * of.channel_step] = out.data[(c - first) * out.row + done + i];
+void write_positions(const Correlation<T>& of, const Block<T>& block, const OutMatrix<T>& sums) {
+  const Tag<T> d;
+  const int64_t channels = block.n1 - block.n0;
+  for (int64_t m = block.m0; m < block.m1; ++m) {
+    const T* const from = sums.at(m, block.n0);
+    T* const to = of.out + m / of.from.size() * of.image_step +
+                  of.positions[static_cast<size_t>(m % of.from.size())] + block.n0;
+    const T* const bias = of.bias != nullptr ? of.bias + block.n0 : nullptr;
+    int64_t c = 0;
+    for (; c + kLanes<T> <= channels; c += kLanes<T>) {
+      auto sum = hn::LoadU(d, from + c);
+      if (bias != nullptr) sum = hn::Add(sum, hn::LoadU(d, bias + c));
+      hn::StoreU(sum, d, to + c);
     }
-    done += line.count;
+    for (; c < channels; ++c) to[c] = bias != nullptr ? from[c] + bias[c] : from[c];
   }
 }
 
 template <class T, class Left, class Right>
 void correlate_blocks(const Correlation<T>& of, const Cut& cut, int64_t first, int64_t last, Left& left,
                       Right& right) {
-  const int64_t rows = of.channels_last ? of.from.columns() : of.channels;
-  const int64_t columns = of.channels_last ? of.channels : of.from.columns();
-  const bool together = lies_together(of);
+  const int64_t rows = of.channels_last ? of.from.images * of.from.size() : of.channels;
+  const int64_t columns = of.channels_last ? of.channels : of.from.images * of.columns->count;
+  std::vector<Piece> pieces;
   for (int64_t i = first; i < last; ++i) {
     const int64_t m = i % cut.down * cut.rows;
     const int64_t n = i / cut.down * cut.columns;
     const Block<T> block(m, std::min(rows, m + cut.rows), n, std::min(columns, n + cut.columns));
-    const auto compute_into = [&](const auto& out) {
-      sum_block<T>(block, of.from.terms(), left, right, out);
-      add_bias(of, block, out);
-    };
-    if (!together) {
-      const int64_t row = block.n1 - block.n0;
-      const OutMatrix<T> out{scratch<T>(Buffer::Result, (block.m1 - block.m0) * row), row, block.m0,
-                             block.n0};
-      compute_into(out);
-      scatter(of, block, out);
-    } else if (of.channels_last) {
-      compute_into(OutMatrix<T>{of.out, of.steps[2], 0, 0});
-    } else {
-      compute_into(OutPlanes<T>{of.out, of.image_step, of.channel_step, size_of(of.from.positions)});
-    }
+    const int64_t row = block.n1 - block.n0;
+    // The last vector of the last row may be read beyond its end.
+    T* const buffer = scratch<T>(Buffer::Result, (block.m1 - block.m0) * row + kLanes<T>);
+    const OutMatrix<T> sums{buffer, row, block.m0, block.n0};
+    sum_block<T>(block, of.from.terms_count(), left, right, sums);
+    if (of.channels_last)
+      write_positions(of, block, sums);
+    else
+      write_channels(of, block, sums, pieces);
   }
 }
 
@@ -100,16 +95,20 @@ HWY_INLINE void correlate(const Correlation<T>& of, const Cut& cut, int64_t firs
     LeftPositions<T> left(of.from);
     RightMatrix<T> right({of.weights.data, of.weights.column, of.weights.row});
     correlate_blocks(of, cut, first, last, left, right);
+  } else if (of.columns->spread()) {
+    LeftWeights<T> left(of.weights);
+    RightSpread<T> right(of.from, *of.columns);
+    correlate_blocks(of, cut, first, last, left, right);
   } else {
-    LeftMatrix<T> left(of.weights);
-    RightGather<T> right(of.from);
+    LeftWeights<T> left(of.weights);
+    RightDense<T> right(of.from, *of.columns);
     correlate_blocks(of, cut, first, last, left, right);
   }
 }
 
 template <class T, class Right>
 void sum_positions(const WeightGradient<T>& of, const Cut& cut, int64_t first, int64_t last, Right& right) {
-  const int64_t terms = of.from.columns();
+  const int64_t terms = of.from.images * of.from.size();
   LeftTerms<T> left(of.from, of.channels_last);
   const OutMatrix<T> out{of.out, of.channels, 0, 0};
   for (int64_t i = first; i < last; ++i) {
@@ -117,7 +116,7 @@ void sum_positions(const WeightGradient<T>& of, const Cut& cut, int64_t first, i
     const int64_t n = i / cut.down * cut.columns;
     const int64_t end = std::min(of.channels, n + cut.columns);
     if (of.out != nullptr) {
-      const Block<T> block(m, std::min(of.from.terms(), m + cut.rows), n, end);
+      const Block<T> block(m, std::min(of.from.terms_count(), m + cut.rows), n, end);
       sum_block<T>(block, terms, left, right, out);
     }
     if (of.bias_out != nullptr && m == 0) {
@@ -131,7 +130,7 @@ void sum_positions(const WeightGradient<T>& of, const Cut& cut, int64_t first, i
 template <class T>
 HWY_INLINE void sum_positions(const WeightGradient<T>& of, const Cut& cut, int64_t first, int64_t last) {
   if (of.channels_last) {
-    RightMatrix<T> right({of.gradient, of.image_step / size_of(of.from.positions), 1});
+    RightMatrix<T> right({of.gradient, of.image_step / of.from.size(), 1});
     sum_positions(of, cut, first, last, right);
   } else {
     RightPlanes<T> right(of);

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "tutti/kernels/products.h"
@@ -25,39 +26,54 @@ using Space = std::array<int64_t, 3>;
 
 inline int64_t size_of(const Space& space) { return space[0] * space[1] * space[2]; }
 
-// The matrix of terms: row (tap, channel), column (image, position) is
-//   data[image * image_step + channel * channel_step + sum over d of at[d] * steps[d]]
-// at place at[d] = position[d] * stride[d] + tap[d], or 0 if the place is not within `sizes`.
+// The matrix of terms: row `term`, column (image, position) is
+//   data[image * image_step + terms[term] + positions[position]]
+// The images have zeros around them, as far as the taps reach.
 template <class T>
 struct Gather {
-  int64_t terms() const { return static_cast<int64_t>(taps.size()) * channels; }
-  int64_t columns() const { return images * size_of(positions); }
+  int64_t terms_count() const { return static_cast<int64_t>(terms.size()); }
+  int64_t size() const { return static_cast<int64_t>(positions.size()); }  // of one image
 
   const T* data;
-  int64_t image_step;
-  int64_t channel_step;
-  Space steps;
-  Space sizes;
+  const T* end;  // of the memory that may be read
   int64_t images;
-  int64_t channels;
-  Space positions;
-  Space stride;
-  std::vector<Space> taps;
+  int64_t image_step;
+  int64_t line;  // so many positions are at a distance of `step` from each other
+  int64_t step;
+  std::span<const int64_t> terms;
+  std::span<const int64_t> positions;
+};
+
+// Where the columns of a product are in one image. Dense columns are its positions. Spread columns have gaps
+// between the lines of the image, so that each vector of them can be read where it is.
+struct Columns {
+  // A line: its first column, and the position of that.
+  struct Run {
+    int64_t column;
+    int64_t position;
+  };
+  bool spread() const { return !starts.empty(); }
+
+  int64_t count;  // of one image, with gaps
+  std::vector<Run> runs;
+  std::vector<int64_t> starts;  // if spread: of each 64 bytes of columns, what is added to the image and term
 };
 
 // The sums over all terms, for each position: element (image, channel, position) of the result is
-//   out[image * image_step + channel * channel_step + sum over d of position[d] * steps[d]]
+//   out[image * image_step + channel * channel_step + positions[position]]
 // With channels_last, the channels of both images lie together.
 template <class T>
 struct Correlation {
   Gather<T> from;
+  const Columns* columns;   // nullptr with channels_last
   Matrix<const T> weights;  // (channel of the result, term)
   int64_t channels;
   bool channels_last;
   T* out;
   int64_t image_step;
   int64_t channel_step;
-  Space steps;
+  int64_t step;  // between the positions of a line
+  std::span<const int64_t> positions;
   const T* bias;  // of each channel, or nullptr
 };
 
@@ -78,13 +94,12 @@ struct WeightGradient {
 // They are computed in blocks, of which any thread may compute some.
 template <class T>
 Cut cut_of(const Correlation<T>& of, int64_t threads) {
-  const int64_t columns = of.from.columns();
-  return of.channels_last ? Cut(columns, of.channels, sizeof(T), threads)
-                          : Cut(of.channels, columns, sizeof(T), threads);
+  return of.channels_last ? Cut(of.from.images * of.from.size(), of.channels, sizeof(T), threads)
+                          : Cut(of.channels, of.from.images * of.columns->count, sizeof(T), threads);
 }
 template <class T>
 Cut cut_of(const WeightGradient<T>& of, int64_t threads) {
-  return {of.out == nullptr ? 1 : of.from.terms(), of.channels, sizeof(T), threads};
+  return {of.out == nullptr ? 1 : of.from.terms_count(), of.channels, sizeof(T), threads};
 }
 
 void compute(const Correlation<float>& correlation, const Cut& cut, int64_t first, int64_t last);

@@ -1,4 +1,14 @@
-// convolution, _convolution and convolution_backward, of which LibTorch makes all layers that convolve.
+// The operators of which LibTorch makes all layers that convolve: in 1, 2 and 3 dimensions, transposed, with
+// groups, dilation and bias, contiguous and with channels last.
+//
+// | operator             | types                            |
+// |----------------------|----------------------------------|
+// | convolution          | float, double, bfloat16, float16 |
+// | _convolution         | float, double, bfloat16, float16 |
+// | convolution_backward | float, double, bfloat16, float16 |
+//
+// All tensors of a call have one type. Other types and wrong shapes go to LibTorch's kernels; complex and
+// sparse tensors are remembered as not covered. Empty tensors go there too.
 #include <algorithm>
 #include <array>
 #include <tuple>
@@ -12,6 +22,7 @@
 #include <ATen/ops/tensor.h>
 
 #include "tutti/kernels/convolutions.h"
+#include "tutti/kernels/images.h"
 #include "tutti/kernels/operators.h"
 #include "tutti/kernels/parallel.h"
 
@@ -108,21 +119,6 @@ std::optional<Geometry> geometry_of(const at::Tensor& input, const at::Tensor& w
   return geometry;
 }
 
-// How images lie in memory.
-struct Images {
-  Images(const Space& size, int64_t all_channels, bool channels_last) : sizes(size) {
-    channel = channels_last ? 1 : size_of(size);
-    const int64_t place = channels_last ? all_channels : 1;
-    steps = {place * size[2] * size[1], place * size[2], place};
-    image = size_of(size) * all_channels;
-  }
-
-  Space sizes;
-  Space steps;
-  int64_t image;
-  int64_t channel;
-};
-
 Images input_images(const Geometry& of) {
   return {of.input, of.input_channels * of.groups, of.channels_last};
 }
@@ -130,23 +126,12 @@ Images output_images(const Geometry& of) {
   return {of.output, of.output_channels * of.groups, of.channels_last};
 }
 
-std::vector<Space> taps_of(const Space& kernel) {
-  std::vector<Space> taps;
-  for (int64_t i = 0; i < kernel[0]; ++i)
-    for (int64_t j = 0; j < kernel[1]; ++j)
-      for (int64_t k = 0; k < kernel[2]; ++k) taps.push_back({i, j, k});
-  return taps;
-}
-
-// What each output is computed of.
-template <class T>
-Gather<T> gather_input(const Geometry& of, const T* data) {
-  const Images images = input_images(of);
-  Gather<T> gather{data,      images.image,      images.channel, images.steps, images.sizes,
-                   of.images, of.input_channels, of.output,      of.stride,    taps_of(of.kernel)};
-  for (Space& tap : gather.taps)
+// The taps of the kernel, as places relative to the one of a position.
+std::vector<Space> places_of_taps(const Geometry& of) {
+  std::vector<Space> taps = places_of(of.kernel);
+  for (Space& tap : taps)
     for (size_t d = 0; d < 3; ++d) tap[d] = tap[d] * of.dilation[d] - of.padding[d];
-  return gather;
+  return taps;
 }
 
 // Computes all blocks of `job` for each group; `group_of` returns the job of one group.
@@ -213,12 +198,31 @@ void arrange_gradient(const Geometry& of, const T* from, T* to) {
   });
 }
 
+// Returns true if vectors of the images may be read where they are.
+bool reads_vectors(const Geometry& of, const Space& stride) {
+  return !of.channels_last && stride == Space{1, 1, 1} && size_of(of.kernel) > 1;
+}
+
+// Where the positions of a space of this size are, with these steps.
+std::vector<int64_t> offsets_of(const Space& sizes, const Space& steps) {
+  std::vector<int64_t> offsets;
+  for (const Space& place : places_of(sizes))
+    offsets.push_back(place[0] * steps[0] + place[1] * steps[1] + place[2] * steps[2]);
+  return offsets;
+}
+
 // The output of the convolution.
 template <class T>
 at::Tensor forward(const Geometry& of, const at::Tensor& input, const at::Tensor& weight,
                    const at::Tensor& bias, at::IntArrayRef sizes) {
   const at::MemoryFormat format = format_of(input, of.channels_last);
-  const at::Tensor from = input.contiguous(format);
+  const std::vector<Space> taps = places_of_taps(of);
+  Margins margins;
+  margins.cover(of.input, of.output, of.stride, taps);
+  const Surrounded<T> from(input.contiguous(format), of.input, of.channels_last, margins,
+                           reads_vectors(of, of.stride));
+  const Terms<T> matrix(from, of.input_channels, of.output, of.stride, taps);
+  const Columns columns = of.channels_last ? Columns{} : matrix.columns(of.output_channels, taps.size());
   // (groups, output channels, taps, input channels)
   const int64_t terms = size_of(of.kernel) * of.input_channels;
   const at::Tensor weights = at::empty(weight.sizes(), weight.options());
@@ -226,17 +230,20 @@ at::Tensor forward(const Geometry& of, const at::Tensor& input, const at::Tensor
   const at::Tensor biases = bias.defined() ? bias.contiguous() : bias;
   at::Tensor out = at::empty(sizes, input.options(), format);
   const Images images = output_images(of);
-  const Correlation<T> all{gather_input<T>(of, from.data_ptr<T>()),
+  const std::vector<int64_t> places = offsets_of(of.output, images.steps);
+  const Correlation<T> all{matrix.gather(),
+                           of.channels_last ? nullptr : &columns,
                            {weights.data_ptr<T>(), terms, 1},
                            of.output_channels,
                            of.channels_last,
                            out.data_ptr<T>(),
                            images.image,
                            images.channel,
-                           images.steps,
+                           images.steps[2],
+                           places,
                            biases.defined() ? biases.data_ptr<T>() : nullptr};
   compute_groups(of, all, cost_of_group(of), [&](Correlation<T> one, int64_t group) {
-    one.from.data += group * of.input_channels * one.from.channel_step;
+    one.from.data += group * of.input_channels * from.layout().channel;
     one.weights.data += group * of.output_channels * one.weights.row;
     one.out += group * of.output_channels * images.channel;
     if (one.bias != nullptr) one.bias += group * of.output_channels;
@@ -279,7 +286,14 @@ template <class T>
 at::Tensor by_input(const Geometry& of, const at::Tensor& gradient, const at::Tensor& weight,
                     const at::Tensor& bias, at::IntArrayRef sizes) {
   const at::MemoryFormat format = format_of(gradient, of.channels_last);
-  const at::Tensor from = gradient.contiguous(format);
+  std::vector<Phase> phases;
+  Margins margins;
+  for (const Space& remainder : places_of(of.stride)) {
+    phases.emplace_back(of, remainder);
+    margins.cover(of.output, phases.back().positions, Space{1, 1, 1}, phases.back().taps);
+  }
+  const Surrounded<T> from(gradient.contiguous(format), of.output, of.channels_last, margins,
+                           reads_vectors(of, Space{1, 1, 1}));
   const int64_t tap_step = of.output_channels * of.input_channels;
   const at::Tensor weights =
       at::empty({of.groups, size_of(of.kernel), of.output_channels, of.input_channels}, weight.options());
@@ -287,31 +301,36 @@ at::Tensor by_input(const Geometry& of, const at::Tensor& gradient, const at::Te
                   size_of(of.kernel) * tap_step);
   const at::Tensor biases = bias.defined() ? bias.contiguous() : bias;
   at::Tensor out = at::empty(sizes, gradient.options(), format);
-  const Images output = output_images(of);
   const Images input = input_images(of);
-  for (const Space& remainder : taps_of(of.stride)) {
-    const Phase phase(of, remainder);
+  for (const Phase& phase : phases) {
     if (size_of(phase.positions) == 0) continue;
     const at::Tensor numbers = at::tensor(phase.tap_numbers, at::TensorOptions(at::kLong));
     const bool all_taps = static_cast<int64_t>(phase.taps.size()) == weights.size(1);
     const at::Tensor some = all_taps ? weights : weights.index_select(1, numbers);
-    Correlation<T> all{{from.data_ptr<T>(), output.image, output.channel, output.steps, output.sizes,
-                        of.images, of.output_channels, phase.positions, Space{1, 1, 1}, phase.taps},
-                       {some.data_ptr<T>(), 1, of.input_channels},
-                       of.input_channels,
-                       of.channels_last,
-                       out.data_ptr<T>(),
-                       input.image,
-                       input.channel,
-                       input.steps,
-                       biases.defined() ? biases.data_ptr<T>() : nullptr};
+    const Terms<T> matrix(from, of.output_channels, phase.positions, Space{1, 1, 1}, phase.taps);
+    const Columns columns =
+        of.channels_last ? Columns{} : matrix.columns(of.input_channels, phase.taps.size());
+    Space steps = input.steps;
+    int64_t begin = 0;
     for (size_t d = 0; d < 3; ++d) {
-      all.out += phase.first[d] * input.steps[d];
-      all.steps[d] *= of.stride[d];
+      begin += phase.first[d] * steps[d];
+      steps[d] *= of.stride[d];
     }
+    const std::vector<int64_t> places = offsets_of(phase.positions, steps);
+    const Correlation<T> all{matrix.gather(),
+                             of.channels_last ? nullptr : &columns,
+                             {some.data_ptr<T>(), 1, of.input_channels},
+                             of.input_channels,
+                             of.channels_last,
+                             out.data_ptr<T>() + begin,
+                             input.image,
+                             input.channel,
+                             steps[2],
+                             places,
+                             biases.defined() ? biases.data_ptr<T>() : nullptr};
     compute_groups(of, all, cost_of_group(of) / size_of(of.stride), [&](Correlation<T> one, int64_t group) {
-      one.from.data += group * of.output_channels * output.channel;
-      one.weights.data += group * one.from.terms() * of.input_channels;
+      one.from.data += group * of.output_channels * from.layout().channel;
+      one.weights.data += group * one.from.terms_count() * of.input_channels;
       one.out += group * of.input_channels * input.channel;
       if (one.bias != nullptr) one.bias += group * of.input_channels;
       return one;
@@ -324,23 +343,21 @@ template <class T>
 at::Tensor by_weight(const Geometry& of, const at::Tensor& input, const at::Tensor& gradient,
                      const at::Tensor& weight) {
   const at::MemoryFormat format = format_of(gradient, of.channels_last);
-  const at::Tensor from = input.contiguous(format);
+  const std::vector<Space> places = places_of_taps(of);
+  Margins margins;
+  margins.cover(of.input, of.output, of.stride, places);
+  const Surrounded<T> from(input.contiguous(format), of.input, of.channels_last, margins, false);
+  const Terms<T> matrix(from, of.input_channels, of.output, of.stride, places);
   const at::Tensor right = gradient.contiguous(format);
   const int64_t taps = size_of(of.kernel);
   at::Tensor out = at::empty({of.groups, taps, of.input_channels, of.output_channels}, input.options());
   const Images images = output_images(of);
-  const WeightGradient<T> all{gather_input<T>(of, from.data_ptr<T>()),
-                              right.data_ptr<T>(),
-                              images.image,
-                              images.channel,
-                              of.output_channels,
-                              of.channels_last,
-                              out.data_ptr<T>(),
-                              nullptr};
+  const WeightGradient<T> all{matrix.gather(),    right.data_ptr<T>(), images.image,      images.channel,
+                              of.output_channels, of.channels_last,    out.data_ptr<T>(), nullptr};
   compute_groups(of, all, cost_of_group(of), [&](WeightGradient<T> one, int64_t group) {
-    one.from.data += group * of.input_channels * one.from.channel_step;
+    one.from.data += group * of.input_channels * from.layout().channel;
     one.gradient += group * of.output_channels * images.channel;
-    one.out += group * one.from.terms() * of.output_channels;
+    one.out += group * one.from.terms_count() * of.output_channels;
     return one;
   });
   at::Tensor result = at::empty(weight.sizes(), weight.options());
@@ -354,9 +371,10 @@ at::Tensor by_bias(const Geometry& of, const Space& sizes, const at::Tensor& gra
   const at::Tensor right = gradient.contiguous(format_of(gradient, of.channels_last));
   at::Tensor out = at::empty({gradient.size(1)}, gradient.options());
   const Images images(sizes, gradient.size(1), of.channels_last);
+  const std::vector<int64_t> places(static_cast<size_t>(size_of(sizes)), 0);
   WeightGradient<T> all{};
   all.from.images = of.images;
-  all.from.positions = sizes;
+  all.from.positions = places;
   all.gradient = right.data_ptr<T>();
   all.image_step = images.image;
   all.channel_step = images.channel;

@@ -1,4 +1,4 @@
-// Matrices as operands and result of blocks-inl.h. Included once per target, after hwy/foreach_target.h.
+// Matrices as operands of blocks-inl.h. Included once per target, after hwy/foreach_target.h.
 #if defined(TUTTI_KERNELS_MATRICES_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef TUTTI_KERNELS_MATRICES_INL_H
 #undef TUTTI_KERNELS_MATRICES_INL_H
@@ -102,7 +102,7 @@ class RightMatrix {
       const int64_t count = std::min(width_, end - n);
       const T* const from = data_ + n * matrix_.column;
       if (matrix_.row == 1) {
-        transpose_into_panel(from, matrix_.column, length, count, buffer);
+        transpose(from, matrix_.column, length, count, buffer, kColumns<T>);
       } else {
         for (int64_t p = 0; p < length; ++p)
           for (int64_t j = 0; j < count; ++j)
@@ -124,22 +124,6 @@ class RightMatrix {
   int64_t width_ = kColumns<T>;
   const T* data_ = nullptr;
   const T* packed_ = nullptr;
-};
-
-// A result of which element (m0, n0) is at `data`.
-template <class T>
-struct OutMatrix {
-  T* at(int64_t m, int64_t n) const { return data + (m - m0) * row + (n - n0); }
-  int64_t together(int64_t /*n*/) const { return kColumns<T>; }
-  bool find(int64_t m, int64_t n, int64_t vectors, T** vector) const {
-    for (int64_t v = 0; v < vectors; ++v) vector[v] = at(m, n) + v * kLanes<T>;
-    return true;
-  }
-
-  T* data;
-  int64_t row;
-  int64_t m0 = 0;
-  int64_t n0 = 0;
 };
 
 }  // namespace tutti::kernels::HWY_NAMESPACE

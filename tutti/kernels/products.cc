@@ -61,6 +61,10 @@ HWY_INLINE void multiply_blocks(const Product<T>& of, const Cut& cut, int64_t fi
     sum_block<T>(block, of.k, left, right, out);
     finish_block(of, block, out.data, out.row);
     if (in_place) continue;
+    if (of.out.row == 1) {
+      transpose(out.data, columns, columns, rows, to, of.out.column);
+      continue;
+    }
     for (int64_t c = 0; c < columns; ++c)
       for (int64_t r = 0; r < rows; ++r) to[r * of.out.row + c * of.out.column] = out.data[r * columns + c];
   }

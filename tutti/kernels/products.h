@@ -38,13 +38,12 @@ struct Product {
 };
 
 // Returns the product or its transpose, out' = beta * addend' + alpha * (b' a'), whichever is computed
-// faster: a few rows or columns are best held in the lanes of one vector, if the terms of the other operand
-// lie together.
+// faster. A right operand whose columns lie together has to be copied. In the transpose, the left operand is
+// copied instead, and so is the result.
 template <class T>
 Product<T> arranged(const Product<T>& product) {
-  constexpr int64_t kThin = 64 / sizeof(T);
-  const bool transposes = product.n == 1 ? product.a.row == 1 && product.a.column != 1
-                                         : product.m <= kThin && product.m < product.n && product.b.row == 1;
+  const bool fewer_copies = product.b.row == 1 && product.m * (product.k + product.n) < product.k * product.n;
+  const bool transposes = product.n == 1 ? product.a.row == 1 && product.a.column != 1 : fewer_copies;
   if (!transposes) return product;
   const auto turned = [](auto matrix) { return decltype(matrix){matrix.data, matrix.column, matrix.row}; };
   return {product.n,

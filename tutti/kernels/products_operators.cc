@@ -1,6 +1,20 @@
-// mm, addmm, bmm, baddbmm, addmv, addr, dot and their variants. LibTorch makes the other products of these:
-// linear and matmul of mm, addmm and bmm, mv of addmv, addbmm of addmm, vdot of dot, einsum and bilinear of
-// bmm; outer and ger are one exact multiplication.
+// Products. LibTorch makes its other products of these: linear and matmul of mm, addmm and bmm, mv of addmv_,
+// addbmm of addmm_, vdot of dot, einsum, tensordot and bilinear of bmm and mm, and recurrent layers of addmm
+// and mm; outer and ger are one exact multiplication.
+//
+// | operators                                          | types                            | layouts     |
+// |----------------------------------------------------|----------------------------------|-------------|
+// | mm, mm.out                                         | float, double, bfloat16, float16 | all strides |
+// | addmm, addmm.out, addmm_                           | float, double, bfloat16, float16 | all strides |
+// | _addmm_activation, _addmm_activation.out           | float, double, bfloat16, float16 | all strides |
+// | bmm, bmm.out                                       | float, double, bfloat16, float16 | all strides |
+// | baddbmm, baddbmm.out, baddbmm_                     | float, double, bfloat16, float16 | all strides |
+// | addmv, addmv.out, addmv_                           | float, double, bfloat16, float16 | all strides |
+// | addr, addr.out                                     | float, double, bfloat16, float16 | all strides |
+// | dot                                                | float, double, bfloat16, float16 | all strides |
+//
+// All tensors of a call have one type. Other types and wrong shapes go to LibTorch's kernels; complex and
+// sparse tensors are remembered as not covered.
 #include <ATen/native/Resize.h>
 #include <ATen/ops/_addmm_activation_cpu_dispatch.h>
 #include <ATen/ops/addmm_cpu_dispatch.h>

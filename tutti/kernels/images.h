@@ -1,0 +1,188 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+
+#include "tutti/kernels/convolutions.h"
+#include "tutti/kernels/parallel.h"
+
+// The images of convolutions in memory, and the tables by which the loops read them.
+namespace tutti::kernels {
+
+// How images lie in memory.
+struct Images {
+  Images(const Space& size, int64_t all_channels, bool channels_last) : sizes(size) {
+    channel = channels_last ? 1 : size_of(size);
+    const int64_t place = channels_last ? all_channels : 1;
+    steps = {place * size[2] * size[1], place * size[2], place};
+    image = size_of(size) * all_channels;
+  }
+
+  Space sizes;
+  Space steps;
+  int64_t image;
+  int64_t channel;
+};
+
+// Returns all places of a space, the last dimension fastest.
+inline std::vector<Space> places_of(const Space& sizes) {
+  std::vector<Space> places;
+  for (int64_t i = 0; i < sizes[0]; ++i)
+    for (int64_t j = 0; j < sizes[1]; ++j)
+      for (int64_t k = 0; k < sizes[2]; ++k) places.push_back({i, j, k});
+  return places;
+}
+
+// How many zeros are needed before and after images in each dimension.
+struct Margins {
+  void cover(const Space& sizes, const Space& positions, const Space& stride,
+             const std::vector<Space>& taps) {
+    for (const Space& tap : taps) {
+      for (size_t d = 0; d < 3; ++d) {
+        before[d] = std::max(before[d], -tap[d]);
+        after[d] = std::max(after[d], (positions[d] - 1) * stride[d] + tap[d] - (sizes[d] - 1));
+      }
+    }
+  }
+  bool needed() const { return before != Space{} || after != Space{}; }
+
+  Space before = {};
+  Space after = {};
+};
+
+// Images with zeros around them.
+template <class T>
+class Surrounded {
+ public:
+  // `images` are contiguous in their format. With `copies`, vectors may be read beyond them.
+  Surrounded(const at::Tensor& images, const Space& sizes, bool channels_last, const Margins& margins,
+             bool copies)
+      : memory_(images),
+        count_(images.size(0)),
+        channels_(images.size(1)),
+        before_(margins.before),
+        layout_(sizes, channels_, channels_last) {
+    if (!copies && !margins.needed()) return;
+    Space padded;
+    for (size_t d = 0; d < 3; ++d) padded[d] = before_[d] + sizes[d] + margins.after[d];
+    layout_ = Images(padded, channels_, channels_last);
+    constexpr int64_t kMore = 256 / sizeof(T);
+    memory_ = at::empty({count_ * layout_.image + kMore}, images.options(), at::MemoryFormat::Contiguous);
+    std::fill_n(memory_.data_ptr<T>() + count_ * layout_.image, kMore, T(0));
+    const int64_t unit = channels_last ? channels_ : 1;
+    const int64_t planes = count_ * channels_ / unit;
+    in_parallel(planes, size_of(padded) * unit, [&](int64_t first, int64_t last) {
+      for (int64_t plane = first; plane < last; ++plane)
+        copy_plane(images.data_ptr<T>() + plane * size_of(sizes) * unit, sizes,
+                   memory_.data_ptr<T>() + plane * size_of(padded) * unit, unit);
+    });
+  }
+
+  const Images& layout() const { return layout_; }
+  const T* data() const { return memory_.data_ptr<T>(); }
+  const T* end() const { return data() + memory_.numel(); }
+  int64_t count() const { return count_; }
+
+  // Where a place is in the first image.
+  int64_t offset(const Space& place) const {
+    int64_t offset = 0;
+    for (size_t d = 0; d < 3; ++d) offset += (place[d] + before_[d]) * layout_.steps[d];
+    return offset;
+  }
+
+ private:
+  void copy_plane(const T* from, const Space& sizes, T* to, int64_t unit) const {
+    const Space& padded = layout_.sizes;
+    for (int64_t z = 0; z < padded[0]; ++z) {
+      for (int64_t y = 0; y < padded[1]; ++y, to += padded[2] * unit) {
+        const int64_t z0 = z - before_[0];
+        const int64_t y0 = y - before_[1];
+        if (z0 < 0 || z0 >= sizes[0] || y0 < 0 || y0 >= sizes[1]) {
+          std::fill_n(to, padded[2] * unit, T(0));
+          continue;
+        }
+        T* at = std::fill_n(to, before_[2] * unit, T(0));
+        at = std::copy_n(from + (z0 * sizes[1] + y0) * sizes[2] * unit, sizes[2] * unit, at);
+        std::fill(at, to + padded[2] * unit, T(0));
+      }
+    }
+  }
+
+  at::Tensor memory_;
+  int64_t count_;
+  int64_t channels_;
+  Space before_;
+  Images layout_;
+};
+
+// The matrix of terms, with the memory of its tables.
+template <class T>
+class Terms {
+ public:
+  Terms(const Surrounded<T>& from, int64_t channels, const Space& positions, const Space& stride,
+        const std::vector<Space>& taps)
+      : sizes_(positions), stride_(stride), layout_(from.layout()) {
+    const int64_t origin = from.offset({});
+    for (const Space& tap : taps)
+      for (int64_t c = 0; c < channels; ++c) terms_.push_back(from.offset(tap) + c * layout_.channel);
+    for (const Space& position : places_of(positions)) {
+      const Space place = {position[0] * stride[0], position[1] * stride[1], position[2] * stride[2]};
+      positions_.push_back(from.offset(place) - origin);
+    }
+    gather_ = {from.data(),   from.end(),   from.count(),
+               layout_.image, positions[2], stride[2] * layout_.steps[2],
+               terms_,        positions_};
+  }
+  Terms(const Terms&) = delete;
+  Terms& operator=(const Terms&) = delete;
+
+  const Gather<T>& gather() const { return gather_; }
+
+  // Arranges the columns for a product with so many rows. Dense columns have to be copied. Spread ones cost
+  // more in each row, since some are computed in vain and most vectors lie in two lines of the cache. Bits do
+  // not depend on it.
+  Columns columns(int64_t rows, size_t taps) const {
+    constexpr int64_t kTogether = 64 / sizeof(T);
+    const auto whole = [](int64_t count) { return (count + kTogether - 1) / kTogether * kTogether; };
+    const int64_t width = sizes_[2];
+    const int64_t lines = sizes_[0] * sizes_[1];
+    const int64_t by_lines = lines * whole(width);
+    const int64_t plane = whole((sizes_[1] - 1) * layout_.sizes[2] + width);
+    const int64_t least = std::min(by_lines, sizes_[0] * plane);
+    Columns columns{gather_.size(), {}, {}};
+    const bool spreads =
+        stride_ == Space{1, 1, 1} && taps > 1 && rows <= kFewRows && least <= 2 * columns.count;
+    if (spreads) columns.count = least;
+    for (int64_t line = 0; line < lines; ++line) {
+      int64_t column = line * width;
+      if (spreads && least == by_lines) {
+        column = line * whole(width);
+        for (int64_t x = 0; x < width; x += kTogether)
+          columns.starts.push_back(positions_[static_cast<size_t>(line * width)] + x);
+      } else if (spreads) {
+        const int64_t y = line % sizes_[1];
+        column = line / sizes_[1] * plane + y * layout_.sizes[2];
+        for (int64_t x = 0; y == 0 && x < plane; x += kTogether)
+          columns.starts.push_back(positions_[static_cast<size_t>(line * width)] + x);
+      }
+      columns.runs.push_back({column, line * width});
+    }
+    return columns;
+  }
+
+ private:
+  static constexpr int64_t kFewRows = 16;  // with more, copies are faster
+
+  const Space sizes_;
+  const Space stride_;
+  const Images layout_;
+  std::vector<int64_t> terms_;
+  std::vector<int64_t> positions_;
+  Gather<T> gather_;
+};
+
+}  // namespace tutti::kernels
