@@ -464,7 +464,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
 
 }  // namespace
 
-void register_convolutions(torch::Library& library) {
+void register_convolutions(Registrar& library) {
   library.impl("convolution", convolution);
   library.impl("_convolution", traced_convolution);
   library.impl("convolution_backward", convolution_backward);

@@ -278,7 +278,7 @@ at::Tensor& randperm_out(int64_t count, MaybeGenerator generator, at::Tensor& ou
 
 }  // namespace
 
-void register_random(torch::Library& library) {
+void register_random(Registrar& library) {
   library.impl("uniform_", uniform);
   library.impl("normal_", normal);
   library.impl("normal.Tensor_float", normal_of<const at::Tensor&, double>);

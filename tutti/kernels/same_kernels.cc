@@ -1,5 +1,6 @@
 #include "tutti/kernels/same_kernels.h"
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 
@@ -16,6 +17,7 @@ struct Replaced {
   std::mutex mutex;
   int users = 0;
   std::unique_ptr<torch::Library> library;
+  std::vector<std::string> operators;  // sorted
 };
 
 Replaced& replaced() {
@@ -23,7 +25,7 @@ Replaced& replaced() {
   return all;
 }
 
-std::unique_ptr<torch::Library> replace_operators() {
+void replace_operators(Replaced& all) {
   // LibTorch warns about the first operator of a process that is replaced. It is to be replaced, so that
   // warning is dropped, in such a way that LibTorch still warns if somebody else replaces one.
   class Drop final : public c10::WarningHandler {
@@ -31,12 +33,14 @@ std::unique_ptr<torch::Library> replace_operators() {
   } drop;
   const c10::WarningUtils::WarningHandlerGuard guard(&drop);
   const c10::WarningUtils::WarnAlways not_only_once;
-  auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", c10::DispatchKey::CPU,
-                                                  __FILE__, __LINE__);
-  register_products(*library);
-  register_convolutions(*library);
-  register_random(*library);
-  return library;
+  all.library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", c10::DispatchKey::CPU,
+                                                 __FILE__, __LINE__);
+  Registrar registrar(*all.library);
+  register_products(registrar);
+  register_convolutions(registrar);
+  register_random(registrar);
+  all.operators = registrar.names();
+  std::sort(all.operators.begin(), all.operators.end());
 }
 
 }  // namespace
@@ -44,14 +48,22 @@ std::unique_ptr<torch::Library> replace_operators() {
 SameKernels::SameKernels() {
   Replaced& all = replaced();
   const std::lock_guard lock(all.mutex);
-  if (all.users == 0) all.library = replace_operators();
+  if (all.users == 0) replace_operators(all);
   ++all.users;
 }
 
 SameKernels::~SameKernels() {
   Replaced& all = replaced();
   const std::lock_guard lock(all.mutex);
-  if (--all.users == 0) all.library.reset();
+  if (--all.users > 0) return;
+  all.library.reset();
+  all.operators.clear();
+}
+
+std::vector<std::string> SameKernels::operators() {
+  Replaced& all = replaced();
+  const std::lock_guard lock(all.mutex);
+  return all.operators;
 }
 
 }  // namespace tutti::kernels
