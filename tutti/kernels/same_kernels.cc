@@ -39,6 +39,7 @@ void replace_operators(Replaced& all) {
   register_products(registrar);
   register_convolutions(registrar);
   register_random(registrar);
+  register_arithmetic(registrar);
   all.operators = registrar.names();
   std::sort(all.operators.begin(), all.operators.end());
 }
