@@ -500,7 +500,7 @@ Gradients convolution_backward(const at::Tensor& gradient, const at::Tensor& inp
 
 }  // namespace
 
-void register_convolutions(torch::Library& library) {
+void register_convolutions(Registrar& library) {
   library.impl("convolution", convolution);
   library.impl("_convolution", traced_convolution);
   library.impl("convolution_backward", convolution_backward);

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
@@ -9,11 +11,32 @@
 
 namespace tutti::kernels {
 
+// Registers kernels, and remembers for which operators, so that the program knows which ones are ours.
+class Registrar {
+ public:
+  explicit Registrar(torch::Library& library) : library_(library) {}
+
+  // `name` has no namespace, such as "addmm.out".
+  template <class Kernel>
+  void impl(const char* name, Kernel* kernel) {
+    library_.impl(name, kernel);
+    names_.push_back(std::string("aten::") + name);
+  }
+
+  const std::vector<std::string>& names() const { return names_; }
+
+ private:
+  torch::Library& library_;
+  std::vector<std::string> names_;
+};
+
 // Each function registers the operators of one file. They take tensors, check and allocate as LibTorch does,
 // and call the loops. What is not theirs, such as other types and wrong shapes, they pass on to LibTorch's
 // kernels.
-void register_products(torch::Library& library);
-void register_convolutions(torch::Library& library);
+void register_products(Registrar& library);
+void register_convolutions(Registrar& library);
+void register_random(Registrar& library);
+void register_arithmetic(Registrar& library);
 
 // Returns true if the tensors are ordinary ones of one type, float or double. If they are not, and LibTorch's
 // kernel may round differently on another processor, the operator is remembered as not covered.

@@ -284,7 +284,7 @@ at::Tensor dot_of(const at::Tensor& a, const at::Tensor& b) {
 
 }  // namespace
 
-void register_products(torch::Library& library) {
+void register_products(Registrar& library) {
   library.impl("mm", mm);
   library.impl("mm.out", mm_out);
   library.impl("addmm", addmm);

@@ -1,5 +1,6 @@
 #include "tutti/kernels/same_kernels.h"
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 
@@ -18,6 +19,7 @@ struct Replaced {
   int users = 0;
   std::unique_ptr<torch::Library> library;
   bool used_onednn = false;
+  std::vector<std::string> operators;  // sorted
 };
 
 Replaced& replaced() {
@@ -25,7 +27,7 @@ Replaced& replaced() {
   return all;
 }
 
-std::unique_ptr<torch::Library> replace_operators() {
+void replace_operators(Replaced& all) {
   // LibTorch warns about the first operator of a process that is replaced. It is to be replaced, so that
   // warning is dropped, in such a way that LibTorch still warns if somebody else replaces one.
   class Drop final : public c10::WarningHandler {
@@ -33,11 +35,15 @@ std::unique_ptr<torch::Library> replace_operators() {
   } drop;
   const c10::WarningUtils::WarningHandlerGuard guard(&drop);
   const c10::WarningUtils::WarnAlways not_only_once;
-  auto library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", c10::DispatchKey::CPU,
-                                                  __FILE__, __LINE__);
-  register_products(*library);
-  register_convolutions(*library);
-  return library;
+  all.library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", c10::DispatchKey::CPU,
+                                                 __FILE__, __LINE__);
+  Registrar registrar(*all.library);
+  register_products(registrar);
+  register_convolutions(registrar);
+  register_random(registrar);
+  register_arithmetic(registrar);
+  all.operators = registrar.names();
+  std::sort(all.operators.begin(), all.operators.end());
 }
 
 }  // namespace
@@ -46,7 +52,7 @@ SameKernels::SameKernels() {
   Replaced& all = replaced();
   const std::lock_guard lock(all.mutex);
   if (all.users == 0) {
-    all.library = replace_operators();
+    replace_operators(all);
     // Without oneDNN, LibTorch makes LSTM layers of linear layers and functions of one element, as it always
     // does for other recurrent layers. oneDNN would compute all steps of a layer in a kernel of its own.
     all.used_onednn = at::globalContext().userEnabledMkldnn();
@@ -61,6 +67,13 @@ SameKernels::~SameKernels() {
   if (--all.users > 0) return;
   all.library.reset();
   at::globalContext().setUserEnabledMkldnn(all.used_onednn);
+  all.operators.clear();
+}
+
+std::vector<std::string> SameKernels::operators() {
+  Replaced& all = replaced();
+  const std::lock_guard lock(all.mutex);
+  return all.operators;
 }
 
 }  // namespace tutti::kernels

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <string>
+#include <vector>
+
 namespace tutti::kernels {
 
 // While one of these lives, LibTorch's CPU operators in this process are those of this module, which give the
@@ -13,6 +16,9 @@ class SameKernels {
   ~SameKernels();
   SameKernels(const SameKernels&) = delete;
   SameKernels& operator=(const SameKernels&) = delete;
+
+  // Returns the names of the operators that are replaced now, such as "aten::addmm.out", sorted.
+  static std::vector<std::string> operators();
 };
 
 }  // namespace tutti::kernels
