@@ -15,15 +15,22 @@ namespace tutti::kernels::HWY_NAMESPACE {
 // log(1 + exp(x))
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V softplus_of(D d, V x) {
-  const V log = Log1p::plain(d, Exp::any(d, hn::Neg(hn::Abs(x))));
+  const V log = Log1p::plain(d, by_need<Exp>(d, hn::Neg(hn::Abs(x))));
   return hn::Add(at_least(d, x, 0), log);
+}
+
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V logaddexp_of(D d, V x, V y) {
+  const V more = hn::IfThenElse(hn::Gt(y, x), y, x);
+  const V difference = hn::IfThenElse(hn::Eq(x, y), hn::Zero(d), hn::Neg(hn::Abs(hn::Sub(x, y))));
+  return hn::Add(more, Log1p::plain(d, by_need<Exp>(d, difference)));
 }
 
 // x tanh(log(1 + exp(x))) = x n / (n + 2) with n = e (e + 2) and e = exp(x)
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V mish_of(D d, V x) {
   const V two = set(d, 2);
-  const V e = Exp::any(d, at_most(d, x, 40));
+  const V e = by_need<Exp>(d, at_most(d, x, 40));
   const V n = hn::Mul(e, hn::Add(e, two));
   return hn::Mul(x, hn::Mul(n, reciprocal(d, hn::Add(n, two))));
 }
@@ -33,7 +40,7 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE V mish_slope(D d, V x) {
   const V two = set(d, 2);
   const V within = at_most(d, x, 40);
-  const V e = Exp::any(d, within);
+  const V e = by_need<Exp>(d, within);
   const V n = hn::Mul(e, hn::Add(e, two));
   const V w = reciprocal(d, hn::Add(n, two));
   const V curve = hn::Mul(hn::Mul(hn::Mul(fused(d, e, e, e), set(d, 4)), w), w);
@@ -43,8 +50,8 @@ HWY_INLINE V mish_slope(D d, V x) {
 // The larger one of a logarithm and -100, as LibTorch has it in the binary cross entropy.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V binary_cross_entropy_of(D d, V x, V target) {
-  const V log = at_least(d, Log::any(d, x), -100);
-  const V log_of_rest = at_least(d, Log1p::any(d, hn::Neg(x)), -100);
+  const V log = at_least(d, by_need<Log>(d, x), -100);
+  const V log_of_rest = at_least(d, by_need<Log1p>(d, hn::Neg(x)), -100);
   return fused(d, hn::Sub(target, set(d, 1)), log_of_rest, hn::Neg(hn::Mul(target, log)));
 }
 
@@ -72,7 +79,7 @@ HWY_INLINE void apply_any(Function function, const Elements<T>& elements, const 
     case Function::SoftplusBackward:  // beta, threshold
       return for_each<2>(elements, [&](auto, const auto* x) HWY_ATTR {
         const auto scaled = hn::Mul(x[1], p[0]);
-        return hn::IfThenElse(hn::Gt(scaled, p[1]), x[0], hn::Mul(x[0], Sigmoid::any(d, scaled)));
+        return hn::IfThenElse(hn::Gt(scaled, p[1]), x[0], hn::Mul(x[0], by_need<Sigmoid>(d, scaled)));
       });
     case Function::Mish:
       return for_each<1>(elements, [&](auto, const auto* x) HWY_ATTR { return mish_of(d, x[0]); });
@@ -82,7 +89,7 @@ HWY_INLINE void apply_any(Function function, const Elements<T>& elements, const 
     case Function::Elu: {  // alpha, scale, scale of the input
       const auto negative = hn::Mul(p[0], p[1]);
       return for_each<1>(elements, [&](auto, const auto* x) HWY_ATTR {
-        const auto below = hn::Mul(Expm1::any(d, hn::Mul(x[0], p[2])), negative);
+        const auto below = hn::Mul(by_need<Expm1>(d, hn::Mul(x[0], p[2])), negative);
         return hn::IfThenElse(hn::Gt(x[0], zero), hn::Mul(x[0], p[1]), below);
       });
     }
@@ -91,7 +98,7 @@ HWY_INLINE void apply_any(Function function, const Elements<T>& elements, const 
       const bool is_result = parameters[3] != 0;
       return for_each<2>(elements, [&](auto, const auto* x) HWY_ATTR {
         const auto power =
-            is_result ? hn::Add(x[1], negative) : hn::Mul(Exp::any(d, hn::Mul(x[1], p[2])), negative);
+            is_result ? hn::Add(x[1], negative) : hn::Mul(by_need<Exp>(d, hn::Mul(x[1], p[2])), negative);
         const auto slope = hn::IfThenElse(hn::Gt(x[1], zero), p[1], hn::Mul(p[2], power));
         return hn::Mul(x[0], slope);
       });
@@ -100,20 +107,20 @@ HWY_INLINE void apply_any(Function function, const Elements<T>& elements, const 
       return for_each<1>(
           elements, [&](auto, const auto* x) HWY_ATTR { return hn::Neg(softplus_of(d, hn::Neg(x[0]))); });
     case Function::ExpOfNegativeSize:
-      return for_each<1>(elements,
-                         [&](auto, const auto* x) HWY_ATTR { return Exp::any(d, hn::Neg(hn::Abs(x[0]))); });
+      return for_each<1>(
+          elements, [&](auto, const auto* x) HWY_ATTR { return by_need<Exp>(d, hn::Neg(hn::Abs(x[0]))); });
     case Function::Logit: {  // the distance from 0 and 1, or less than 0
       const bool is_free = parameters[0] < 0;
       const auto most = hn::Sub(one, p[0]);
       return for_each<1>(elements, [&](auto, const auto* x) HWY_ATTR {
         const auto low = hn::IfThenElse(hn::Lt(x[0], p[0]), p[0], x[0]);
         const auto y = is_free ? x[0] : hn::IfThenElse(hn::Gt(x[0], most), most, low);
-        return Log::any(d, hn::Div(y, hn::Sub(one, y)));
+        return by_need<Log>(d, hn::Div(y, hn::Sub(one, y)));
       });
     }
     case Function::Glu:
-      return for_each<2>(elements,
-                         [&](auto, const auto* x) HWY_ATTR { return hn::Mul(x[0], Sigmoid::any(d, x[1])); });
+      return for_each<2>(
+          elements, [&](auto, const auto* x) HWY_ATTR { return hn::Mul(x[0], by_need<Sigmoid>(d, x[1])); });
     case Function::Softshrink:
       return for_each<1>(elements, [&](auto, const auto* x) HWY_ATTR {
         const auto below =
@@ -134,14 +141,11 @@ HWY_INLINE void apply_any(Function function, const Elements<T>& elements, const 
     case Function::Lerp:
       return for_each<3>(elements,
                          [&](auto, const auto* x) HWY_ATTR { return lerp_of(d, x[0], x[1], x[2]); });
+    case Function::Logaddexp:
+      return for_each<2>(elements, [&](auto, const auto* x) HWY_ATTR { return logaddexp_of(d, x[0], x[1]); });
     case Function::BinaryCrossEntropy:
       return for_each<2>(
           elements, [&](auto, const auto* x) HWY_ATTR { return binary_cross_entropy_of(d, x[0], x[1]); });
-    case Function::BinaryCrossEntropyBackward:
-      return for_each<3>(elements, [&](auto, const auto* x) HWY_ATTR {
-        const auto product = at_least(d, hn::Mul(hn::Sub(one, x[1]), x[1]), 1e-12);
-        return hn::Div(hn::Mul(x[0], hn::Sub(x[1], x[2])), product);
-      });
     case Function::HuberBackward:  // the weight of the mean, delta
       return for_each<3>(elements, [&](auto, const auto* x) HWY_ATTR {
         const auto difference = hn::Sub(x[1], x[2]);

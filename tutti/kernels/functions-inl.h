@@ -2,9 +2,9 @@
 // Highway's targets. Included once per target, after hwy/foreach_target.h. Each function is one sequence of
 // IEEE operations, so its bits are the same on every target.
 //
-// A function is a structure with `is_plain`, which tells for which elements the short formula `plain` holds,
-// and `any`, which holds for all elements and has the bits of `plain` where that one holds. `any` may return
-// any NaN; `store` makes them one.
+// A function is a structure with three members: `is_plain` returns the elements for which the short formula
+// `plain` is valid; `any` is valid for all elements, and gives the bits of `plain` where that is valid. `any`
+// may return any NaN; with_one_nan() in elements-inl.h replaces it.
 #if defined(TUTTI_KERNELS_FUNCTIONS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef TUTTI_KERNELS_FUNCTIONS_INL_H
 #undef TUTTI_KERNELS_FUNCTIONS_INL_H
@@ -57,6 +57,17 @@ HWY_INLINE V polynomial(D d, V x, const hn::TFromD<D> (&coefficients)[kCount]) {
     return fused(d, polynomial<kFirst + 1>(d, x, coefficients), x, constant);
 }
 
+// c - a b with one rounding.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V fused_difference(D d, V a, V b, V c) {
+#if HWY_NATIVE_FMA
+  static_cast<void>(d);
+  return hn::NegMulAdd(a, b, c);
+#else
+  return fused(d, hn::Neg(a), b, c);
+#endif
+}
+
 // The smaller and the larger one of `x` and a bound. NaN stays NaN, which Highway's Min and Max do not
 // promise.
 template <class D, class V = hn::Vec<D>>
@@ -86,9 +97,9 @@ HWY_INLINE V reciprocal(D d, V b) {
   const V one = set(d, 1);
   constexpr auto kGuess = static_cast<hn::TFromD<Bits<D>>>(kIsFloat<T> ? 0x7ef311c7 : 0x7fde623822fc16e6);
   V y = hn::BitCast(d, hn::Sub(hn::Set(di, kGuess), hn::BitCast(di, b)));
-  const V neg = hn::Neg(b);
+  TUTTI_UNROLL
   for (int step = 0; step < (kIsFloat<T> ? 2 : 3); ++step) {
-    const V error = fused(d, neg, y, one);
+    const V error = fused_difference(d, b, y, one);
     y = fused(d, y, fused(d, error, error, error), y);
   }
   return y;
@@ -141,6 +152,13 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp_of_rest(D d, V x) {
   const V one = set(d, 1);
   return fused(d, x, fused(d, x, polynomial(d, x, Coefficients<hn::TFromD<D>>::kExp), one), one);
+}
+
+// Returns Of::plain(x) if all elements are plain, Of::any(x) if not.
+template <class Of, class D, class V = hn::Vec<D>>
+HWY_INLINE V by_need(D d, V x) {
+  if (HWY_LIKELY(hn::AllTrue(d, Of::is_plain(d, x)))) return Of::plain(d, x);
+  return Of::any(d, x);
 }
 
 struct Exp {
@@ -278,7 +296,7 @@ struct Log1p {
   }
 };
 
-// tanh(|x|) = -m / (2 + m) with m = expm1(-2 |x|)
+// tanh(|x|) = m / (m + 2) with m = expm1(2 |x|)
 struct Tanh {
   static constexpr double kOne = 40;  // tanh is 1 from here on
   template <class D, class V>
@@ -297,12 +315,8 @@ struct Tanh {
  private:
   template <class D, class V>
   static HWY_INLINE V of_size(D d, V size, V x) {
-    const V m = Expm1::without_sign(d, hn::Mul(size, set(d, -2)));
-    const V below = hn::Add(m, set(d, 2));
-    const V inverse = reciprocal(d, below);
-    const V quotient = hn::Mul(m, inverse);
-    const V missing = fused(d, hn::Neg(below), quotient, m);
-    return hn::CopySign(fused(d, missing, inverse, quotient), x);
+    const V m = Expm1::without_sign(d, hn::Add(size, size));
+    return hn::CopySign(hn::Mul(m, reciprocal(d, hn::Add(m, set(d, 2)))), x);
   }
 };
 

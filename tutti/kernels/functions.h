@@ -40,8 +40,8 @@ enum class Function {
   LerpScalar,
   Lerp,
   BinaryCrossEntropy,
-  BinaryCrossEntropyBackward,
   HuberBackward,
+  Logaddexp,
   // scientific_functions.cc, which computes in doubles
   Exp2,
   Log2,
@@ -64,7 +64,7 @@ enum class Function {
   Erfinv,
   Hypot,
   Xlogy,
-  Logaddexp,
+  Rsqrt,
 };
 
 // `count` elements of up to three operands, each of which lies one after the other. `out` may be an operand.

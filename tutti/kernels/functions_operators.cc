@@ -1,7 +1,11 @@
-// The functions of one element as operators of LibTorch. Each is registered by a table row; what its row does
-// not say, the types of its arguments do.
+// The functions of one element as operators of LibTorch. Each operator is one line in register_functions();
+// its arguments are taken by their types: tensors are operands, numbers are parameters.
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <string>
+#include <tuple>
+#include <type_traits>
 
 #include <ATen/CPUFunctions.h>
 #include <ATen/Operators.h>
@@ -34,7 +38,7 @@ struct ElementCall {
   }
   void take(double parameter) { parameters[parameter_count++] = parameter; }
   void take(bool parameter) { take(parameter ? 1.0 : 0.0); }
-  // How gelu is approximated; its functions follow each other.
+  // The approximation of gelu. In `Function`, the one by tanh follows the exact one.
   void take(c10::string_view approximation) {
     is_known = approximation == "none" || approximation == "tanh";
     if (approximation == "tanh") function = static_cast<Function>(static_cast<int>(function) + 1);
@@ -51,15 +55,16 @@ struct ElementCall {
   std::array<double, 4> parameters = {};
   size_t parameter_count = 0;
   at::Tensor* out = nullptr;
-  bool is_known = true;             // false if LibTorch has to refuse an argument
+  bool is_known = true;             // false if an argument is one that LibTorch refuses
   bool parameter_is_whole = false;  // the last one is an integer
 };
 
-// Returns true if the function of integers is a float. LibTorch refuses integers or keeps them in the others.
+// Returns true if the function makes floats of integers. For all others LibTorch refuses integers, or returns
+// integers.
 bool takes_integers(const ElementCall& call) {
   const Function of = call.function;
   if (of == Function::PowScalar) return !call.parameter_is_whole;
-  const bool keeps = of == Function::Pow || of == Function::Hypot || of == Function::Logaddexp;
+  const bool keeps = of == Function::Pow || of == Function::Hypot;
   return of <= Function::Erf || of == Function::Logit || (of >= Function::Exp2 && !keeps);
 }
 
@@ -67,9 +72,12 @@ bool takes_integers(const ElementCall& call) {
 bool is_exact(const ElementCall& call) {
   const double first = call.parameters[0];
   if (call.function == Function::AddScaled || call.function == Function::SubtractScaled) return first == 1;
+  if (call.function == Function::Rsqrt) {  // of short floats it depends on the processor
+    const at::ScalarType type = call.operands[0]->scalar_type();
+    return type == at::kFloat || type == at::kDouble;
+  }
   return call.function == Function::PowScalar &&
-         (first == 0 || std::fabs(first) == 0.5 || std::fabs(first) == 1 || std::fabs(first) == 2 ||
-          first == 3);
+         (first == 0 || first == 0.5 || std::fabs(first) == 1 || std::fabs(first) == 2 || first == 3);
 }
 
 // Returns true if the operands are real numbers and the function is one of ours for them. If they are not,
@@ -138,9 +146,17 @@ at::Tensor computed_elements(const ElementCall& call, const at::Tensor& out) {
       .enforce_safe_casting_to_output(true);
   for (size_t i = 0; i < call.operand_count; ++i) config.add_input(*call.operands[i]);
   at::TensorIterator iterator = config.build();
-  const auto with = [&](auto loop) {
-    iterator.for_each(
-        [&](char** data, const int64_t* strides, int64_t count) { loop(call, data, strides, count); });
+  // The strides of the tensors within a row come first, then those between rows.
+  const auto with = [&](auto compute_row) {
+    iterator.for_each([&](char** data, const int64_t* strides, int64_t count, int64_t rows) {
+      const size_t tensors = call.operand_count + 1;
+      std::array<char*, 4> row = {};
+      std::copy_n(data, tensors, row.begin());
+      for (int64_t i = 0; i < rows; ++i) {
+        compute_row(call, row.data(), strides, count);
+        for (size_t k = 0; k < tensors; ++k) row[k] += strides[tensors + k];
+      }
+    });
   };
   switch (iterator.common_dtype()) {
     case at::kDouble:
@@ -257,27 +273,6 @@ at::Tensor& two_class_loss_out(const at::Tensor& self, const at::Tensor& target,
   return write_elements(two_class_loss(self, target, weight, reduction), out);
 }
 
-at::Tensor two_class_loss_backward(const at::Tensor& gradient, const at::Tensor& self,
-                                   const at::Tensor& target, const OptionalTensor& weight,
-                                   int64_t reduction) {
-  ElementCall call(Function::BinaryCrossEntropyBackward);
-  call.take(gradient);
-  call.take(self);
-  call.take(target);
-  if (self.sizes() != target.sizes() || !is_ours("aten::binary_cross_entropy_backward", call))
-    return at::cpu::binary_cross_entropy_backward(gradient, self, target, weight, reduction);
-  at::Tensor result = computed_elements(call, {});
-  if (weight.has_value() && weight->defined()) result.mul_(*weight);
-  if (reduction == at::Reduction::Mean) result.div_(self.numel());
-  return result;
-}
-
-at::Tensor& two_class_loss_backward_out(const at::Tensor& gradient, const at::Tensor& self,
-                                        const at::Tensor& target, const OptionalTensor& weight,
-                                        int64_t reduction, at::Tensor& out) {
-  return write_elements(two_class_loss_backward(gradient, self, target, weight, reduction), out);
-}
-
 at::Tensor& bounded_loss_backward_out(const at::Tensor& gradient, const at::Tensor& self,
                                       const at::Tensor& target, int64_t reduction, double delta,
                                       at::Tensor& out) {
@@ -291,6 +286,34 @@ at::Tensor& bounded_loss_backward_out(const at::Tensor& gradient, const at::Tens
     return at::cpu::huber_loss_backward_outf(gradient, self, target, reduction, delta, out);
   computed_elements(call, out);
   return out;
+}
+
+// Numbers at equal distances, computed in doubles with one rounding of each product and sum.
+template <class ValueAt>
+at::Tensor& write_range(at::Tensor& out, const ValueAt& value_at) {
+  const at::Tensor values = at::empty(out.sizes(), at::kDouble);
+  auto* const data = values.data_ptr<double>();
+  for (int64_t i = 0; i < values.numel(); ++i) data[i] = value_at(static_cast<double>(i));
+  return out.copy_(values);
+}
+
+at::Tensor& linspace_into(const at::Scalar& start, const at::Scalar& end, int64_t steps, at::Tensor& out) {
+  at::cpu::linspace_outf(start, end, steps, out);  // checks and allocates
+  if (!at::isFloatingType(out.scalar_type()) || steps < 2) return out;
+  const double first = start.toDouble();
+  const double last = end.toDouble();
+  const auto intervals = static_cast<double>(steps - 1);
+  const double step = (last - first) / intervals;
+  return write_range(
+      out, [&](double i) { return 2 * i < intervals ? first + step * i : last - step * (intervals - i); });
+}
+
+// LibTorch computes floats in doubles, in one way on every processor.
+at::Tensor& arange_into(const at::Scalar& start, const at::Scalar& end, const at::Scalar& step,
+                        at::Tensor& out) {
+  at::cpu::arange_outf(start, end, step, out);  // checks and allocates
+  if (out.scalar_type() != at::kDouble) return out;
+  return write_range(out, [&](double i) { return start.toDouble() + step.toDouble() * i; });
 }
 
 }  // namespace
@@ -335,6 +358,7 @@ void register_functions(torch::Library& library) {
   TUTTI_FUNCTION_IN_PLACE(Atanh, atanh);
   TUTTI_FUNCTION_IN_PLACE(Erfc, erfc);
   TUTTI_FUNCTION_IN_PLACE(Erfinv, erfinv);
+  TUTTI_FUNCTION_IN_PLACE(Rsqrt, rsqrt);
   TUTTI_FUNCTION_IN_PLACE(Hypot, hypot);
   TUTTI_FUNCTION_IN_PLACE(Mish, mish);
   TUTTI_FUNCTION_IN_PLACE(Elu, elu);
@@ -376,8 +400,8 @@ void register_functions(torch::Library& library) {
   library.impl("glu.out", gated_halves_out);
   library.impl("binary_cross_entropy", two_class_loss);
   library.impl("binary_cross_entropy.out", two_class_loss_out);
-  library.impl("binary_cross_entropy_backward", two_class_loss_backward);
-  library.impl("binary_cross_entropy_backward.grad_input", two_class_loss_backward_out);
+  library.impl("linspace.out", linspace_into);
+  library.impl("arange.start_out", arange_into);
   library.impl("huber_loss_backward.out", bounded_loss_backward_out);
 }
 

@@ -77,7 +77,7 @@ const std::vector<Case>& cases() {
          return share == 0 || rest == 0 ? share : share * (1 + x * slope * rest);
        },
        2.2, 1},
-      {"exp2", [](auto& x) { return torch::exp2(x); }, [](Real x) { return std::exp2(x); }, 1},
+      {"exp2", [](auto& x) { return torch::exp2(x); }, [](Real x) { return std::exp2(x); }, 1.2},
       {"log2", [](auto& x) { return torch::log2(x); }, [](Real x) { return std::log2(x); }, 0.6},
       {"log10", [](auto& x) { return torch::log10(x); }, [](Real x) { return std::log10(x); }, 0.6},
       {"sin", [](auto& x) { return torch::sin(x); }, [](Real x) { return std::sin(x); }, 0.9},
@@ -406,6 +406,14 @@ TEST(FunctionOperators, compute_short_floats_as_floats) {
   }
 }
 
+TEST(FunctionOperators, have_the_reciprocal_root_of_short_floats) {
+  const SameKernels same;
+  for (const at::ScalarType type : {at::kBFloat16, at::kHalf}) {
+    const at::Tensor in = torch::arange(1, 3000, at::kFloat).to(type);
+    EXPECT_TRUE(same_bits(torch::rsqrt(in), (1 / in.to(at::kDouble).sqrt()).to(at::kFloat).to(type)));
+  }
+}
+
 TEST(FunctionOperators, take_what_those_of_libtorch_take) {
   const SameKernels same;
   const at::Tensor whole = torch::arange(1, 6);
@@ -438,6 +446,23 @@ TEST(FunctionOperators, take_what_those_of_libtorch_take) {
                         torch::tanh_backward(gradient.expand({4, 6}), x)));
   EXPECT_THROW(torch::tanh_backward(torch::rand({3}), x), c10::Error);
   EXPECT_THROW(torch::gelu(x, "other"), c10::Error);
+}
+
+TEST(FunctionOperators, make_ranges_of_products_and_sums_that_are_rounded) {
+  const SameKernels same;
+  for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+    const at::Tensor line = torch::linspace(-1.3, 2.7, 1000, type).to(at::kDouble);
+    for (int64_t i = 0; i < 500; ++i)
+      EXPECT_NEAR(line[i].item<double>(), -1.3 + 4.0 / 999 * static_cast<double>(i),
+                  type == at::kFloat ? 2e-7 : 0);
+    EXPECT_EQ(torch::linspace(-1.3, 2.7, 1000, at::kDouble)[999].item<double>(), 2.7);
+  }
+  const at::Tensor range = torch::arange(0.5, 30, 0.3, at::kDouble);
+  EXPECT_EQ(range.numel(), 99);
+  for (int64_t i = 0; i < range.numel(); ++i)
+    EXPECT_EQ(range[i].item<double>(), 0.5 + 0.3 * static_cast<double>(i));
+  EXPECT_EQ(torch::linspace(3, 5, 1).numel(), 1);
+  EXPECT_TRUE(torch::equal(torch::arange(0, 7), torch::tensor({0, 1, 2, 3, 4, 5, 6})));
 }
 
 TEST(FunctionOperators, leave_complex_numbers_to_libtorch_and_remember_it) {

@@ -77,29 +77,38 @@ HWY_INLINE V exp_of_wide(D d, Wide<V> x) {
   return scaled_in_two(d, exp_of_rest(d, hn::Add(of.rest, low)), of.n);
 }
 
-// The logarithm for the base that the reciprocal of its logarithm tells.
-template <class D, class V = hn::Vec<D>>
+// The logarithm for the base that the reciprocal of its logarithm tells. For elements that were floats, the
+// ordinary logarithm of doubles is exact enough, and there are no denormals.
+template <class T, class D, class V = hn::Vec<D>>
 HWY_INLINE V log_by(D d, V x, const double (&reciprocal_of_log)[2]) {
+  if constexpr (kIsFloat<T>)
+    return Log::with_ends(d, x, hn::Mul(Log::plain(d, x), set(d, reciprocal_of_log[0])));
   const Wide<V> log = wide_product(d, wide_log(d, x), wide(d, reciprocal_of_log));
   return Log::with_ends(d, x, hn::Add(log.high, log.low));
 }
 
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp2_of(D d, V x) {
-  const V within = at_least(d, at_most(d, x, 1030), -1080);
-  const V integer = set(d, kInteger<double>);
+  using T = hn::TFromD<D>;
+  const V within = at_least(d, at_most(d, x, kIsFloat<T> ? 130 : 1030), kIsFloat<T> ? -155 : -1080);
+  const V integer = set(d, kInteger<T>);
   const V n = hn::Add(within, integer);
-  const V rest = hn::Mul(hn::Sub(within, hn::Sub(n, integer)), set(d, Constants::kLog2));
+  const V rest = hn::Mul(hn::Sub(within, hn::Sub(n, integer)), set(d, Coefficients<T>::kLog2));
   return scaled_in_two(d, exp_of_rest(d, rest), n);
 }
 
-template <class D, class V = hn::Vec<D>>
+// `T` is the type of the elements.
+template <class T, class D, class V = hn::Vec<D>>
 HWY_INLINE V pow_of(D d, V x, V y) {
   const V zero = hn::Zero(d);
   const V one = set(d, 1);
   const V infinity = set(d, std::numeric_limits<double>::infinity());
   const V size = hn::Abs(x);
-  Wide<V> log = wide_log(d, size);
+  Wide<V> log;
+  if constexpr (kIsFloat<T>)
+    log = {Log::plain(d, size), zero};
+  else
+    log = wide_log(d, size);
   log.high = hn::IfThenElse(hn::Eq(size, zero), hn::Neg(infinity), log.high);
   log.high = hn::IfThenElse(hn::Eq(size, infinity), infinity, log.high);
   const V high = hn::Mul(y, log.high);

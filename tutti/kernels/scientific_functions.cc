@@ -48,13 +48,6 @@ HWY_INLINE V xlogy_of(D d, V x, V y) {
   return hn::IfThenElse(is_zero, hn::Zero(d), product);
 }
 
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V logaddexp_of(D d, V x, V y) {
-  const V more = hn::IfThenElse(hn::Gt(y, x), y, x);
-  const V difference = hn::IfThenElse(hn::Eq(x, y), hn::Zero(d), hn::Neg(hn::Abs(hn::Sub(x, y))));
-  return hn::Add(more, Log1p::plain(d, Exp::any(d, difference)));
-}
-
 template <class T>
 HWY_INLINE void apply_any(Function function, const Elements<T>& elements, const double* parameters) {
   const auto of_one = [&](const auto& of) HWY_ATTR {
@@ -64,17 +57,19 @@ HWY_INLINE void apply_any(Function function, const Elements<T>& elements, const 
     for_each_in_doubles<2>(elements, [&](auto d, const auto* x) HWY_ATTR { return of(d, x[0], x[1]); });
   };
   switch (function) {
-    case Function::Exp2:
-      return of_one([](auto d, auto x) HWY_ATTR { return exp2_of(d, x); });
+    case Function::Rsqrt:
+      return of_one([](auto d, auto x) HWY_ATTR { return hn::Div(set(d, 1), hn::Sqrt(x)); });
+    case Function::Exp2:  // in the type of the elements
+      return for_each<1>(elements, [](auto d, const auto* x) HWY_ATTR { return exp2_of(d, x[0]); });
     case Function::Log2:
-      return of_one([](auto d, auto x) HWY_ATTR { return log_by(d, x, Constants::kOneOverLog2); });
+      return of_one([](auto d, auto x) HWY_ATTR { return log_by<T>(d, x, Constants::kOneOverLog2); });
     case Function::Log10:
-      return of_one([](auto d, auto x) HWY_ATTR { return log_by(d, x, Constants::kOneOverLog10); });
+      return of_one([](auto d, auto x) HWY_ATTR { return log_by<T>(d, x, Constants::kOneOverLog10); });
     case Function::Pow:
-      return of_two([](auto d, auto x, auto y) HWY_ATTR { return pow_of(d, x, y); });
+      return of_two([](auto d, auto x, auto y) HWY_ATTR { return pow_of<T>(d, x, y); });
     case Function::PowScalar: {
       const double exponent = static_cast<T>(parameters[0]);
-      return of_one([&](auto d, auto x) HWY_ATTR { return pow_of(d, x, set(d, exponent)); });
+      return of_one([&](auto d, auto x) HWY_ATTR { return pow_of<T>(d, x, set(d, exponent)); });
     }
     case Function::Sin:
       return of_one([](auto d, auto x) HWY_ATTR { return sin_of(d, x); });
@@ -108,8 +103,6 @@ HWY_INLINE void apply_any(Function function, const Elements<T>& elements, const 
       return of_two([](auto d, auto x, auto y) HWY_ATTR { return hypot_of(d, x, y); });
     case Function::Xlogy:
       return of_two([](auto d, auto x, auto y) HWY_ATTR { return xlogy_of(d, x, y); });
-    case Function::Logaddexp:
-      return of_two([](auto d, auto x, auto y) HWY_ATTR { return logaddexp_of(d, x, y); });
     default:
       return;
   }
