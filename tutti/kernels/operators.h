@@ -35,8 +35,8 @@ class Registrar {
 // kernels.
 void register_products(Registrar& library);
 void register_convolutions(Registrar& library);
+void register_functions(Registrar& library);
 void register_random(Registrar& library);
-void register_arithmetic(Registrar& library);
 
 // Returns true if the tensors are ordinary ones of one type, float or double. If they are not, and LibTorch's
 // kernel may round differently on another processor, the operator is remembered as not covered.

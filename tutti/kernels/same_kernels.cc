@@ -40,8 +40,8 @@ void replace_operators(Replaced& all) {
   Registrar registrar(*all.library);
   register_products(registrar);
   register_convolutions(registrar);
+  register_functions(registrar);
   register_random(registrar);
-  register_arithmetic(registrar);
   all.operators = registrar.names();
   std::sort(all.operators.begin(), all.operators.end());
 }
