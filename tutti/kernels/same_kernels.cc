@@ -35,6 +35,7 @@ std::unique_ptr<torch::Library> replace_operators() {
                                                   __FILE__, __LINE__);
   register_products(*library);
   register_convolutions(*library);
+  register_reductions(*library);
   return library;
 }
 
