@@ -36,6 +36,7 @@ std::unique_ptr<torch::Library> replace_operators() {
   register_products(*library);
   register_convolutions(*library);
   register_reductions(*library);
+  register_softmax(*library);
   return library;
 }
 
