@@ -37,6 +37,7 @@ std::unique_ptr<torch::Library> replace_operators() {
   register_convolutions(*library);
   register_reductions(*library);
   register_softmax(*library);
+  register_normalisations(*library);
   return library;
 }
 
