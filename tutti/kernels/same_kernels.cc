@@ -38,6 +38,7 @@ std::unique_ptr<torch::Library> replace_operators() {
   register_reductions(*library);
   register_softmax(*library);
   register_normalisations(*library);
+  register_scatters(*library);
   return library;
 }
 
