@@ -18,6 +18,7 @@ void register_reductions(torch::Library& library);
 void register_softmax(torch::Library& library);
 void register_normalisations(torch::Library& library);
 void register_scatters(torch::Library& library);
+void register_attention(torch::Library& library);
 
 // Returns true if the tensors are ordinary ones of one type, float or double. If they are not, and LibTorch's
 // kernel may round differently on another processor, the operator is remembered as not covered.

@@ -39,6 +39,7 @@ std::unique_ptr<torch::Library> replace_operators() {
   register_softmax(*library);
   register_normalisations(*library);
   register_scatters(*library);
+  register_attention(*library);
   return library;
 }
 
