@@ -34,6 +34,7 @@ struct LayerProducts : AddedTerms<3, 1, 2> {
 
 // Of x, the gradient, and the mean and the scale of the row.
 struct ColumnProducts : AddedTerms<4, 0, 2> {
+  static constexpr int64_t kColumns = 2;
   template <class D, class V>
   static HWY_INLINE void add(D /*d*/, const V* x, const V* /*values*/, V* sums) {
     sums[0] = hn::Add(sums[0], x[1]);
@@ -85,8 +86,7 @@ HWY_INLINE void differentiate_rows(const LayerGradientRows<T>& of) {
 
 template <class T>
 HWY_INLINE void sum_parameter_columns(const LayerColumns<T>& of, double* sums, int64_t distance) {
-  const ColumnInput<T> in[] = {
-      {of.x, of.step}, {of.gradient, of.step}, {of.mean, 1, /*shared=*/true}, {of.scale, 1, /*shared=*/true}};
+  const ColumnInput<T> in[] = {{of.x, of.step}, {of.gradient, of.step}, {of.mean, 1}, {of.scale, 1}};
   sum_columns_block<ColumnProducts>(in, of.rows, of.width, nullptr, sums, distance);
 }
 

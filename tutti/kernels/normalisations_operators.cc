@@ -222,23 +222,30 @@ Dimensions around_channels() { return ~Dimensions(2); }
 // Values of rows or columns, each in the type of x, that are computed in doubles.
 class Values {
  public:
-  Values(const at::Tensor& x, int64_t kinds, int64_t count) : all_(at::empty({kinds, count}, x.options())) {}
+  Values(const at::Tensor& x, int64_t kinds, int64_t count)
+      : all_(at::empty({kinds, count}, x.options())),
+        count_(count),
+        floats_(x.scalar_type() == at::kFloat ? all_.data_ptr<float>() : nullptr),
+        doubles_(x.scalar_type() == at::kDouble ? all_.data_ptr<double>() : nullptr) {}
 
   void set(int64_t kind, int64_t i, double value) {
-    const int64_t at = kind * all_.size(1) + i;
-    if (all_.scalar_type() == at::kFloat)
-      all_.data_ptr<float>()[at] = static_cast<float>(value);
+    const int64_t at = kind * count_ + i;
+    if (floats_ != nullptr)
+      floats_[at] = static_cast<float>(value);
     else
-      all_.data_ptr<double>()[at] = value;
+      doubles_[at] = value;
   }
   template <class T>
   const T* of(int64_t kind) const {
-    return kind < all_.size(0) ? all_.data_ptr<T>() + kind * all_.size(1) : nullptr;
+    return kind < all_.size(0) ? all_.data_ptr<T>() + kind * count_ : nullptr;
   }
-  int64_t count() const { return all_.size(1); }
+  int64_t count() const { return count_; }
 
  private:
   at::Tensor all_;
+  int64_t count_;
+  float* floats_;
+  double* doubles_;
 };
 
 // Applies the values, of rows of `length` elements or of columns, to x.
@@ -288,10 +295,13 @@ Statistics statistics_of(const at::Tensor& x, Dimensions dimensions, int64_t cou
   const auto terms = static_cast<double>(count);
   const double* const first = shift.data_ptr<double>();
   const double* const sum = sums.data_ptr<double>();
-  for (int64_t i = 0; i < shift.numel(); ++i) {
-    const double rest = sum[shift.numel() + i] - sum[i] * (sum[i] / terms);
-    mean.data_ptr<double>()[i] = first[i] + sum[i] / terms;
-    variance.data_ptr<double>()[i] = rest < 0 ? 0 : rest / terms;
+  double* const means = mean.data_ptr<double>();
+  double* const variances = variance.data_ptr<double>();
+  const int64_t sums_each = shift.numel();
+  for (int64_t i = 0; i < sums_each; ++i) {
+    const double rest = sum[sums_each + i] - sum[i] * (sum[i] / terms);
+    means[i] = first[i] + sum[i] / terms;
+    variances[i] = rest < 0 ? 0 : rest / terms;
   }
   return {mean, variance};
 }
@@ -340,13 +350,17 @@ Three our_batch_norm(const at::Tensor& input, const at::Tensor& weight, const at
   const at::Tensor factors = as_doubles(weight, of.channels, 1);
   const at::Tensor offsets = as_doubles(bias, of.channels, 0);
   const at::Tensor scales = at::empty({of.channels}, at::kDouble);
+  const double* const mean = statistics.mean.data_ptr<double>();
+  const double* const variance = statistics.variance.data_ptr<double>();
+  const double* const factor = factors.data_ptr<double>();
+  const double* const offset = offsets.data_ptr<double>();
+  double* const scale = scales.data_ptr<double>();
   Values values(of.x, 3, of.channels);
   for (int64_t c = 0; c < of.channels; ++c) {
-    const double scale = scale_of(statistics.variance.data_ptr<double>()[c], eps);
-    scales.data_ptr<double>()[c] = scale;
-    values.set(0, c, statistics.mean.data_ptr<double>()[c]);
-    values.set(1, c, scale * factors.data_ptr<double>()[c]);
-    values.set(2, c, offsets.data_ptr<double>()[c]);
+    scale[c] = scale_of(variance[c], eps);
+    values.set(0, c, mean[c]);
+    values.set(1, c, scale[c] * factor[c]);
+    values.set(2, c, offset[c]);
   }
   const int64_t length = of.last ? of.channels : of.each / input.size(0);
   const at::Tensor out = apply_values(Normalisation::Forward, of.x, {}, values, length, !of.last);
@@ -403,8 +417,9 @@ Three batch_norm_backward(const at::Tensor& gradient, const at::Tensor& input, c
   at::Tensor scale = training ? as_doubles(given(of_scale), 0, 0) : at::empty({of.channels}, at::kDouble);
   if (!training) {
     const at::Tensor variance = as_doubles(given(running_variance), 0, 0);
-    for (int64_t c = 0; c < of.channels; ++c)
-      scale.data_ptr<double>()[c] = scale_of(variance.data_ptr<double>()[c], eps);
+    const double* const of_channel = variance.data_ptr<double>();
+    double* const to = scale.data_ptr<double>();
+    for (int64_t c = 0; c < of.channels; ++c) to[c] = scale_of(of_channel[c], eps);
   }
   const at::Tensor factors = as_doubles(weight, of.channels, 1);
   const at::Tensor of_weights = at::empty({of.channels}, of.x.options());
@@ -413,11 +428,14 @@ Three batch_norm_backward(const at::Tensor& gradient, const at::Tensor& input, c
   Values parameters(of.x, 2, of.channels);
   const at::Tensor sums = sums_over(of.x, around_channels(), Terms::Products, mean, gradients);
   const double* const sum = sums.data_ptr<double>();
+  const double* const scales = scale.data_ptr<double>();
+  const double* const weights = factors.data_ptr<double>();
+  const double* const means = mean.data_ptr<double>();
   const auto terms = static_cast<double>(of.each);
   for (int64_t c = 0; c < of.channels; ++c) {
-    const double r = scale.data_ptr<double>()[c];
-    const double factor = r * factors.data_ptr<double>()[c];
-    values.set(0, c, mean.data_ptr<double>()[c]);
+    const double r = scales[c];
+    const double factor = r * weights[c];
+    values.set(0, c, means[c]);
     values.set(1, c, training ? -factor * r * r * sum[of.channels + c] / terms : 0);
     values.set(2, c, factor);
     values.set(3, c, training ? -factor * sum[c] / terms : 0);
@@ -462,14 +480,18 @@ Three group_norm(const at::Tensor& input, const Optional& of_weight, const Optio
   const at::Tensor factors = as_doubles(weight, channels, 1);
   const at::Tensor offsets = as_doubles(bias, channels, 0);
   const at::Tensor scale = at::empty({batch * groups}, at::kDouble);
+  const double* const means = statistics.mean.data_ptr<double>();
+  const double* const variances = statistics.variance.data_ptr<double>();
+  const double* const factor = factors.data_ptr<double>();
+  const double* const offset = offsets.data_ptr<double>();
+  double* const scales = scale.data_ptr<double>();
   Values values(x, 3, batch * channels);
-  for (int64_t g = 0; g < batch * groups; ++g)
-    scale.data_ptr<double>()[g] = scale_of(statistics.variance.data_ptr<double>()[g], eps);
+  for (int64_t g = 0; g < batch * groups; ++g) scales[g] = scale_of(variances[g], eps);
   for (int64_t i = 0; i < batch * channels; ++i) {
     const int64_t c = i % channels;
-    values.set(0, i, statistics.mean.data_ptr<double>()[i / each]);
-    values.set(1, i, scale.data_ptr<double>()[i / each] * factors.data_ptr<double>()[c]);
-    values.set(2, i, offsets.data_ptr<double>()[c]);
+    values.set(0, i, means[i / each]);
+    values.set(1, i, scales[i / each] * factor[c]);
+    values.set(2, i, offset[c]);
   }
   const at::Tensor out = apply_values(Normalisation::Forward, x, {}, values, pixels, /*of_rows=*/true);
   const at::ScalarType type = statistics_type(input, weight);
@@ -499,15 +521,19 @@ Three group_norm_backward(const at::Tensor& gradient, const at::Tensor& input, c
   const at::Tensor weighted = (sums.view({2, batch, channels}) * factors).view({2, batch * groups, each});
   const at::Tensor of_groups = sums_over(weighted, Dimensions(4), Terms::Elements);
   const at::Tensor scales = as_doubles(of_scale, 0, 0);
+  const double* const scale = scales.data_ptr<double>();
+  const double* const means = mean.data_ptr<double>();
+  const double* const factor = factors.data_ptr<double>();
+  const double* const of_group = of_groups.data_ptr<double>();
   Values values(x, 4, batch * channels);
   const auto terms = static_cast<double>(each * pixels);
   for (int64_t i = 0; i < batch * channels; ++i) {
     const int64_t g = i / each;
-    const double r = scales.data_ptr<double>()[g];
-    values.set(0, i, mean.data_ptr<double>()[g]);
-    values.set(1, i, -r * r * r * of_groups.data_ptr<double>()[batch * groups + g] / terms);
-    values.set(2, i, r * factors.data_ptr<double>()[i % channels]);
-    values.set(3, i, -r * of_groups.data_ptr<double>()[g] / terms);
+    const double r = scale[g];
+    values.set(0, i, means[g]);
+    values.set(1, i, -r * r * r * of_group[batch * groups + g] / terms);
+    values.set(2, i, r * factor[i % channels]);
+    values.set(3, i, -r * of_group[g] / terms);
   }
   Three result;
   const at::ScalarType type = statistics_type(input, weight);

@@ -98,17 +98,20 @@ std::optional<Bags> bags_of(const at::Tensor& weight, const at::Tensor& indices,
   std::copy_n(given.data_ptr<int64_t>(), bags, begin);
   begin[bags] = indices.numel();
   int64_t* const index = result.indices.data_ptr<int64_t>();
+  int64_t* const bag_of = result.bag_of.data_ptr<int64_t>();
+  int64_t* const size = result.sizes.data_ptr<int64_t>();
+  const int64_t rows = weight.size(0);
   if (bags > 0 && begin[0] != 0) return std::nullopt;
   if (bags == 0 && indices.numel() > 0) return std::nullopt;
   for (int64_t b = 0; b < bags; ++b) {
     if (begin[b] > begin[b + 1]) return std::nullopt;
     for (int64_t i = begin[b]; i < begin[b + 1]; ++i) {
-      if (index[i] < 0 || index[i] >= weight.size(0)) return std::nullopt;
-      result.bag_of.data_ptr<int64_t>()[i] = b;
+      if (index[i] < 0 || index[i] >= rows) return std::nullopt;
+      bag_of[i] = b;
       if (index[i] == padding)
         index[i] = -1;
       else
-        ++result.sizes.data_ptr<int64_t>()[b];
+        ++size[b];
     }
   }
   return result;
@@ -143,16 +146,21 @@ std::optional<Four> embedded(std::string_view name, const at::Tensor& weight, co
   const auto sum = [&](auto zero) {
     using T = decltype(zero);
     const int64_t* const begin = bags->offsets.data_ptr<int64_t>();
-    const int64_t cost = weight.size(1) * (1 + indices.numel() / std::max<int64_t>(1, count));
+    const int64_t* const index = bags->indices.data_ptr<int64_t>();
+    const int64_t* const sizes = bags->sizes.data_ptr<int64_t>();
+    const T* const rows = table.data_ptr<T>();
+    const T* const scale = scales.defined() ? scales.data_ptr<T>() : nullptr;
+    T* const result = out.data_ptr<T>();
+    const int64_t width = weight.size(1);
+    const int64_t cost = width * (1 + indices.numel() / std::max<int64_t>(1, count));
     in_parallel(count, cost, [&](int64_t first, int64_t last) {
       for (int64_t b = first; b < last; ++b) {
-        T* const to = out.data_ptr<T>() + b * weight.size(1);
-        sum_rows(GatheredRows<T>{
-            table.data_ptr<T>(), weight.size(1), bags->indices.data_ptr<int64_t>() + begin[b],
-            scales.defined() ? scales.data_ptr<T>() + begin[b] : nullptr, begin[b + 1] - begin[b], to});
+        T* const to = result + b * width;
+        sum_rows(GatheredRows<T>{rows, width, index + begin[b], scale == nullptr ? nullptr : scale + begin[b],
+                                 begin[b + 1] - begin[b], to});
         if (mode == kSumOfBag) continue;
-        const auto size = static_cast<T>(std::max<int64_t>(1, bags->sizes.data_ptr<int64_t>()[b]));
-        for (int64_t c = 0; c < weight.size(1); ++c) to[c] /= size;
+        const auto size = static_cast<T>(std::max<int64_t>(1, sizes[b]));
+        for (int64_t c = 0; c < width; ++c) to[c] /= size;
       }
     });
   };
@@ -192,16 +200,19 @@ at::Tensor scales_of(const at::Tensor& indices, int64_t rows, bool by_frequency,
   if (!by_frequency && !bag_sizes.defined() && !samples.defined()) return {};
   const at::Tensor scales = at::empty({indices.numel()}, options);
   const int64_t* const index = indices.data_ptr<int64_t>();
+  const int64_t* const bag = bag_of.defined() ? bag_of.data_ptr<int64_t>() : nullptr;
+  const int64_t* const sizes = bag_sizes.defined() ? bag_sizes.data_ptr<int64_t>() : nullptr;
+  const T* const sample = samples.defined() ? samples.data_ptr<T>() : nullptr;
+  T* const to = scales.data_ptr<T>();
   std::vector<int64_t> counts(by_frequency ? static_cast<size_t>(rows) : 0);
   if (by_frequency)
     for (int64_t i = 0; i < indices.numel(); ++i)
       if (index[i] >= 0) ++counts[static_cast<size_t>(index[i])];
   for (int64_t i = 0; i < indices.numel(); ++i) {
-    double scale = samples.defined() ? static_cast<double>(samples.data_ptr<T>()[i]) : 1;
+    double scale = sample != nullptr ? static_cast<double>(sample[i]) : 1;
     if (by_frequency && index[i] >= 0) scale /= static_cast<double>(counts[static_cast<size_t>(index[i])]);
-    if (bag_sizes.defined())
-      scale /= static_cast<double>(bag_sizes.data_ptr<int64_t>()[bag_of.data_ptr<int64_t>()[i]]);
-    scales.data_ptr<T>()[i] = static_cast<T>(scale);
+    if (sizes != nullptr) scale /= static_cast<double>(sizes[bag[i]]);
+    to[i] = static_cast<T>(scale);
   }
   return scales;
 }

@@ -143,7 +143,8 @@ bool terms_of(const Likelihoods<T>& x, const at::Tensor& targets, const at::Tens
               const Place& example, double* terms, double* of_weights) {
   const auto* const target = targets.data_ptr<int64_t>();
   const T* const weight = weights.defined() ? weights.data_ptr<T>() : nullptr;
-  for (int64_t i = 0; i < targets.numel(); ++i) {
+  const int64_t count = targets.numel();
+  for (int64_t i = 0; i < count; ++i) {
     terms[i] = 0;
     of_weights[i] = 0;
     if (target[i] == ignored) continue;
@@ -161,16 +162,16 @@ bool make_terms(const at::Tensor& x, const at::Tensor& target, const at::Tensor&
   double* const weights = terms + target.numel();
   const Likelihoods<T> all{x.data_ptr<T>(), x.dim() == 1 ? x.stride(0) : x.stride(1),
                            x.dim() == 1 ? x.size(0) : x.size(1)};
-  if (x.dim() == 1)
-    return terms_of(
-        all, target, weight, ignored, [](int64_t) { return int64_t{0}; }, terms, weights);
-  if (x.dim() == 2)
-    return terms_of(
-        all, target, weight, ignored, [&](int64_t i) { return i * x.stride(0); }, terms, weights);
+  if (x.dim() < 3) {
+    const int64_t row = x.dim() == 2 ? x.stride(0) : 0;
+    const auto example = [row](int64_t i) { return i * row; };
+    return terms_of(all, target, weight, ignored, example, terms, weights);
+  }
   const int64_t width = x.size(3);
   const int64_t pixels = x.size(2) * width;
-  const auto pixel = [&](int64_t i) {
-    return i / pixels * x.stride(0) + i % pixels / width * x.stride(2) + i % width * x.stride(3);
+  const auto pixel = [pixels, width, image = x.stride(0), row = x.stride(2),
+                      column = x.stride(3)](int64_t i) {
+    return i / pixels * image + i % pixels / width * row + i % width * column;
   };
   return terms_of(all, target, weight, ignored, pixel, terms, weights);
 }

@@ -48,6 +48,7 @@ HWY_INLINE hn::Vec<D> load_first_doubles(D d, const double* from, int64_t count)
 template <int64_t kInputCount, int64_t kValueCount, int64_t kSumCount>
 struct AddedTerms {
   static constexpr int64_t kInputs = kInputCount;
+  static constexpr int64_t kColumns = kInputCount;
   static constexpr int64_t kValues = kValueCount;
   static constexpr int64_t kSums = kSumCount;
   static constexpr double kStart = 0;
@@ -135,13 +136,12 @@ HWY_INLINE void sum_row(const T* const* in, int64_t terms, const double* values,
   std::copy_n(waiting[0], Term::kSums, sums);
 }
 
-// The input of sums beside each other: term i of column c is at data[i * step + c], or, of those that all
-// columns share, at data[i * step].
+// An input of sums beside each other: term i of column c is at data[i * step + c]. The inputs from kColumns
+// on are shared by all columns, and their term i is at data[i * step].
 template <class T>
 struct ColumnInput {
   const T* data;
   int64_t step;
-  bool shared = false;
 };
 
 // Columns that are summed at once, so that their lanes stay in the first-level cache.
@@ -150,8 +150,8 @@ inline constexpr int64_t kStrip = 64;
 // Adds terms i, i + kSumLanes and so on, `kRounds` of them, to their lane.
 template <class Term, int64_t kRounds, class D, class T>
 HWY_INLINE void add_terms_of_columns(D d, const ColumnInput<T>* in, int64_t i, int64_t column,
-                                     const double* const* values, double (*lanes)[kSumLanes][kStrip],
-                                     int64_t at) {
+                                     const double (*shared)[Term::kInputs], const double* const* values,
+                                     double (*lanes)[kSumLanes][kStrip], int64_t at) {
   using V = hn::Vec<D>;
   V of_sum[std::max<int64_t>(1, Term::kValues)];
   TUTTI_UNROLL for (int64_t v = 0; v < Term::kValues; ++v) of_sum[v] = hn::LoadU(d, values[v] + column);
@@ -162,7 +162,7 @@ HWY_INLINE void add_terms_of_columns(D d, const ColumnInput<T>* in, int64_t i, i
     V x[Term::kInputs];
     TUTTI_UNROLL for (int64_t j = 0; j < Term::kInputs; ++j) {
       const T* const from = in[j].data + (i + r * kSumLanes) * in[j].step;
-      x[j] = in[j].shared ? hn::Set(d, static_cast<double>(*from)) : load_doubles(d, from + column);
+      x[j] = j < Term::kColumns ? load_doubles(d, from + column) : hn::Set(d, shared[r][j]);
     }
     Term::add(d, x, of_sum, sums);
   }
@@ -174,10 +174,15 @@ HWY_INLINE void add_terms_of_strip(const ColumnInput<T>* in, int64_t i, int64_t 
                                    const double* const* values, double (*lanes)[kSumLanes][kStrip]) {
   const Tag<double> d;
   const hn::CappedTag<double, 1> single;
+  double shared[kRounds][Term::kInputs];
+  for (int64_t r = 0; r < kRounds; ++r)
+    for (int64_t j = Term::kColumns; j < Term::kInputs; ++j)
+      shared[r][j] = static_cast<double>(in[j].data[(i + r * kSumLanes) * in[j].step]);
   int64_t c = 0;
   for (; c + kLanes<double> <= count; c += kLanes<double>)
-    add_terms_of_columns<Term, kRounds>(d, in, i, first + c, values, lanes, c);
-  for (; c < count; ++c) add_terms_of_columns<Term, kRounds>(single, in, i, first + c, values, lanes, c);
+    add_terms_of_columns<Term, kRounds>(d, in, i, first + c, shared, values, lanes, c);
+  for (; c < count; ++c)
+    add_terms_of_columns<Term, kRounds>(single, in, i, first + c, shared, values, lanes, c);
 }
 
 template <class Term, class D>

@@ -43,6 +43,7 @@ struct Products : AddedTerms<2, 1, 2> {
 
 struct Factors {
   static constexpr int64_t kInputs = 1;
+  static constexpr int64_t kColumns = 1;
   static constexpr int64_t kValues = 0;
   static constexpr int64_t kSums = 1;
   static constexpr double kStart = 1;
