@@ -42,6 +42,11 @@ void replace_operators(Replaced& all) {
   register_convolutions(registrar);
   register_functions(registrar);
   register_random(registrar);
+  register_reductions(registrar);
+  register_softmax(registrar);
+  register_normalisations(registrar);
+  register_scatters(registrar);
+  register_attention(registrar);
   all.operators = registrar.names();
   std::sort(all.operators.begin(), all.operators.end());
 }

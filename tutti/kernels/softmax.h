@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+
+namespace tutti::kernels {
+
+// The functions of a row whose elements depend on all others.
+//
+// With m the largest element of x, e = exp(x - m), and s the sum of e, in the order of sums.h:
+//   Softmax             e * (1 / s)
+//   LogSoftmax          (x - m) - log(s)
+// With g the gradient of the result y, and t the sum of g * y (for the logarithm: of g), in the same order:
+//   SoftmaxBackward     (g - t) * y
+//   LogSoftmaxBackward  fma(-exp(y), t, g)
+// Sums are made of doubles; s, 1 / s and t are rounded to the type of the row. exp and log are those of
+// functions-inl.h.
+enum class RowFunction { Softmax, LogSoftmax, SoftmaxBackward, LogSoftmaxBackward };
+
+// Rows that lie one after the other, in the operands as in the result. The operands are x, or g and y. `out`
+// may be the first operand.
+template <class T>
+struct Rows {
+  const T* in[2];
+  T* out;
+  int64_t rows;
+  int64_t length;
+  T* logarithms = nullptr;  // of Softmax, if given: receives m + log(s) of each row
+};
+
+void apply(RowFunction function, const Rows<float>& rows);
+void apply(RowFunction function, const Rows<double>& rows);
+
+}  // namespace tutti::kernels
