@@ -53,4 +53,10 @@ SameKernels::~SameKernels() {
   if (--all.users == 0) all.library.reset();
 }
 
+bool SameKernels::are_in_use() {
+  Replaced& all = replaced();
+  const std::lock_guard lock(all.mutex);
+  return all.users > 0;
+}
+
 }  // namespace tutti::kernels

@@ -8,10 +8,16 @@ namespace tutti::kernels {
 // one is made or the last one destroyed.
 class SameKernels {
  public:
+  // Changes with the bits that these operators give.
+  static constexpr int kVersion = 1;
+
   SameKernels();
   ~SameKernels();
   SameKernels(const SameKernels&) = delete;
   SameKernels& operator=(const SameKernels&) = delete;
+
+  // Returns true while one of them lives.
+  static bool are_in_use();
 };
 
 }  // namespace tutti::kernels
