@@ -190,6 +190,7 @@ Context::Context(RunConfig config, Identity identity, const FlagValues& values)
       device_(device_of(config_, identity_)),
       threads_(threads_of(config_, identity_)) {
   require_own_place(identity_);
+  if (config_.compute.kernels != "libtorch") same_kernels_ = std::make_shared<kernels::SameKernels>();
   if (config_.compute.threads > 0) set_threads(threads_);
   if (config_.compute.inter_op_threads > 0)
     set_inter_op_threads(static_cast<int>(config_.compute.inter_op_threads));
@@ -200,6 +201,10 @@ Context Context::with(RunConfig config) const {
   Context other = *this;
   other.config_ = checked(std::move(config), identity_);
   other.flag_values_ = all_values(program_flags_, other.config_);
+  if (other.config_.compute.kernels == "libtorch")
+    other.same_kernels_.reset();
+  else if (!other.same_kernels_)
+    other.same_kernels_ = std::make_shared<kernels::SameKernels>();
   other.found_ = std::make_shared<FoundKernels>();
   return other;
 }

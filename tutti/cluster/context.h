@@ -16,6 +16,7 @@
 #include "tutti/cluster/device_spec.h"
 #include "tutti/cluster/identity.h"
 #include "tutti/cluster/kernels.h"
+#include "tutti/kernels/same_kernels.h"
 #include "tutti/store/event_file.h"
 
 namespace tutti {
@@ -120,6 +121,7 @@ class Context {
   std::shared_ptr<std::atomic<bool>> connected_ = std::make_shared<std::atomic<bool>>(false);
   std::shared_ptr<std::atomic<bool>> stopped_early_ = std::make_shared<std::atomic<bool>>(false);
   std::shared_ptr<Folders> folders_;
+  std::shared_ptr<kernels::SameKernels> same_kernels_;                      // null with LibTorch's
   std::shared_ptr<FoundKernels> found_ = std::make_shared<FoundKernels>();  // not shared by with()
   c10::Device device_;
   int threads_;

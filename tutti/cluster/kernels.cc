@@ -15,6 +15,7 @@
 
 #include "tutti/base/environment.h"
 #include "tutti/base/hashes.h"
+#include "tutti/kernels/same_kernels.h"
 
 namespace tutti {
 namespace {
@@ -35,6 +36,8 @@ std::string configured(std::string_view name) {
 }
 
 std::string cpu_libraries() {
+  if (kernels::SameKernels::are_in_use())
+    return fmt::format("Tutti's kernels {}", kernels::SameKernels::kVersion);
   std::string text = fmt::format("LibTorch {} with {}", TORCH_VERSION, configured("CPU capability usage: "));
   const auto core = reinterpret_cast<char* (*)()>(dlsym(RTLD_DEFAULT, "openblas_get_corename"));
   if (core != nullptr) text += fmt::format(", OpenBLAS for {}", core());
@@ -146,7 +149,7 @@ std::vector<std::string> Kernels::lines_of_updates() const {
 std::vector<std::string> Kernels::lines() const {
   if (!on_cpu()) return {libraries};
   std::vector<std::string> all = lines_of_updates();
-  all.push_back(fmt::format("{} thread{}", threads, threads == 1 ? "" : "s"));
+  if (threads > 0) all.push_back(fmt::format("{} thread{}", threads, threads == 1 ? "" : "s"));
   all.push_back(fmt::format("results {}", results));
   return all;
 }
@@ -166,7 +169,7 @@ Kernels find_kernels(c10::Device device, int threads, std::string_view precision
   results.insert(results.end(), updates.begin(), updates.end());
   return {.libraries = cpu_libraries(),
           .updates = hash_of(updates),
-          .threads = threads,
+          .threads = kernels::SameKernels::are_in_use() ? 0 : threads,
           .results = hash_of(results)};
 }
 

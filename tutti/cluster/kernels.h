@@ -12,14 +12,14 @@ namespace tutti {
 // facts compute with the same kernels, as far as this can be determined without running the whole training.
 // The hashes also distinguish limits and processors for which this struct has no field.
 struct Kernels {
-  // On the CPU: LibTorch and the instruction set of its kernels, the limits that variables such as
-  // ONEDNN_MAX_CPU_ISA and MKL_CBWR set, OpenBLAS's core. On a GPU: LibTorch, CUDA, cuDNN, and the kind of
-  // GPU.
+  // With the kernels of tutti/kernels: their version. With LibTorch's on the CPU: LibTorch and the
+  // instruction set of its kernels, the limits that variables such as ONEDNN_MAX_CPU_ISA and MKL_CBWR set,
+  // OpenBLAS's core. On a GPU: LibTorch, CUDA, cuDNN, and the kind of GPU.
   std::string libraries;
   // Hash of an optimiser's operations on a few numbers, which do not depend on the number of threads. "" on a
   // GPU.
   std::string updates;
-  int threads = 1;
+  int threads = 1;  // 0: results do not depend on it
   // Hash of these, and of a product, a convolution and other functions, forward and backward. "" on a GPU.
   std::string results;
 

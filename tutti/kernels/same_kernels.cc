@@ -81,4 +81,10 @@ std::vector<std::string> SameKernels::operators() {
   return all.operators;
 }
 
+bool SameKernels::are_in_use() {
+  Replaced& all = replaced();
+  const std::lock_guard lock(all.mutex);
+  return all.users > 0;
+}
+
 }  // namespace tutti::kernels

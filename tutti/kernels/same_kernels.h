@@ -12,6 +12,9 @@ namespace tutti::kernels {
 // or the last one destroyed.
 class SameKernels {
  public:
+  // Changes with the bits that these operators give.
+  static constexpr int kVersion = 1;
+
   SameKernels();
   ~SameKernels();
   SameKernels(const SameKernels&) = delete;
@@ -19,6 +22,8 @@ class SameKernels {
 
   // Returns the names of the operators that are replaced now, such as "aten::addmm.out", sorted.
   static std::vector<std::string> operators();
+  // Returns true while one of them lives.
+  static bool are_in_use();
 };
 
 }  // namespace tutti::kernels

@@ -122,10 +122,10 @@ RunFacts facts_of(const Context& context, const ReducerOptions& reducer, double 
                   const Parameters& parameters) {
   ReducerOptions how = reducer;
   how.scatter = false;  // the distribution of the optimiser's state does not change the result
-  RunFacts facts{.settings = {{"clip-norm", clip_norm}, {"reduction", to_string(how)}},
-                 .conditions = {{"threads", context.threads()},
-                                {"libraries", context.kernels().libraries},
-                                {"results", context.kernels().results}}};
+  RunFacts facts{
+      .settings = {{"clip-norm", clip_norm}, {"reduction", to_string(how)}},
+      .conditions = {{"libraries", context.kernels().libraries}, {"results", context.kernels().results}}};
+  if (context.kernels().threads > 0) facts.conditions["threads"] = context.kernels().threads;
   facts.settings["layout"] = parameters.layout() == Layout::ChannelsLast ? "channels-last" : "contiguous";
   const auto depends_if = [&](bool holds, std::string what) {
     if (holds) facts.depends_on_workers.push_back(std::move(what));

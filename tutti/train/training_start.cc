@@ -30,7 +30,8 @@ std::vector<std::string> what_decides_bits(const RunConfig& config, const store:
   }
   if (several && plan.strategy == "ps-sync" && config.servers.backup > 0)
     all.emplace_back("which workers are late (set --backup 0)");
-  if (config.compute.threads == 0) all.emplace_back("the number of cores (set --threads)");
+  if (config.compute.threads == 0 && config.compute.kernels == "libtorch")
+    all.emplace_back("the number of cores (set --threads)");
   return all;
 }
 

@@ -161,6 +161,7 @@ void Master::begin_one(size_t worker) {
                         {"threads", context_.threads()},
                         {"seed", config.training.seed},
                         {"precision", config.compute.precision},
+                        {"kernels", config.compute.kernels},
                         {"channels_last", replica_.options().layout == Layout::ChannelsLast},
                         {"nan_guard", config.training.nan_guard},
                         {"frozen", std::move(names)}},

@@ -17,6 +17,7 @@
 #include "tutti/base/waiting.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/cluster/threads.h"
+#include "tutti/kernels/same_kernels.h"
 #include "tutti/ps/peers.h"
 #include "tutti/step/plan.h"
 #include "tutti/train/passive/master.h"
@@ -332,23 +333,32 @@ std::unique_ptr<Replica> replica_of(const Context& context, const Trainable& mod
   return std::make_unique<Replica>(model, torch::optim::SGDOptions(1), options);
 }
 
-// Begins with a master. Returns the replica with which the worker computes.
-std::unique_ptr<Replica> begin(const Context& context, const std::optional<Trainable>& model, Worker& worker,
-                               const rpc::Message& message) {
+// With what a worker computes for a master.
+struct Machinery {
+  std::unique_ptr<kernels::SameKernels> same_kernels;  // if the master has asked for them
   std::unique_ptr<Replica> replica;
+};
+
+// Begins with a master.
+Machinery begin(const Context& context, const std::optional<Trainable>& model, Worker& worker,
+                const rpc::Message& message) {
+  Machinery machinery;
   worker.answer([&] {
     const Json& head = message.head;
     // With another number of threads, kernels may add in another order.
     const auto threads = static_cast<int>(std::clamp<int64_t>(ps::number_in(head, "threads"), 1, 4096));
     set_threads(threads);
+    if (ps::text_in(head, "kernels") != "libtorch")
+      machinery.same_kernels = std::make_unique<kernels::SameKernels>();
     const Kernels kernels = find_kernels(context.device(), threads, ps::text_in(head, "precision"));
-    replica = replica_of(context, frozen_as_in(head, model ? *model : model_of(context, message)), head);
+    machinery.replica =
+        replica_of(context, frozen_as_in(head, model ? *model : model_of(context, message)), head);
     if (model)
       require_same({"the master", ps::lines_in(head, "plan")},
-                   {context.task().short_name(), replica->parameters().plan()});
-    return worker.begin(*replica, kernels, message);
+                   {context.task().short_name(), machinery.replica->parameters().plan()});
+    return worker.begin(*machinery.replica, kernels, message);
   });
-  return replica;
+  return machinery;
 }
 
 // The first task of a cluster is the program that trains, and is called by nobody.
@@ -368,7 +378,7 @@ void require_no_master(const Context& context) {
 // Serves one master until it ends or a signal arrives. Returns true if the job is done.
 bool follow(const Context& context, const std::optional<Trainable>& model, Worker& worker,
             const StopSignals& signals, const rpc::Message& beginning) {
-  const std::unique_ptr<Replica> replica = begin(context, model, worker, beginning);
+  const Machinery machinery = begin(context, model, worker, beginning);
   context.log().info("driven by {}", worker.master());
   while (!signals.received()) {
     const auto request = worker.next(kBetweenLooks);
