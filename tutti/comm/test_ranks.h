@@ -16,6 +16,7 @@
 #include "tutti/comm/rendezvous.h"
 #include "tutti/comm/shm/shm.h"
 #include "tutti/comm/tcp/tcp.h"
+#include "tutti/comm/test_messages.h"
 
 namespace tutti::comm::testing {
 
@@ -127,10 +128,11 @@ inline std::vector<std::string> errors_of_ranks(int world, const MakeCommunicato
   return errors;
 }
 
+// `timeout` is that of operations which have none of their own.
 inline std::vector<std::string> errors_of_ranks(const std::string& backend, int world,
                                                 std::chrono::milliseconds timeout,
                                                 const std::function<void(Communicator&)>& body) {
-  const MakeTransport make = make_transports(backend, world, timeout);
+  const MakeTransport make = make_transports(backend, world, kLong);
   return errors_of_ranks(
       world, [&](int rank) { return std::make_unique<Collectives>(make(rank), timeout); }, body);
 }

@@ -150,6 +150,9 @@ class Hook {
   // of all values are known when the training starts, and none has this name, the training throws
   // InvalidArgument.
   virtual std::string monitored() const { return ""; }
+  // The names of the values that this hook tells by Training::report_validation() or report_evaluation(), so
+  // that another hook may monitor them.
+  virtual std::vector<std::string> reported() const { return {}; }
 
   // The state of the hook that checkpoints contain, such as the best value so far; see StatePart. A resumed
   // run restores it before begin(). A hook with such a state needs a name.

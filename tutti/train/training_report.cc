@@ -43,14 +43,19 @@ void TrainingRun::note_evaluations() {
   training_.knows_values = !known_values().empty();
 }
 
-// Returns the names of the values of all evaluations; an empty vector if those of one of them are not known
-// before it is made.
+// Returns the names of the values of all evaluations and hooks; an empty vector if those of one of them are
+// not known before it is made.
 std::vector<std::string> TrainingRun::known_values() const {
   std::vector<std::string> known;
   for (const EvaluationHook* evaluation : evaluations()) {
     const auto names = evaluation->value_names();
     if (!names) return {};
     known.insert(known.end(), names->begin(), names->end());
+  }
+  if (known.empty()) return known;
+  for (const auto& hook : hooks_) {
+    const std::vector<std::string> names = hook->reported();
+    known.insert(known.end(), names.begin(), names.end());
   }
   return known;
 }
@@ -64,8 +69,9 @@ void TrainingRun::require_monitored_values() const {
     const std::string name = hook->monitored();
     if (name.empty() || std::find(known.begin(), known.end(), name) != known.end()) continue;
     tutti::fail(ErrorKind::InvalidArgument,
-                "{} monitors '{}', but the evaluations of this training have only {}{}", hook->name(), name,
-                fmt::join(known, ", "), did_you_mean(name, known));
+                "{} monitors '{}', but the evaluations of this training have only {}{} (a hook that tells it "
+                "says so by Hook::reported())",
+                hook->name(), name, fmt::join(known, ", "), did_you_mean(name, known));
   }
 }
 

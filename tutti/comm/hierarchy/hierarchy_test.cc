@@ -199,8 +199,10 @@ TEST(HierarchyTraffic, comes_to_each_host_once) {
 
 constexpr const char* kHosts = "aabb";
 
-void add(Communicator& comm) {
-  comm.all_reduce(torch::zeros({100000}), ReduceOp::Sum, {.what = "gradients", .step = 118}).wait();
+void add(Communicator& comm, milliseconds timeout = kLong) {
+  comm.all_reduce(torch::zeros({100000}), ReduceOp::Sum,
+                  {.timeout = timeout, .what = "gradients", .step = 118})
+      .wait();
 }
 
 // Expects the same text, which must match, from all ranks but `except`.
@@ -232,7 +234,7 @@ INSTANTIATE_TEST_SUITE_P(OfRank, HierarchyFailure, ::testing::Values(0, 3));
 TEST_P(HierarchyFailure, a_rank_that_does_not_come_is_named_by_all) {
   std::latch over(3);
   const auto errors = errors_of_ranks(kHosts, 4, milliseconds(1500), [&](Communicator& comm) {
-    comm.barrier({.what = "the start"});
+    comm.barrier({.timeout = kLong, .what = "the start"});
     if (comm.rank() == guilty()) {
       over.wait();
       // Learns of the failure when it arrives.
@@ -296,7 +298,7 @@ TEST_P(HierarchyFailure, a_late_rank_inside_a_host_is_named_by_all) {
   std::latch over(3);
   const auto errors = errors_of_ranks(kHosts, 4, milliseconds(1500), [&](Communicator& comm) {
     Communicator& inside = comm.hosts()->inside;
-    comm.barrier();
+    comm.barrier({.timeout = kLong});
     if (comm.rank() == guilty()) over.wait();
     try {
       inside.shared()->sync({.what = "gradients", .step = 5});
@@ -381,15 +383,13 @@ class HierarchyProcesses : public ::testing::TestWithParam<int> {
   }
 
   static std::string error_of(const std::shared_ptr<Rendezvous>& board, int rank) {
-    constexpr milliseconds kTimeout{1500};
+    // Longer than a busy machine keeps a process from its work.
+    constexpr milliseconds kTimeout{5000};
     try {
-      Collectives comm(testing::transport_on_hosts(kHosts, rank, with_prefix(board, "comm/"), kLong),
-                       kTimeout);
-      comm.barrier({.timeout = kLong});
-      board->set(fmt::format("ready/{}", rank), "");
-      while (true) {
-        add(comm);
-        std::this_thread::sleep_for(milliseconds(1));
+      Collectives comm(testing::transport_on_hosts(kHosts, rank, with_prefix(board, "comm/"), kLong), kLong);
+      for (int step = 0;; ++step) {
+        add(comm, step <= 2 ? kLong : kTimeout);
+        if (step == 2) board->set(fmt::format("ready/{}", rank), "");
       }
     } catch (const std::exception& error) {
       return error.what();
@@ -400,7 +400,6 @@ class HierarchyProcesses : public ::testing::TestWithParam<int> {
   std::vector<std::string> after(const std::function<void(const Child&)>& deed) {
     std::thread doer([&] {
       for (int rank = 0; rank < 4; ++rank) board_->get(fmt::format("ready/{}", rank), kLong);
-      std::this_thread::sleep_for(milliseconds(200));
       deed(*children_[static_cast<size_t>(GetParam()) - 1]);
     });
     std::vector<std::string> errors = {error_of(board_, 0)};

@@ -72,7 +72,7 @@ TEST(Device, goes_before_shared_memory) {
 // Rank 2 is busy while the others wait on the device.
 TEST(Device, names_the_rank_that_is_late) {
   const auto errors = errors_of_ranks("device", 3, milliseconds(500), [](Communicator& comm) {
-    comm.barrier({.what = "the start"}).wait();
+    comm.barrier({.timeout = kLong, .what = "the start"}).wait();
     if (comm.rank() == 2) {
       EXPECT_THROW(comm.recv(torch::zeros({1}), 0, {.timeout = std::chrono::seconds(30)}).wait(), Error);
       return;
