@@ -52,18 +52,6 @@ size_t SharedByGroups::reserve(const Service* service, size_t bytes) {
   return available;
 }
 
-void SharedByGroups::note_refusal(const std::string& text) {
-  const std::lock_guard lock(mutex_);
-  last_refusal_ = text;
-  ++refusals_;
-}
-
-std::string SharedByGroups::refusals() const {
-  const std::lock_guard lock(mutex_);
-  if (refusals_ == 0) return "";
-  return fmt::format(" (callers that this server has refused: {}; the last: {})", refusals_, last_refusal_);
-}
-
 rpc::Message Service::serve(const rpc::Caller& caller, const std::string& method,
                             const rpc::Message& request) {
   static const std::map<std::string, Method> kMethods = {{"state", &Service::state},
@@ -342,7 +330,7 @@ std::string Service::whereabouts(int rank) const {
   if (found != workers_.end()) return found->second.name + ", which is gone";
   return fmt::format("{}, which has not connected{}",
                      member.task.empty() ? fmt::format("the worker of rank {}", rank) : member.text(),
-                     options_.shared->refusals());
+                     options_.shared->refused()->text());
 }
 
 std::string Service::chief_without_run() const { return "the chief, " + whereabouts(0); }

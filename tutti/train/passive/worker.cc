@@ -33,8 +33,8 @@ constexpr const char* kStop = "stop";
 constexpr const char* kRefuse = "refuse";
 constexpr milliseconds kBetweenLooks{100};
 
-rpc::HostOptions host_options(const Context& context) {
-  rpc::HostOptions options = ps::host_at_own_address(context);
+rpc::HostOptions host_options(const Context& context, const std::shared_ptr<ps::RefusedCallers>& refused) {
+  rpc::HostOptions options = ps::host_at_own_address(context, refused);
   options.silence = std::min(options.silence, milliseconds_of(context.config().network.timeout));
   return options;
 }
@@ -94,7 +94,7 @@ Worker::Part::Part(Replica& own, int rank, int workers, int64_t of)
 Worker::Worker(const Context& context, Stop stop)
     : context_(context),
       stop_(stop),
-      host_(host_options(context), mailbox_),
+      host_(host_options(context, refused_), mailbox_),
       announcement_(context, host_.port()) {}
 
 // Refuses the pending request, so that no caller is left waiting: the host ends when all are answered.
@@ -166,9 +166,9 @@ std::string Worker::missing_master() const {
         "the master, {}, whose connection has ended: it was killed, is stopped, or has failed. Look at its "
         "output",
         master_name_);
-  return fmt::format("the master, {}, which has not connected to {}",
+  return fmt::format("the master, {}, which has not connected to {}{}",
                      name_with_address(context_.cluster(), workers_of(context_.cluster()).front()),
-                     name_with_address(context_.cluster(), context_.task()));
+                     name_with_address(context_.cluster(), context_.task()), refused_->text());
 }
 
 bool Worker::is_stop(const rpc::Mailbox::Request& taken) const {
