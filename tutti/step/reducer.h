@@ -13,10 +13,10 @@
 #include "tutti/base/config.h"
 #include "tutti/comm/communicator.h"
 #include "tutti/comm/executor.h"
-#include "tutti/params/lanes.h"
 #include "tutti/step/buckets.h"
 #include "tutti/step/control_word.h"
 #include "tutti/step/rounding.h"
+#include "tutti/step/tree_sum.h"
 
 namespace tutti {
 

@@ -91,7 +91,7 @@ class DistributedOptimizer {
   void broadcast_from(int root);
   // Connected workers only: gather_state() returns the whole state of the optimiser at rank 0, and an empty
   // one elsewhere; restore() distributes such a state from rank 0 to all workers. It includes the residuals
-  // of --wire-precision (gather_residuals).
+  // of --wire-precision (GradientMean::gather_residuals).
   Optimizer::State gather_state();
   void restore(const Optimizer::State& state);
 

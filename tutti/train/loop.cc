@@ -11,7 +11,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/metrics/metrics.h"
-#include "tutti/step/plan.h"
+#include "tutti/params/plan.h"
 #include "tutti/train/evaluation.h"
 #include "tutti/train/export.h"
 #include "tutti/train/hooks.h"

@@ -18,7 +18,6 @@
 #include "tutti/cluster/roles.h"
 #include "tutti/cluster/threads.h"
 #include "tutti/ps/peers.h"
-#include "tutti/step/plan.h"
 #include "tutti/train/passive/master.h"
 #include "tutti/train/script.h"
 #include "tutti/train/stop_signals.h"
