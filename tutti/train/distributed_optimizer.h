@@ -195,6 +195,7 @@ class DistributedOptimizer {
   std::optional<PrecisionScope> forward_;  // from zero_grad() until backward(), or until the lane is added
   uint64_t first_node_ = 0;                // of autograd's graph, in this forward pass
   LaneSum* sum_ = nullptr;                 // of the current step; null before the first
+  AllReduce* all_reduce_ = nullptr;        // the strategy of connected workers; null with servers
   // Last member: its destructor waits until everything has been sent.
   const std::unique_ptr<DataParallel> strategy_;
 };

@@ -75,16 +75,21 @@ void add_rows(store::Report& report, const std::string& checksum,
 
 namespace {
 
-// Makes a strategy whose workers compute their lanes themselves.
+// Makes a strategy whose workers compute their lanes themselves. Sets `all_reduce`, unless it is null, to the
+// strategy if that is an AllReduce.
 std::unique_ptr<DataParallel> make_data_parallel(const Context& context, const Trainable& model,
                                                  const OptimizerOptions& optimizer,
                                                  const ReplicaOptions& replica,
-                                                 const StrategyOptions& options) {
+                                                 const StrategyOptions& options,
+                                                 AllReduce** all_reduce = nullptr) {
   const std::string& asked = context.config().training.strategy;
   const Group group = options.group.value_or(Group::unconnected(context));
-  if (!train_through_servers(context) || (asked.empty() && group.communicator))
-    return std::make_unique<AllReduce>(context, options.group ? *options.group : connect(context), model,
-                                       optimizer, replica, options);
+  if (!train_through_servers(context) || (asked.empty() && group.communicator)) {
+    auto strategy = std::make_unique<AllReduce>(context, options.group ? *options.group : connect(context),
+                                                model, optimizer, replica, options);
+    if (all_reduce != nullptr) *all_reduce = strategy.get();
+    return strategy;
+  }
   if (group.communicator || (group.part.empty() && group.world != context.world()))
     fail(ErrorKind::InvalidArgument,
          "the servers have to know which workers are in a group, but the one that was given does not say it: "
@@ -142,13 +147,13 @@ std::unique_ptr<Strategy> make_strategy(const Context& context, const Trainable&
 std::unique_ptr<DataParallel> make_strategy(const Context& context,
                                             const std::shared_ptr<torch::nn::Module>& module,
                                             Parameters& parameters, const OptimizerOptions& optimizer,
-                                            const StrategyOptions& options) {
+                                            const StrategyOptions& options, AllReduce** all_reduce) {
   require_worker(context, options);
   ReplicaOptions replica = replica_options(context, parameters.layout());
   replica.device = parameters.device();
   replica.parameters = &parameters;
   auto strategy = make_data_parallel(context, {.module = module, .loss = {}, .predict = {}, .script = {}},
-                                     optimizer, replica, options);
+                                     optimizer, replica, options, all_reduce);
   check_modules(context, *strategy);
   return strategy;
 }

@@ -31,9 +31,8 @@ void merge_all(comm::Communicator& comm, const metrics::List& list) {
 
 std::vector<const EvaluationHook*> TrainingRun::evaluations() const {
   std::vector<const EvaluationHook*> all;
-  for (const auto& hook : hooks_) {
-    const auto* evaluation = dynamic_cast<const EvaluationHook*>(hook.get());
-    if (evaluation != nullptr && evaluation->is_set()) all.push_back(evaluation);
+  for (const EvaluationHook* evaluation : evaluations_) {
+    if (evaluation->is_set()) all.push_back(evaluation);
   }
   return all;
 }

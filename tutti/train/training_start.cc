@@ -98,6 +98,7 @@ TrainingRun::TrainingRun(const Context& context, Strategy& strategy, std::vector
     throw;
   }
   validation_ = add_first_hook(std::make_unique<EvaluationHook>());
+  evaluations_ = {validation_};
   history_ = add_first_hook(std::make_unique<HistoryHook>());
 }
 
@@ -120,7 +121,10 @@ void TrainingRun::keep_average(const std::vector<double>& decays) {
 }
 
 void TrainingRun::add_hook(std::unique_ptr<Hook> hook) {
-  if (auto* const evaluation = dynamic_cast<EvaluationHook*>(hook.get())) evaluation->reserve(training_);
+  if (auto* const evaluation = dynamic_cast<EvaluationHook*>(hook.get())) {
+    evaluation->reserve(training_);
+    evaluations_.push_back(evaluation);
+  }
   const bool saves = !context_.config().checkpoints.logdir.empty();  // the last hook saves checkpoints
   hooks_.insert(saves ? std::prev(hooks_.end()) : hooks_.end(), std::move(hook));
   has_own_hooks_ = true;
