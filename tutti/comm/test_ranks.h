@@ -98,7 +98,7 @@ inline MakeTransport make_transports(const std::string& backend, int world,
       return std::make_unique<PlainTransport>(std::move(transport));
     };
   }
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   if (backend != "shm")
     return [board, backend, timeout](int rank) { return transport_on_hosts(backend, rank, board, timeout); };
   std::vector<std::string> who;

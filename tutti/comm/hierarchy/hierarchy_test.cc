@@ -160,7 +160,7 @@ class Counted final : public Transport {
 size_t bytes_over_network(const std::string& hosts, const std::function<void(Communicator&)>& body) {
   std::atomic<size_t> bytes = 0;
   const RankLayout layout = layout_of(hosts);
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   testing::expect_no_errors(testing::as_ranks(layout.world(), [&](int rank) {
     const int host = layout.host_of(rank);
     auto network = std::make_unique<Counted>(
