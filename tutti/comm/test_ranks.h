@@ -83,7 +83,7 @@ inline std::unique_ptr<Transport> transport_on_hosts(const std::string& hosts, i
                                                                    .world = layout->size(host),
                                                                    .who = {first, first + layout->size(host)},
                                                                    .timeout = timeout});
-  return hierarchy_transport(std::move(network), std::move(memory), *layout, timeout);
+  return std::make_unique<HierarchyTransport>(std::move(network), std::move(memory), *layout, timeout);
 }
 
 // For a world of threads of this process. `backend` is "inproc", "plain", "shm", or one host letter per rank.

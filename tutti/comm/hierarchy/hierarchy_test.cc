@@ -167,7 +167,8 @@ size_t bytes_over_network(const std::string& hosts, const std::function<void(Com
         tcp_transport(with_prefix(board, "tcp/"), {.rank = rank, .world = layout.world()}), bytes);
     auto memory = shm_transport(with_prefix(board, std::to_string(host) + "/"),
                                 {layout.local_rank(rank), layout.size(host), {}, kLong});
-    Collectives comm(hierarchy_transport(std::move(network), std::move(memory), layout, kLong), kLong);
+    Collectives comm(
+        std::make_unique<HierarchyTransport>(std::move(network), std::move(memory), layout, kLong), kLong);
     body(comm);
   }));
   return bytes;
