@@ -46,8 +46,7 @@ class GradientMean final : public LaneSum {
   ~GradientMean() override;
 
   LaneRange lanes() const { return reducer_.block(); }
-  // "tree" or "fast".
-  std::string name() const { return reducer_.name(); }
+  std::string name() const { return reducer_.sums().name(); }
   double weight(int64_t examples) const override { return vectors_.weight(examples); }
 
   // Begins a step. If the previous step was broken off, restores the buffers to their values before it,

@@ -48,7 +48,7 @@ Slots take_out(Optimizer::State& state) {
 
 void GradientMean::gather_residuals(Optimizer::State& state) const {
   const torch::NoGradGuard no_grad;
-  const std::optional<Residuals> own = reducer_.residuals();
+  const std::optional<Residuals> own = reducer_.sums().residuals();
   if (!own) return;
   const comm::Options options{.what = kResiduals};
   // The vectors of the buckets begin with those of the gradients, one for each block.
@@ -74,7 +74,7 @@ void GradientMean::restore_residuals(const Context& context, Optimizer::State& s
   const std::string sums = name_of_sums(comm_.world());
   const bool ours =
       std::any_of(saved.begin(), saved.end(), [&](const Optimizer::Slot& slot) { return slot.name == sums; });
-  std::optional<Residuals> own = reducer_.residuals();
+  std::optional<Residuals> own = reducer_.sums().residuals();
   if (comm_.rank() == 0 && !saved.empty() && (!ours || !own))
     context.log().warning(
         "the rounding residuals in the checkpoint (--wire-precision) are dropped, since they belong to "
@@ -94,7 +94,7 @@ void GradientMean::restore_residuals(const Context& context, Optimizer::State& s
       comm_.scatter(own->subtrees[subtree][block], all.empty() ? like : torch::cat(all), 0, options).wait();
     }
   }
-  reducer_.set_residuals(*own);
+  reducer_.sums().set_residuals(*own);
 }
 
 }  // namespace tutti

@@ -16,7 +16,7 @@
 #include "tutti/params/parameters.h"
 #include "tutti/params/precision.h"
 #include "tutti/params/random_scope.h"
-#include "tutti/step/reducer.h"
+#include "tutti/step/bucket_sums.h"
 #include "tutti/train/data_parallel.h"
 
 namespace tutti {

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/file.h"
 #include "tutti/base/hashes.h"
 #include "tutti/base/text.h"
 #include "tutti/base/type_name.h"

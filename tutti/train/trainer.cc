@@ -11,7 +11,7 @@
 #include "tutti/base/error.h"
 #include "tutti/data/feed.h"
 #include "tutti/params/plan.h"
-#include "tutti/step/reducer.h"
+#include "tutti/step/bucket_sums.h"
 #include "tutti/train/export/exporter.h"
 
 namespace tutti {
