@@ -84,7 +84,7 @@ inline std::unique_ptr<Transport> transport_on_hosts(const std::string& hosts, i
                                                                    .world = layout->size(host),
                                                                    .who = {first, first + layout->size(host)},
                                                                    .timeout = timeout});
-  return hierarchy_transport(std::move(network), std::move(memory), *layout, timeout);
+  return std::make_unique<HierarchyTransport>(std::move(network), std::move(memory), *layout, timeout);
 }
 
 // For a world of threads of this process. `backend` is "inproc", "plain", "shm", or one host letter per rank.
@@ -99,7 +99,7 @@ inline MakeTransport make_transports(const std::string& backend, int world,
       return std::make_unique<PlainTransport>(std::move(transport));
     };
   }
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   if (backend != "shm")
     return [board, backend, timeout](int rank) { return transport_on_hosts(backend, rank, board, timeout); };
   std::vector<std::string> who;

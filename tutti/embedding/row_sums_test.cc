@@ -8,6 +8,8 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include "tutti/step/tree_sum.h"
+
 namespace tutti::embedding::row_sums_test {
 namespace {
 

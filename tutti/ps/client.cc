@@ -14,10 +14,10 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/cluster/roles.h"
+#include "tutti/params/optimizer_state.h"
+#include "tutti/params/plan.h"
 #include "tutti/ps/peers.h"
 #include "tutti/ps/wire.h"
-#include "tutti/step/optimizer_state.h"
-#include "tutti/step/plan.h"
 
 namespace tutti::ps {
 namespace {

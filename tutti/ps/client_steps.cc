@@ -10,10 +10,10 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
+#include "tutti/params/optimizer_state.h"
 #include "tutti/ps/client.h"
 #include "tutti/ps/wire.h"
 #include "tutti/step/lane_sum.h"
-#include "tutti/step/optimizer_state.h"
 
 // The methods of a parameter client that exchange values and gradients.
 namespace tutti::ps {

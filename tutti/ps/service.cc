@@ -14,10 +14,10 @@
 #include "tutti/base/error.h"
 #include "tutti/base/memory.h"
 #include "tutti/base/text.h"
+#include "tutti/params/plan.h"
 #include "tutti/ps/peers.h"
 #include "tutti/ps/wire.h"
 #include "tutti/rpc/buffers.h"
-#include "tutti/step/plan.h"
 
 // Workers, the run and notes. The steps are in service_steps.cc.
 namespace tutti::ps {

@@ -9,10 +9,10 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
+#include "tutti/params/optimizer_state.h"
 #include "tutti/ps/peers.h"
 #include "tutti/ps/service.h"
 #include "tutti/ps/wire.h"
-#include "tutti/step/optimizer_state.h"
 
 // The methods of a parameter server that read and update the parameters.
 namespace tutti::ps {

@@ -8,7 +8,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/comm/reduce.h"
-#include "tutti/params/lanes.h"
+#include "tutti/step/tree_sum.h"
 
 namespace tutti::ps {
 namespace {

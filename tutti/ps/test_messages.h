@@ -12,11 +12,11 @@
 
 #include "tutti/params/lanes.h"
 #include "tutti/params/optimizer.h"
+#include "tutti/params/optimizer_state.h"
 #include "tutti/ps/wire.h"
 #include "tutti/rpc/host.h"
 #include "tutti/step/control_word.h"
 #include "tutti/step/lane_sum.h"
-#include "tutti/step/optimizer_state.h"
 
 // For tests: the messages of a chief and of workers to a server.
 namespace tutti::ps {

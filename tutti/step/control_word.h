@@ -8,8 +8,8 @@
 #include <torch/types.h>
 
 #include "tutti/comm/reduce.h"
-#include "tutti/params/lanes.h"
 #include "tutti/params/optimizer.h"
+#include "tutti/step/tree_sum.h"
 
 namespace tutti {
 

@@ -208,7 +208,7 @@ void GradientMean::share_update() {
   const torch::NoGradGuard no_grad;
   std::vector<torch::Tensor> values;
   for (const Section& block : parameters_.blocks()) values.push_back(block.values);
-  reducer_.spread(values);
+  reducer_.sums().spread(values, step_);
 }
 
 // The counters of a worker without data have not advanced, so they are broadcast from a worker that had data.

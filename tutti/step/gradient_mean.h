@@ -2,13 +2,14 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include <torch/types.h>
 
+#include "tutti/cluster/context.h"
 #include "tutti/comm/communicator.h"
+#include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
 #include "tutti/step/lane_sum.h"
 #include "tutti/step/reducer.h"
@@ -45,8 +46,7 @@ class GradientMean final : public LaneSum {
   ~GradientMean() override;
 
   LaneRange lanes() const { return reducer_.block(); }
-  // "tree" or "fast".
-  std::string name() const { return reducer_.name(); }
+  std::string name() const { return reducer_.sums().name(); }
   double weight(int64_t examples) const override { return vectors_.weight(examples); }
 
   // Begins a step. If the previous step was broken off, restores the buffers to their values before it,
@@ -66,9 +66,15 @@ class GradientMean final : public LaneSum {
   // if gradients are scattered. All workers have to be at the same step.
   Result finish();
 
-  // Access to the residuals of rounding (see Reducer). May be called only between two steps.
-  std::optional<Residuals> residuals() const { return reducer_.residuals(); }
-  void set_residuals(const Residuals& residuals) { reducer_.set_residuals(residuals); }
+  // The residuals of rounding to --wire-precision are part of the run's state: without them the next
+  // gradients differ. A checkpoint stores them beside the optimiser's state, in slots that each belong to one
+  // worker. Every worker has to call these functions, between two steps (residuals.cc).
+  //
+  // Adds the residuals of all workers to `state` at rank 0. Does nothing if there are none.
+  void gather_residuals(Optimizer::State& state) const;
+  // Removes the residuals from `state` at rank 0 and distributes them to the workers. They are valid for one
+  // number of workers: with another number they are dropped, and a warning is logged.
+  void restore_residuals(const Context& context, Optimizer::State& state);
 
   // Limits the norm of the mean gradient; returns the norm before. It includes gradients that are elsewhere,
   // the sum of whose squares is given.

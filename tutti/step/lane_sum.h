@@ -5,9 +5,9 @@
 
 #include <torch/types.h>
 
-#include "tutti/params/lanes.h"
 #include "tutti/params/parameters.h"
 #include "tutti/step/control_word.h"
+#include "tutti/step/tree_sum.h"
 
 namespace tutti {
 

@@ -13,8 +13,8 @@
 
 #include "tutti/base/test_errors.h"
 #include "tutti/params/optimizer.h"
+#include "tutti/params/optimizer_state.h"
 #include "tutti/step/buckets.h"
-#include "tutti/step/optimizer_state.h"
 
 namespace tutti::own_optimizers_test {
 namespace {

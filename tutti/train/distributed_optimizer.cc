@@ -11,7 +11,6 @@
 
 #include "tutti/base/error.h"
 #include "tutti/step/gradient_mean.h"
-#include "tutti/step/plan.h"
 #include "tutti/train/strategies/all_reduce.h"
 
 namespace tutti {
@@ -75,9 +74,8 @@ DistributedOptimizer::DistributedOptimizer(const Context& context, Parameters& p
       strategy_options_(strategy_options(context_, options, reducer_options_)),
       all_lanes_(strategy_options_.lanes),
       lanes_(lanes_of(strategy_options_.group->rank, strategy_options_.group->world, all_lanes_)),
-      strategy_(make_strategy(context_, options.module, parameters, optimizer, strategy_options_)) {
-  if (group().is_chief()) warn_of_sparse_tables(context, parameters);
-}
+      strategy_(
+          make_strategy(context_, options.module, parameters, optimizer, strategy_options_, &all_reduce_)) {}
 
 comm::Communicator& DistributedOptimizer::communicator() {
   require_between_steps("the communicator is requested");
@@ -87,7 +85,7 @@ comm::Communicator& DistributedOptimizer::communicator() {
 AllReduce& DistributedOptimizer::all_reduce() {
   static_cast<void>(communicator());  // throws if there is none
   context_.require_worker();
-  return dynamic_cast<AllReduce&>(*strategy_);  // by which connected workers train
+  return *all_reduce_;
 }
 
 void DistributedOptimizer::broadcast_from(int root) { all_reduce().broadcast_from(root); }

@@ -16,7 +16,7 @@
 #include "tutti/params/parameters.h"
 #include "tutti/params/precision.h"
 #include "tutti/params/random_scope.h"
-#include "tutti/step/reducer.h"
+#include "tutti/step/bucket_sums.h"
 #include "tutti/train/data_parallel.h"
 
 namespace tutti {
@@ -91,7 +91,7 @@ class DistributedOptimizer {
   void broadcast_from(int root);
   // Connected workers only: gather_state() returns the whole state of the optimiser at rank 0, and an empty
   // one elsewhere; restore() distributes such a state from rank 0 to all workers. It includes the residuals
-  // of --wire-precision (gather_residuals).
+  // of --wire-precision (GradientMean::gather_residuals).
   Optimizer::State gather_state();
   void restore(const Optimizer::State& state);
 
@@ -195,6 +195,7 @@ class DistributedOptimizer {
   std::optional<PrecisionScope> forward_;  // from zero_grad() until backward(), or until the lane is added
   uint64_t first_node_ = 0;                // of autograd's graph, in this forward pass
   LaneSum* sum_ = nullptr;                 // of the current step; null before the first
+  AllReduce* all_reduce_ = nullptr;        // the strategy of connected workers; null with servers
   // Last member: its destructor waits until everything has been sent.
   const std::unique_ptr<DataParallel> strategy_;
 };

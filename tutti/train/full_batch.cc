@@ -8,8 +8,8 @@
 #include "tutti/data/sampler.h"
 #include "tutti/params/lanes.h"
 #include "tutti/params/parameters.h"
+#include "tutti/params/plan.h"
 #include "tutti/step/gradient_mean.h"
-#include "tutti/step/plan.h"
 #include "tutti/train/model.h"
 #include "tutti/train/replica.h"
 

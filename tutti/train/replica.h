@@ -15,7 +15,6 @@
 #include "tutti/data/batch.h"
 #include "tutti/data/batch_queue.h"
 #include "tutti/embedding/tables.h"
-#include "tutti/params/lanes.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
 #include "tutti/params/precision.h"

@@ -13,8 +13,8 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
+#include "tutti/params/optimizer_state.h"
 #include "tutti/remote/remote_module.h"
-#include "tutti/step/optimizer_state.h"
 
 namespace tutti {
 namespace {

@@ -18,8 +18,8 @@
 #include "tutti/metrics/metric.h"
 #include "tutti/params/lanes.h"
 #include "tutti/params/parameters.h"
+#include "tutti/step/bucket_sums.h"
 #include "tutti/step/control_word.h"
-#include "tutti/step/reducer.h"
 #include "tutti/store/report.h"
 #include "tutti/train/replica.h"
 #include "tutti/train/session.h"
@@ -152,28 +152,10 @@ struct StrategyOptions {
 std::unique_ptr<Strategy> make_strategy(const Context& context, const Trainable& model,
                                         const OptimizerOptions& optimizer, const StrategyOptions& options);
 
-// The functions below are for workers that are connected to each other. Every worker has to call them.
-
-// Starts a run: only rank 0 reads the checkpoint, since the others may be on machines without it. The others
-// receive progress, lanes and further parts; the caller still has to send the parameters and the optimiser's
-// state.
-Session::Start start_together(const Context& context, comm::Communicator& comm, Session& session);
-// Waits, on all ranks, until rank 0 has written all checkpoints.
-void finish_saving(const Context& context, comm::Communicator& comm, Session& session);
-// Merges the counts of all workers, on each of them, in one exchange.
-void merge(comm::Communicator& comm, const metrics::List& list);
-// See Strategy::share().
-Json share(const Context& context, comm::Communicator& comm, const std::string& what,
-           const Strategy::MakeValue& make);
-
 // Returns the message of a chief to the others: the result of `make`, or its exception. result_of() returns
 // the result, or throws the Error.
 Json outcome_of(const Strategy::MakeValue& make);
 Json result_of(const Json& outcome);
-
-StatePart generators_part(torch::Device device, int rank);
-// Returns the parts, at rank 0 with the generators of all ranks.
-Snapshots gather_generators(comm::Communicator& comm, Snapshots parts);
 
 // Returns the facts that a resumed run must share with its checkpoint, for any kind of training.
 RunFacts facts_of(const Context& context, const ReducerOptions& reducer, double clip_norm, int world,

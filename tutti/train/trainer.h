@@ -14,7 +14,6 @@
 #include "tutti/comm/group.h"
 #include "tutti/data/feed.h"
 #include "tutti/metrics/metric.h"
-#include "tutti/params/lanes.h"
 #include "tutti/store/report.h"
 #include "tutti/train/export.h"
 #include "tutti/train/fit_state.h"

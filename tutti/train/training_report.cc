@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "tutti/base/text.h"
+#include "tutti/comm/gather_all.h"
 #include "tutti/train/training_run.h"
 
 // The part of TrainingRun that tells what a training has reached: the values of its evaluations, its events
@@ -17,13 +18,21 @@ std::string reported_name(const std::string& evaluation, const std::string& valu
   return evaluation.empty() ? "validation_" + value : value;
 }
 
+void merge_all(comm::Communicator& comm, const metrics::List& list) {
+  if (comm.world() == 1 || list.empty()) return;
+  const auto all = gather_all(comm, torch::tensor(metrics::counters_of(list), torch::kDouble), "metrics");
+  for (const auto& metric : list) metric->reset();
+  for (const torch::Tensor& theirs : all)
+    metrics::merge(list,
+                   {static_cast<const double*>(theirs.data_ptr()), static_cast<size_t>(theirs.numel())});
+}
+
 }  // namespace
 
 std::vector<const EvaluationHook*> TrainingRun::evaluations() const {
   std::vector<const EvaluationHook*> all;
-  for (const auto& hook : hooks_) {
-    const auto* evaluation = dynamic_cast<const EvaluationHook*>(hook.get());
-    if (evaluation != nullptr && evaluation->is_set()) all.push_back(evaluation);
+  for (const EvaluationHook* evaluation : evaluations_) {
+    if (evaluation->is_set()) all.push_back(evaluation);
   }
   return all;
 }
@@ -104,9 +113,10 @@ void TrainingRun::report_evaluation(const std::string& name, const std::map<std:
   for_each_hook([&](Hook& hook) { hook.after_validation(training_, values); });
 }
 
-// If the workers do not evaluate together, the chief has counted everything.
+// Merges the counts of all workers, on each of them. If they do not evaluate together, the chief has counted
+// everything.
 void TrainingRun::merge(const metrics::List& list) {
-  if (strategy_.facts().evaluation_parts > 1) return tutti::merge(*strategy_.group().connected(), list);
+  if (strategy_.facts().evaluation_parts > 1) return merge_all(*strategy_.group().connected(), list);
   if (list.empty() || strategy_.is_alone()) return;
   std::string what = "metrics";
   for (const auto& metric : list) what += " " + metric->name();

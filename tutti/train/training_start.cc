@@ -4,7 +4,10 @@
 #include <fmt/ranges.h>
 
 #include "tutti/base/hashes.h"
+#include "tutti/params/random_scope.h"
 #include "tutti/store/manifest.h"
+#include "tutti/train/hooks.h"
+#include "tutti/train/replica.h"
 #include "tutti/train/training_run.h"
 
 // The part of TrainingRun that prepares and starts a training: its hooks, the state that checkpoints contain,
@@ -46,7 +49,58 @@ uint32_t checksum_of(const Parameters& parameters) {
   return sum;
 }
 
+std::string generator_name(int rank, size_t generator) { return fmt::format("rank{}.{}", rank, generator); }
+
+StatePart generators_part(torch::Device device, int rank) {
+  const auto snapshot = [device, rank] {
+    Snapshot states;
+    for (const torch::Tensor& state : generator_states(device))
+      states.tensors.push_back({generator_name(rank, states.tensors.size()), state});
+    return states;
+  };
+  // A run with more workers than before starts the additional ones with the generators that they have.
+  const auto restore = [device, rank](const Snapshot& snapshot) {
+    std::vector<torch::Tensor> states;
+    for (const auto& [name, tensor] : snapshot.tensors) {
+      if (name == generator_name(rank, states.size())) states.push_back(tensor);
+    }
+    set_generator_states(device, states);
+  };
+  return {snapshot, restore};
+}
+
 }  // namespace
+
+TrainingRun::TrainingRun(const Context& context, Strategy& strategy, std::vector<SessionPart> parts,
+                         const SessionOptions& options, Replica* replica)
+    : context_(context),
+      strategy_(strategy),
+      tables_(strategy.replica().tables()),
+      replica_(replica),
+      session_(context, strategy.group(), parts, options),
+      training_{.context = context,
+                .run = *this,
+                .group = strategy.group(),
+                .parameters = parts.front().parameters,
+                .optimizer = parts.front().optimizer,
+                .parts = parts,
+                .has_rows = !tables_.empty(),
+                .module = replica != nullptr ? &replica->module() : nullptr},
+      stop_after_(context.config().training.stop_after),
+      device_clock_(context.device()) {
+  training_.folder = session_.folder();
+  if (training_.writes()) pass_advice_ = PassAdvice(&context.log());
+  add_state(kGenerators, generators_part(context.device(), strategy.group().rank));
+  try {
+    hooks_ = hooks::of_flags(context.config());
+  } catch (const std::exception& error) {
+    abandon("could not start", error);
+    throw;
+  }
+  validation_ = add_first_hook(std::make_unique<EvaluationHook>());
+  evaluations_ = {validation_};
+  history_ = add_first_hook(std::make_unique<HistoryHook>());
+}
 
 void TrainingRun::validate(Evaluation evaluation) {
   if (evaluation.every_steps.value_or(0) == 0 && evaluation.every_epochs == 0) evaluation.every_epochs = 1;
@@ -67,7 +121,10 @@ void TrainingRun::keep_average(const std::vector<double>& decays) {
 }
 
 void TrainingRun::add_hook(std::unique_ptr<Hook> hook) {
-  if (auto* const evaluation = dynamic_cast<EvaluationHook*>(hook.get())) evaluation->reserve(training_);
+  if (auto* const evaluation = dynamic_cast<EvaluationHook*>(hook.get())) {
+    evaluation->reserve(training_);
+    evaluations_.push_back(evaluation);
+  }
   const bool saves = !context_.config().checkpoints.logdir.empty();  // the last hook saves checkpoints
   hooks_.insert(saves ? std::prev(hooks_.end()) : hooks_.end(), std::move(hook));
   has_own_hooks_ = true;

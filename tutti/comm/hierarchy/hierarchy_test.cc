@@ -160,14 +160,15 @@ class Counted final : public Transport {
 size_t bytes_over_network(const std::string& hosts, const std::function<void(Communicator&)>& body) {
   std::atomic<size_t> bytes = 0;
   const RankLayout layout = layout_of(hosts);
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   testing::expect_no_errors(testing::as_ranks(layout.world(), [&](int rank) {
     const int host = layout.host_of(rank);
     auto network = std::make_unique<Counted>(
         tcp_transport(with_prefix(board, "tcp/"), {.rank = rank, .world = layout.world()}), bytes);
     auto memory = shm_transport(with_prefix(board, std::to_string(host) + "/"),
                                 {layout.local_rank(rank), layout.size(host), {}, kLong});
-    Collectives comm(hierarchy_transport(std::move(network), std::move(memory), layout, kLong), kLong);
+    Collectives comm(
+        std::make_unique<HierarchyTransport>(std::move(network), std::move(memory), layout, kLong), kLong);
     body(comm);
   }));
   return bytes;

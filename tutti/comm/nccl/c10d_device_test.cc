@@ -57,7 +57,7 @@ TEST(Device, moves_64_megabytes) { with_ranks("device", 2, check_large); }
 
 // The ranks also share memory, which is then used only for tensors that are not on the device.
 TEST(Device, goes_before_shared_memory) {
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   const auto make = testing::make_transports("inproc", 2, kLong);
   const auto errors = testing::errors_of_ranks(
       2,

@@ -21,7 +21,6 @@ namespace tutti::comm {
 struct ControlSlot;
 struct RankPipe;
 struct OperationSummary;
-struct OperationNotice;
 
 // A transport for ranks that share memory. They meet at sync points: a rank describes its next operation in a
 // notice, increments its signal, and waits until the signals of all others have reached the same count.
@@ -79,8 +78,7 @@ class SharedTransport final : public Transport, public SharedBlocks {
   ControlSlot& slot(int rank) const;
   RankPipe& pipe_between(int from, int to) const;
   std::vector<std::byte*> next_staging();
-  OperationNotice make_notice(const Operation& operation) const;
-  void meet(const OperationNotice& notice, const Operation& operation);
+  void meet(const Operation& operation, OperationSummary summary);
   const OperationSummary& summary_of(int rank) const;
   void require_same_operation();
   std::vector<int> behind() const;

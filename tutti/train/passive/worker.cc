@@ -11,14 +11,12 @@
 #include <nlohmann/json.hpp>
 #include <torch/utils.h>
 
-#include "tutti/base/check.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/waiting.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/cluster/threads.h"
 #include "tutti/ps/peers.h"
-#include "tutti/step/plan.h"
 #include "tutti/train/passive/master.h"
 #include "tutti/train/script.h"
 #include "tutti/train/stop_signals.h"
@@ -99,15 +97,14 @@ Worker::Worker(const Context& context, Stop stop)
 
 // Refuses the pending request, so that no caller is left waiting: the host ends when all are answered.
 Worker::~Worker() {
-  if (!taken_) return;
+  if (!mailbox_.owes_answer()) return;
   mailbox_.refuse(std::make_exception_ptr(
       Error(ErrorKind::PeerLost, fmt::format("{} has ended", context_.task().short_name()))));
 }
 
-std::optional<rpc::Mailbox::Request> Worker::next_request(milliseconds patience) {
+std::optional<Mailbox::Request> Worker::next_request(milliseconds patience) {
   announcement_.check();
-  if (!taken_) taken_ = mailbox_.next(patience);
-  return taken_;
+  return mailbox_.next(patience);
 }
 
 std::optional<Worker::Request> Worker::next(milliseconds patience) {
@@ -171,11 +168,11 @@ std::string Worker::missing_master() const {
                      name_with_address(context_.cluster(), context_.task()), refused_->text());
 }
 
-bool Worker::is_stop(const rpc::Mailbox::Request& taken) const {
+bool Worker::is_stop(const Mailbox::Request& taken) const {
   return stop_ == Stop::ByAnybody && *taken.method == kStop;
 }
 
-void Worker::refuse(const rpc::Mailbox::Request& taken) {
+void Worker::refuse(const Mailbox::Request& taken) {
   const std::string why =
       *taken.method == kStop
           ? fmt::format("{} runs its own program and is not a bare server: end its process instead",
@@ -185,12 +182,10 @@ void Worker::refuse(const rpc::Mailbox::Request& taken) {
                         context_.task().short_name(), master_name_)
           : fmt::format("{} is a passive worker without a master: '{}' was called too early",
                         context_.task().short_name(), *taken.method);
-  taken_.reset();
   mailbox_.refuse(std::make_exception_ptr(Error(ErrorKind::InvalidArgument, why)));
 }
 
 void Worker::answer(const std::function<rpc::Message()>& body) {
-  TUTTI_CHECK(taken_, "there is no request to answer");
   std::optional<rpc::Message> message;
   std::exception_ptr error;
   try {
@@ -198,7 +193,6 @@ void Worker::answer(const std::function<rpc::Message()>& body) {
   } catch (...) {
     error = std::current_exception();
   }
-  taken_.reset();
   if (message) return mailbox_.answer(std::move(*message));
   mailbox_.refuse(error);
   std::rethrow_exception(error);

@@ -19,10 +19,10 @@
 #include "tutti/ps/peers.h"
 #include "tutti/ps/wire.h"
 #include "tutti/rpc/host.h"
-#include "tutti/rpc/mailbox.h"
 #include "tutti/rpc/message.h"
 #include "tutti/step/control_word.h"
 #include "tutti/step/lane_sum.h"
+#include "tutti/train/passive/mailbox.h"
 #include "tutti/train/replica.h"
 #include "tutti/train/trainable.h"
 
@@ -105,20 +105,19 @@ class Worker {
     std::vector<std::pair<int64_t, torch::Tensor>> predictions = {};  // by lane
   };
 
-  std::optional<rpc::Mailbox::Request> next_request(std::chrono::milliseconds patience);
-  bool is_stop(const rpc::Mailbox::Request& taken) const;
-  void refuse(const rpc::Mailbox::Request& taken);
+  std::optional<Mailbox::Request> next_request(std::chrono::milliseconds patience);
+  bool is_stop(const Mailbox::Request& taken) const;
+  void refuse(const Mailbox::Request& taken);
   rpc::Message step(const rpc::Message& request, const Wishes& wishes);
   rpc::Message predictions();
 
   const Context& context_;
   const Stop stop_;
   const std::shared_ptr<ps::RefusedCallers> refused_ = std::make_shared<ps::RefusedCallers>();
-  rpc::Mailbox mailbox_;
+  Mailbox mailbox_;
   rpc::Host host_;
   ps::Announcement announcement_;
-  std::optional<rpc::Mailbox::Request> taken_;  // not answered yet
-  uint64_t master_ = 0;                         // the caller id; 0: none
+  uint64_t master_ = 0;  // the caller id; 0: none
   std::string master_name_;
   std::optional<Part> part_;  // once begun
 };

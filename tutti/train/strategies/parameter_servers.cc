@@ -14,7 +14,6 @@
 #include "tutti/base/error.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/params/device_scope.h"
-#include "tutti/step/plan.h"
 #include "tutti/store/manifest.h"
 #include "tutti/store/shared_files.h"
 #include "tutti/train/snapshot.h"
