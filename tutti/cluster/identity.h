@@ -38,7 +38,7 @@ struct Identity {
   bool is_evaluator = false;           // not part of the cluster: rank 0 of its own world of one
   std::string source = "one process";  // the discovery method, for `tutti doctor` and error messages
   std::string
-      master_address;  // HOST:PORT of rank 0, or only its host (PMIx), or "" if the launcher provides none
+      board_address;  // HOST:PORT of rank 0, or only its host (PMIx), or "" if the launcher provides none
   bool launcher_serves = false;  // the launcher, not rank 0, listens there with a c10d TCPStore
   std::string launch;            // an id shared by all tasks of one start by `tutti run`; "" elsewhere
   std::string job;               // Slurm's name for the job and its step; "" elsewhere

@@ -114,7 +114,7 @@ Identity identity_in(const ClusterSpec& cluster, const Task& task, std::string_v
   identity.cluster = cluster.without(kEvaluator);
   identity.source = source;
   const std::vector<Task> workers = workers_of(cluster);
-  identity.master_address = meeting_place(cluster, workers);
+  identity.board_address = meeting_place(cluster, workers);
   if (is_server_job(task.job)) {
     std::vector<Task> job;
     append_tasks(cluster, task.job, job);

@@ -64,7 +64,7 @@ std::unique_ptr<Transport> make_network(const Context& context, const Roster& ro
                                  .world = context.world(),
                                  .who = roster.who,
                                  .holder = roster.who.front(),
-                                 .peer_host = roster.one_host() ? "" : roster.master_host,
+                                 .peer_host = roster.one_host() ? "" : roster.board_host,
                                  .port = own_port(context),
                                  .credentials = credentials_of_ranks(context),
                                  .timeout = timeout});

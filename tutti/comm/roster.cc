@@ -89,10 +89,10 @@ std::function<void(const std::string&)> note_refusals(const Context& context, co
 }
 
 Roster roster_at_address(const Context& context) {
-  const Address address = parse_address(context.identity().master_address);
+  const Address address = parse_address(context.identity().board_address);
   const auto port = static_cast<uint16_t>(address.port);
   if (context.rank() == 0) {
-    Roster roster{.board = nullptr, .master_host = address.host};
+    Roster roster{.board = nullptr, .board_host = address.host};
     roster.board = serve_tcp_rendezvous({.host = host_to_serve(context, address.host),
                                          .port = port,
                                          .credentials = credentials_of_ranks(context),
@@ -107,7 +107,7 @@ Roster roster_at_address(const Context& context) {
                       .credentials = credentials_of_ranks(context),
                       .timeout = timeout_of(context)};
   if (needs_loopback(context) && address.host != kLoopback) options.hosts.emplace_back(kLoopback);
-  return {.board = find_tcp_rendezvous(options).board, .master_host = address.host};
+  return {.board = find_tcp_rendezvous(options).board, .board_host = address.host};
 }
 
 // Rank 0 serves a board at any free port, and `share` sends the text "RANDOM PORT HOST HOST ..." to all
@@ -129,7 +129,7 @@ Roster roster_by_text(const Context& context,
   }
   const std::vector<std::string> fields = split(share(text), ' ');
   if (fields.size() < 3) fail(ErrorKind::DataLoss, "the text shared by rank 0 was not written by Tutti");
-  roster.master_host = fields[2];
+  roster.board_host = fields[2];
   if (roster.board) return roster;
   const auto found = find_tcp_rendezvous({.hosts = {fields.begin() + 2, fields.end()},
                                           .port = static_cast<uint16_t>(parse_int(fields[1]).value_or(0)),
@@ -137,7 +137,7 @@ Roster roster_by_text(const Context& context,
                                           .several_machines = true,
                                           .timeout = timeout_of(context)});
   roster.board = found.board;
-  roster.master_host = found.host;
+  roster.board_host = found.host;
   return roster;
 }
 
@@ -155,7 +155,7 @@ Roster roster_through_launcher(const Context& context) {
   if (!on_one_host(context)) require_secret_at(context, "");
   const std::string key = fmt::format("tutti/attempt/{}/board", identity.attempt);
   return roster_by_text(context, [&](const std::optional<std::string>& text) {
-    return share_through_launcher(parse_address(identity.master_address), key, text, timeout_of(context));
+    return share_through_launcher(parse_address(identity.board_address), key, text, timeout_of(context));
   });
 }
 
@@ -168,7 +168,7 @@ std::string worker_name(int rank, const Context& context) {
 
 Roster find_board(const Context& context) {
   if (context.identity().launcher_serves) return roster_through_launcher(context);
-  if (context.identity().master_address.find(':') != std::string::npos) return roster_at_address(context);
+  if (context.identity().board_address.find(':') != std::string::npos) return roster_at_address(context);
   if (context.identity().source == "Open MPI") return roster_through_mpi(context);
   fail(ErrorKind::InvalidArgument,
        "there are {} workers (found through {}), but they have no address to connect to: give "
@@ -209,7 +209,7 @@ void call_roll(const Context& context, Roster& roster) {
   roster.no_nccl = why_not_nccl(devices);
 }
 
-// All tasks must have the same flags, except those of FlagScope::Local. Rank 0 compares them before anything
+// All tasks must have the same flags, except flags of FlagScope::Local. Rank 0 compares them before anything
 // that depends on them is built, and announces the result to all ranks.
 void require_same_flags(const Context& context, Rendezvous& board, const std::vector<std::string>& who) {
   constexpr const char* kVerdict = "flags/verdict";

@@ -19,7 +19,7 @@ struct Roster {
   std::shared_ptr<Rendezvous> board;
   // At the rank that serves the board: the connections that were refused because they have another secret.
   std::shared_ptr<std::atomic<int>> refused = std::make_shared<std::atomic<int>>(0);
-  std::string master_host;
+  std::string board_host;
   std::vector<std::string> who = {};      // "worker/2 on node7"
   std::optional<RankLayout> layout = {};  // nullopt if the ranks of some host are not contiguous
   std::string no_nccl = {};               // why they do not use NCCL; "" if they can

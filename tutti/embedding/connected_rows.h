@@ -78,7 +78,7 @@ class ConnectedRows final : public RowOwners {
   std::vector<torch::Tensor> answers(const Lists<int64_t>& asked, const std::vector<int64_t>& numbers,
                                      RowValues values);
   void put_all(const store::Snapshot& saved, RowParts parts, bool changes);
-  void put(const RowPiece& piece, bool changed);
+  void put(const RowChunk& chunk, bool changed);
   void wait_for_others(int64_t step = -1);
 
   Tables& tables_;

@@ -62,7 +62,7 @@ class Lookups {
   torch::Tensor all_rows() const;
 
   // Returns the sums of the gradients over the lanes of this worker; RowSum::row is a row of the index.
-  RowSums sums(int bits, const LaneRange& block, int64_t lanes);
+  RowSums sums(int bits, const LaneRange& range, int64_t lanes);
 
  private:
   static constexpr size_t kNoLane = ~size_t{0};

@@ -50,7 +50,7 @@ class OwnedRows {
 
   // Returns the sums of a worker with these lanes, for each table. The numbers stay where they are. Throws
   // InvalidArgument if they cannot be such sums.
-  std::vector<RowSumsView> sums_in(const RowGradients& gradients, const LaneRange& block) const;
+  std::vector<RowSumsView> sums_in(const RowGradients& gradients, const LaneRange& range) const;
   // Begins a step: adds the sums of the workers, in the order of their lanes, along the tree over all lanes,
   // and divides them by the divisor unless it is 0. A worker without sums had no data.
   void begin_step(std::span<const std::vector<RowSumsView>> workers, int64_t lanes, double divisor,

@@ -118,8 +118,8 @@ class Tables {
   // The lookups of forward passes between these are those of this lane, by its index among the batches.
   void begin_lane(size_t lane);
   void end_lane();
-  // Returns the sums of the gradients over the lanes of this worker, `block` out of `lanes`.
-  TableGradients gradients(const LaneRange& block, int64_t lanes);
+  // Returns the sums of the gradients over the lanes of this worker, `range` out of `lanes`.
+  TableGradients gradients(const LaneRange& range, int64_t lanes);
 
  private:
   // The requests for the rows of the lookups, and for each table the first of its rows at each owner, and the

@@ -18,10 +18,10 @@ LaneRange lanes_of(int rank, int world, int64_t lanes) {
   return {begin, begin + share + (rank < larger ? 1 : 0)};
 }
 
-std::vector<LaneRange> blocks_of(int world, int64_t lanes) {
-  std::vector<LaneRange> blocks;
-  for (int rank = 0; rank < world; ++rank) blocks.push_back(lanes_of(rank, world, lanes));
-  return blocks;
+std::vector<LaneRange> lanes_of_all(int world, int64_t lanes) {
+  std::vector<LaneRange> ranges;
+  for (int rank = 0; rank < world; ++rank) ranges.push_back(lanes_of(rank, world, lanes));
+  return ranges;
 }
 
 uint64_t lane_seed(int64_t seed, int64_t step, int64_t lane) {

@@ -9,16 +9,16 @@
 namespace tutti::lanes_test {
 namespace {
 
-TEST(Lanes, blocks_are_contiguous_even_and_cover_every_lane) {
+TEST(Lanes, ranges_are_contiguous_even_and_cover_every_lane) {
   for (int64_t lanes = 1; lanes <= 17; ++lanes) {
     for (int world = 1; world <= 19; ++world) {
       int64_t next = 0;
       for (int rank = 0; rank < world; ++rank) {
-        const LaneRange block = lanes_of(rank, world, lanes);
-        EXPECT_EQ(block.begin, next);
-        EXPECT_GE(block.size(), lanes / world);
-        EXPECT_LE(block.size(), lanes / world + 1);
-        next = block.end;
+        const LaneRange range = lanes_of(rank, world, lanes);
+        EXPECT_EQ(range.begin, next);
+        EXPECT_GE(range.size(), lanes / world);
+        EXPECT_LE(range.size(), lanes / world + 1);
+        next = range.end;
       }
       EXPECT_EQ(next, lanes);
     }

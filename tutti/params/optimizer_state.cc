@@ -60,8 +60,8 @@ void put(Optimizer::State& whole, const Parameters& parameters, const Optimizer:
       .copy_(part.vector);
 }
 
-std::vector<Optimizer::Slot> part_of(const Optimizer::State& whole, size_t block, int64_t begin,
-                                     int64_t end) {
+std::vector<Optimizer::Slot> slots_in(const Optimizer::State& whole, size_t block, int64_t begin,
+                                      int64_t end) {
   std::vector<Optimizer::Slot> parts;
   for (const Optimizer::Slot& slot : whole.slots) {
     if (slot.block == block)

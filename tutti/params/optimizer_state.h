@@ -20,7 +20,8 @@ torch::Tensor whole_slot(std::vector<Optimizer::Slot>& slots, const Parameters& 
 // Copies a part of a slot to its place in `whole`, whose slots are as long as the blocks of the parameters.
 void put(Optimizer::State& whole, const Parameters& parameters, const Optimizer::Slot& part);
 // Returns the elements [begin, end) of a block from whole slots, as views of the same memory.
-std::vector<Optimizer::Slot> part_of(const Optimizer::State& whole, size_t block, int64_t begin, int64_t end);
+std::vector<Optimizer::Slot> slots_in(const Optimizer::State& whole, size_t block, int64_t begin,
+                                      int64_t end);
 
 // The functions below have to be called by every worker, between two steps.
 

@@ -20,7 +20,7 @@ namespace tutti {
 std::vector<std::string> plan_of(const Context& context, const Parameters& parameters,
                                  const OptimizerOptions& optimizer);
 
-// Compares every worker's plan with that of rank 0. If they differ, all workers throw the same
+// Compares every worker's plan with the plan of rank 0. If they differ, all workers throw the same
 // InvalidArgument, with the first line that differs, as both workers have it, and the names of their tasks.
 void require_same_plan(const Context& context, comm::Communicator& comm,
                        const std::vector<std::string>& plan);
@@ -34,7 +34,7 @@ std::string mix_of(const Agreement& one, const Agreement& other);
 void refuse_mix(const std::string& mix);
 void warn_of_mix(const Context& context, const std::string& mix);
 void refuse_or_warn_of_mix(const Context& context, const std::string& mix);
-// Compares every worker's kernels with those of rank 0. If they differ, all workers throw the same
+// Compares every worker's kernels with the kernels of rank 0. If they differ, all workers throw the same
 // InvalidArgument; with --mixed-machines, rank 0 logs a warning.
 void require_same_kernels(const Context& context, comm::Communicator& comm);
 

@@ -43,7 +43,7 @@ inline rpc::Message begin(const char* strategy, int workers, int64_t staleness =
            {"optimizer", tutti::to_json(torch::optim::SGDOptions(1.0))},
            {"step", 0},
            {"progress", Json::object()},
-           {"parts", to_json(std::vector<Part>{{0, 0, kSize, torch::kFloat32}})},
+           {"block_ranges", to_json(std::vector<BlockRange>{{0, 0, kSize, torch::kFloat32}})},
            {"buffers", Json::array()},
            {"counters", Json::array()},
            {"frozen", Json::array()},
@@ -69,21 +69,21 @@ inline torch::Tensor values_in(const rpc::Message& answer) {
 
 // The push of a worker with the only lane.
 inline rpc::Message push_of_step(int64_t step, double gradient, double rate = kNoRate) {
-  const ControlWord control(blocks_of(1, 1), 1, kNumbers);
-  const torch::Tensor word = torch::zeros({control.size()}, torch::kDouble);
-  control.write(word, step, {}, rate,
+  const ControlWord control(lanes_of_all(1, 1), 1, kNumbers);
+  const torch::Tensor control_word = torch::zeros({control.size()}, torch::kDouble);
+  control.write(control_word, step, {}, rate,
                 {{{0, 0}, TreeSum::Vectors{torch::tensor({1.0, 1.0, 1.0, 0.0}, torch::kDouble)}}});
-  rpc::Message message{head(), pieces_of({word, torch::full({kSize}, gradient)})};
+  rpc::Message message{head(), pieces_of({control_word, torch::full({kSize}, gradient)})};
   message.head["step"] = step;
   return message;
 }
 
 // The push of a worker without a lane.
 inline rpc::Message push_without_lane(int64_t step, double rate) {
-  const ControlWord control(blocks_of(1, 1), 1, kNumbers);
-  const torch::Tensor word = torch::zeros({control.size()}, torch::kDouble);
-  control.write(word, step, {}, rate, {});
-  rpc::Message message{head(), pieces_of({word})};
+  const ControlWord control(lanes_of_all(1, 1), 1, kNumbers);
+  const torch::Tensor control_word = torch::zeros({control.size()}, torch::kDouble);
+  control.write(control_word, step, {}, rate, {});
+  rpc::Message message{head(), pieces_of({control_word})};
   message.head["step"] = step;
   return message;
 }

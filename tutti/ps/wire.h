@@ -109,8 +109,8 @@ Json to_json(const Agreement& agreement);
 // Returns an agreement without lines if the field is missing.
 Agreement agreement_in(const Json& head, const char* name);
 
-Json to_json(const std::vector<Part>& parts);
-std::vector<Part> parts_from_json(const Json& json);
+Json to_json(const std::vector<BlockRange>& ranges);
+std::vector<BlockRange> block_ranges_from_json(const Json& json);
 
 // Appends the gradients of a server's rows to a message; they have to stay where they are. rows_in() returns
 // those of a message, whose memory they refer to; none if there are none.

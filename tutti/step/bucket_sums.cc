@@ -47,7 +47,7 @@ comm::SharedVectors* shared_by(comm::Communicator& comm, torch::Device device) {
   return comm.hosts() != nullptr ? comm.hosts()->inside.shared() : nullptr;
 }
 
-BucketSums::BucketSums(comm::Communicator& comm, const Buckets& buckets, const ControlWord& word,
+BucketSums::BucketSums(comm::Communicator& comm, const Buckets& buckets, const ControlWord& control,
                        Divisor divisor, const ReducerOptions& options)
     : comm_(comm),
       buckets_(buckets),
@@ -59,19 +59,19 @@ BucketSums::BucketSums(comm::Communicator& comm, const Buckets& buckets, const C
                                : comm.rank()) {
   std::vector<Places> places;  // by vector
   for (const torch::Tensor& vector : buckets_.vectors)
-    places.push_back(places_of(vector, word.most_subtrees()));
+    places.push_back(places_of(vector, control.most_subtrees()));
   for (const Bucket& bucket : buckets_.all) {
-    Places sections = places[bucket.vector];
-    for (Vectors& of_ranks : sections) {
-      for (torch::Tensor& tensor : of_ranks) tensor = section_of(tensor, bucket.slice());
+    Places subtrees = places[bucket.vector];
+    for (Vectors& of_ranks : subtrees) {
+      for (torch::Tensor& tensor : of_ranks) tensor = elements_of(tensor, bucket.range());
     }
-    sums_.push_back(sum_over(bucket, sections, word));
+    sums_.push_back(sum_over(bucket, subtrees, control));
     std::vector<Vectors>& waiting_room = waiting_rooms_.emplace_back();
-    for (size_t i = 0; i + 1 < sections.size(); ++i)
-      waiting_room.push_back({sections[i][static_cast<size_t>(here_)]});
+    for (size_t i = 0; i + 1 < subtrees.size(); ++i)
+      waiting_room.push_back({subtrees[i][static_cast<size_t>(here_)]});
   }
   if (overlap() && !options_.fast && options_.wire.type != torch::ScalarType::Undefined)
-    rounded_.emplace(comm, buckets_, word.most_subtrees(), options_.wire);
+    rounded_.emplace(comm, buckets_, control.most_subtrees(), options_.wire);
 }
 
 BucketSums::Places BucketSums::places_of(const torch::Tensor& vector, size_t subtrees) const {
@@ -88,12 +88,12 @@ BucketSums::Places BucketSums::places_of(const torch::Tensor& vector, size_t sub
 }
 
 comm::SlicedSum BucketSums::sum_over(const Bucket& bucket, const Places& places,
-                                     const ControlWord& word) const {
+                                     const ControlWord& control) const {
   const Vectors& vectors = places.back();
   const torch::Tensor& own = vectors[static_cast<size_t>(here_)];
-  const auto sources = word.sources();
+  const auto sources = control.sources();
   comm::SlicedSum sum{.reduction = sum_of(own.scalar_type(), own.numel()),
-                      .sources = &word.order(),
+                      .sources = &control.order(),
                       .inputs = Vectors(sources.size()),
                       .outputs = {own},
                       .slices = {},
@@ -106,10 +106,10 @@ comm::SlicedSum BucketSums::sum_over(const Bucket& bucket, const Places& places,
   }
   if (options_.scatter && bucket.gradients) {
     for (int rank = 0; rank < comm_.world(); ++rank) {
-      const comm::Slice part = part_of(bucket, rank, comm_.world());
-      sum.slices.push_back({part.begin - bucket.begin, part.end - bucket.begin});
+      const comm::ElementRange slice = slice_of(bucket, rank, comm_.world());
+      sum.slices.push_back({slice.begin - bucket.begin, slice.end - bucket.begin});
     }
-    sum.outputs = {section_of(own, sum.slices[static_cast<size_t>(comm_.rank())])};
+    sum.outputs = {elements_of(own, sum.slices[static_cast<size_t>(comm_.rank())])};
     return sum;
   }
   for (size_t r = 0; r < vectors.size(); ++r) {
@@ -129,7 +129,7 @@ void BucketSums::add(size_t begin, size_t end, const torch::Tensor& numbers, int
     sums_[i].reduction.divisor = divisor_ ? divisor_(buckets_.all[i], numbers) : 0;
   if (rounded_ && rounded_->has(begin)) return rounded_->add(begin, sums_[begin], step);
   // Other workers of this host are about to read the buckets. If all workers share memory, they have met when
-  // they exchanged their words.
+  // they exchanged their control words.
   if (memory_ != nullptr && overlap()) memory_->sync({.what = "gradients", .step = step});
   comm_.combine(std::span(sums_).subspan(begin, end - begin),
                 {.any_order = options_.fast, .what = "gradients", .step = step});
@@ -138,7 +138,7 @@ void BucketSums::add(size_t begin, size_t end, const torch::Tensor& numbers, int
 void BucketSums::divide(const torch::Tensor& numbers) const {
   if (!divisor_) return;
   const torch::Tensor on_cpu = numbers.to(torch::kCPU);
-  for (const Bucket& bucket : buckets_.all) comm::divide(buckets_.section(bucket), divisor_(bucket, on_cpu));
+  for (const Bucket& bucket : buckets_.all) comm::divide(buckets_.elements(bucket), divisor_(bucket, on_cpu));
 }
 
 std::optional<Residuals> BucketSums::residuals() const {
@@ -157,16 +157,16 @@ void BucketSums::spread(const Vectors& vectors, int64_t step) {
   for (const Bucket& bucket : buckets_.all) {
     if (!bucket.gradients) continue;
     const torch::Tensor& vector = vectors[bucket.vector];
-    Vectors parts;
+    Vectors slices;
     for (int rank = 0; rank < comm_.world(); ++rank)
-      parts.push_back(section_of(vector, part_of(bucket, rank, comm_.world())));
+      slices.push_back(elements_of(vector, slice_of(bucket, rank, comm_.world())));
     if (overlap()) {
-      comm_.all_gather_uneven(parts, parts[me], options);
+      comm_.all_gather_uneven(slices, slices[me], options);
       continue;
     }
-    const Vectors everyones = memory_->everyones(parts[me]);
+    const Vectors everyones = memory_->everyones(slices[me]);
     for (size_t r = 0; r < everyones.size(); ++r) {
-      if (r != me) everyones[r].copy_(parts[me]);
+      if (r != me) everyones[r].copy_(slices[me]);
     }
   }
   if (!overlap()) memory_->sync(options);

@@ -19,7 +19,7 @@ namespace tutti {
 
 struct ReducerOptions {
   bool fast = false;          // add in any order that the communicator chooses
-  bool scatter = false;       // give each worker only its own part of the sum of gradients
+  bool scatter = false;       // give each worker only its own slices of the sum of gradients
   RoundingOptions wire = {};  // ignored if it is fast, or if all workers share memory
   // For GradientMean: refuse to send gradients that are not finite.
   bool nan_guard = false;
@@ -43,9 +43,9 @@ class BucketSums {
   // Returns the divisor of a summed vector, given the sums of the numbers; 0: no division.
   using Divisor = std::function<double(const Bucket& bucket, const torch::Tensor& numbers)>;
 
-  // The communicator, the buckets and the word must outlive this. Every worker makes one, with buckets of the
-  // same sizes.
-  BucketSums(comm::Communicator& comm, const Buckets& buckets, const ControlWord& word, Divisor divisor,
+  // The communicator, the buckets and `control` must outlive this. Every worker makes one, with buckets of
+  // the same sizes.
+  BucketSums(comm::Communicator& comm, const Buckets& buckets, const ControlWord& control, Divisor divisor,
              const ReducerOptions& options);
 
   // "tree", "tree, bfloat16 on the wire" or "fast".
@@ -56,11 +56,11 @@ class BucketSums {
   // Returns where the sums of this worker wait (TreeSum).
   const std::vector<Vectors>& waiting_room(size_t bucket) const { return waiting_rooms_[bucket]; }
 
-  // Adds the buckets [begin, end) once the word was read with `numbers`, the sums of the numbers.
+  // Adds the buckets [begin, end) once the control word was read with `numbers`, the sums of the numbers.
   void add(size_t begin, size_t end, const torch::Tensor& numbers, int64_t step);
   // If there is one worker, which has added all lanes: divides the buckets.
   void divide(const torch::Tensor& numbers) const;
-  // Distributes every worker's part of the buckets to all. The vectors are as long as those of the buckets.
+  // Distributes every worker's slices of the buckets to all. The vectors are as long as the buckets' vectors.
   void spread(const Vectors& vectors, int64_t step);
 
   // Access to the residuals of rounding; nullopt without rounding or error feedback. May be called only
@@ -73,15 +73,15 @@ class BucketSums {
   using Places = std::vector<Vectors>;  // of a vector or a bucket: by subtree, then by rank on this host
 
   Places places_of(const torch::Tensor& vector, size_t subtrees) const;
-  comm::SlicedSum sum_over(const Bucket& bucket, const Places& places, const ControlWord& word) const;
+  comm::SlicedSum sum_over(const Bucket& bucket, const Places& places, const ControlWord& control) const;
 
   comm::Communicator& comm_;
   const Buckets& buckets_;
   const Divisor divisor_;
   const ReducerOptions options_;
-  comm::SharedVectors* const memory_;  // that of the workers of this host; null if there is none
-  const int here_;                     // the rank of this worker on its host
-  std::vector<comm::SlicedSum> sums_;  // by bucket
+  comm::SharedVectors* const memory_;                // of the workers of this host; null if there is none
+  const int here_;                                   // the rank of this worker on its host
+  std::vector<comm::SlicedSum> sums_;                // by bucket
   std::vector<std::vector<Vectors>> waiting_rooms_;  // by bucket
   std::optional<RoundedSums> rounded_;               // empty if nothing is rounded
 };

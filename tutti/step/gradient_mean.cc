@@ -162,7 +162,7 @@ void GradientMean::on_gradient(size_t parameter) {
 // loop of the program's own would end without a reason for them.
 void GradientMean::require_finite(size_t bucket) const {
   const Buckets& buckets = reducer_.buckets();
-  if (!checks_ || !buckets.all[bucket].gradients || is_finite(buckets.section(buckets.all[bucket]))) return;
+  if (!checks_ || !buckets.all[bucket].gradients || is_finite(buckets.elements(buckets.all[bucket]))) return;
   for (size_t i = 0; i < parameters_.trained().size(); ++i) {
     const Parameters::View& view = parameters_.trained()[i];
     const torch::Tensor gradient = parameters_.view_of(view, parameters_.blocks()[view.block].grads);

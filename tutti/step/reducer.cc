@@ -15,7 +15,7 @@ namespace {
 // With --reduce fast, each worker is a single leaf of the tree; else the lanes are the leaves.
 ControlWord word_for(int world, int64_t lanes, int64_t numbers, bool fast) {
   const int64_t leaves = fast ? world : lanes;
-  return {blocks_of(world, leaves), leaves, numbers};
+  return {lanes_of_all(world, leaves), leaves, numbers};
 }
 
 }  // namespace
@@ -26,23 +26,23 @@ Reducer::Reducer(comm::Communicator& comm, Buckets buckets, torch::Tensor number
       buckets_(std::move(buckets)),
       numbers_(std::move(numbers)),
       fast_(options.fast),
-      block_(lanes_of(comm.rank(), comm.world(), lanes)),
+      own_lanes_(lanes_of(comm.rank(), comm.world(), lanes)),
       numbers_sum_(make_sum({numbers_}, lanes)),
-      word_(word_for(comm.world(), lanes, numbers_.numel(), options.fast)),
-      sums_(comm, buckets_, word_, std::move(divisor), options),
+      control_(word_for(comm.world(), lanes, numbers_.numel(), options.fast)),
+      sums_(comm, buckets_, control_, std::move(divisor), options),
       order_(buckets_.all.size()),
       agreed_(!overlaps()) {
   for (size_t i = 0; i < buckets_.all.size(); ++i)
-    progress_.push_back({make_sum({buckets_.section(buckets_.all[i])}, lanes, sums_.waiting_room(i))});
+    progress_.push_back({make_sum({buckets_.elements(buckets_.all[i])}, lanes, sums_.waiting_room(i))});
   std::iota(order_.rbegin(), order_.rend(), 0);
   std::stable_partition(order_.begin(), order_.end(), [&](size_t i) { return buckets_.all[i].gradients; });
 }
 
 // With --reduce fast, the lanes of a worker form a tree of their own.
 TreeSum Reducer::make_sum(Tensors vectors, int64_t lanes, std::vector<Tensors> waiting_room) const {
-  const bool by_itself = fast_ && block_.size() > 0;
-  const LaneRange block = by_itself ? LaneRange{0, block_.size()} : block_;
-  return {std::move(vectors), block, by_itself ? block_.size() : lanes, std::move(waiting_room)};
+  const bool by_itself = fast_ && own_lanes_.size() > 0;
+  const LaneRange range = by_itself ? LaneRange{0, own_lanes_.size()} : own_lanes_;
+  return {std::move(vectors), range, by_itself ? own_lanes_.size() : lanes, std::move(waiting_room)};
 }
 
 void Reducer::begin(int64_t step, const Wishes& wishes, double learning_rate) {
@@ -92,10 +92,10 @@ void Reducer::add_bucket(size_t bucket) {
 }
 
 bool Reducer::open() {
-  if (!overlaps() || lanes_done_ + 1 != block_.size()) return false;
+  if (!overlaps() || lanes_done_ + 1 != own_lanes_.size()) return false;
   opened_ = true;
   numbers_sum_.add();
-  start_words();
+  exchange_control_words();
   return true;
 }
 
@@ -120,15 +120,15 @@ void Reducer::start(std::function<void()> job) {
   }
 }
 
-void Reducer::start_words() {
-  const torch::Tensor own = torch::zeros({word_.size()}, torch::kDouble);
-  word_.write(own, step_, wishes_, learning_rate_, numbers_sum_.finish());
+void Reducer::exchange_control_words() {
+  const torch::Tensor own = torch::zeros({control_.size()}, torch::kDouble);
+  control_.write(own, step_, wishes_, learning_rate_, numbers_sum_.finish());
   start([this, own] {
-    const torch::Tensor all = torch::empty({comm_.world() * word_.size()}, torch::kDouble);
+    const torch::Tensor all = torch::empty({comm_.world() * control_.size()}, torch::kDouble);
     comm_.all_gather(all, own, {.what = "the control word", .step = step_});
-    const Tensors words = all.view({comm_.world(), word_.size()}).unbind(0);
-    outcome_ = word_.read(words);
-    if (outcome_.any_data) totals_ = word_.sum_numbers(words);
+    const Tensors control_words = all.view({comm_.world(), control_.size()}).unbind(0);
+    outcome_ = control_.read(control_words);
+    if (outcome_.any_data) totals_ = control_.sum_numbers(control_words);
   });
 }
 
@@ -146,9 +146,9 @@ void Reducer::sum(size_t begin, size_t end) {
 
 ReduceOutcome Reducer::finish() {
   const torch::NoGradGuard no_grad;
-  if (lanes_done_ != block_.size()) {
+  if (lanes_done_ != own_lanes_.size()) {
     fail(ErrorKind::InvalidArgument, "step {} was finished after {} of the {} lanes of this worker", step_,
-         lanes_done_, block_.size());
+         lanes_done_, own_lanes_.size());
   }
   if (comm_.world() == 1) return finish_alone();
   if (!opened_) {
@@ -156,7 +156,7 @@ ReduceOutcome Reducer::finish() {
       bucket.sum.finish();
       bucket.complete = true;
     }
-    start_words();
+    exchange_control_words();
     overlaps() ? start_ready() : sum(0, progress_.size());
   }
   wait_for_jobs();

@@ -39,7 +39,7 @@ class Reducer {
   Reducer(comm::Communicator& comm, Buckets buckets, torch::Tensor numbers, int64_t lanes, Divisor divisor,
           const ReducerOptions& options = {});
 
-  LaneRange block() const { return block_; }
+  LaneRange own_lanes() const { return own_lanes_; }
   const Buckets& buckets() const { return buckets_; }
   BucketSums& sums() { return sums_; }
   const BucketSums& sums() const { return sums_; }
@@ -47,7 +47,7 @@ class Reducer {
   bool overlaps() const { return sums_.overlap(); }
 
   // Begins a step and forgets a step that was broken off. `learning_rate` is the one with which this worker
-  // will use the sums; it is compared with that of the other workers, unless it is kNoRate.
+  // will use the sums; it is compared with the rate of the other workers, unless it is kNoRate.
   void begin(int64_t step, const Wishes& wishes, double learning_rate = kNoRate);
   // add() takes the results of the next lane from vectors and numbers; skip() says that the lane has no data.
   void add();
@@ -62,8 +62,8 @@ class Reducer {
   void ready(size_t bucket);
 
   // Leaves the sums of all lanes in the vectors and numbers of every worker or, if gradients are scattered,
-  // each worker's own part. Throws InvalidArgument if the workers are not at the same step, if lanes of this
-  // worker are missing, or if learning rates differ.
+  // each worker's own slices. Throws InvalidArgument if the workers are not at the same step, if lanes of
+  // this worker are missing, or if learning rates differ.
   ReduceOutcome finish();
 
  private:
@@ -78,7 +78,7 @@ class Reducer {
   TreeSum make_sum(Tensors vectors, int64_t lanes, std::vector<Tensors> waiting_room = {}) const;
   void add_bucket(size_t bucket);
   void start(std::function<void()> job);
-  void start_words();
+  void exchange_control_words();
   void start_ready();
   void sum(size_t begin, size_t end);
   void give_up();
@@ -90,10 +90,10 @@ class Reducer {
   const Buckets buckets_;
   const torch::Tensor numbers_;
   const bool fast_;  // ReducerOptions::fast
-  const LaneRange block_;
+  const LaneRange own_lanes_;
   TreeSum numbers_sum_;
   std::vector<Progress> progress_;  // [bucket]
-  ControlWord word_;
+  ControlWord control_;
   BucketSums sums_;
 
   // The order in which buckets are sent: at first from back to front, since the backward pass begins at the

@@ -51,7 +51,7 @@ void GradientMean::gather_residuals(Optimizer::State& state) const {
   const std::optional<Residuals> own = reducer_.sums().residuals();
   if (!own) return;
   const comm::Options options{.what = kResiduals};
-  // The vectors of the buckets begin with those of the gradients, one for each block.
+  // The vectors of the buckets begin with the vectors of the gradients, one for each block.
   for (size_t block = 0; block < parameters_.blocks().size(); ++block) {
     const torch::Tensor& sums = own->sums[block];
     // Each worker has its part, and zeros elsewhere.

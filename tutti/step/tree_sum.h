@@ -13,7 +13,7 @@ namespace tutti {
 
 // Adds the values of the lanes of a step, always in the same order: along the tree (comm/reduce.h) over the
 // lane index. A child that covers only lanes without data is omitted, so that it is exactly neutral. A worker
-// adds the lanes of its block in order. A complete subtree waits on a stack, like the digits of a binary
+// adds the lanes of its range in order. A complete subtree waits on a stack, like the digits of a binary
 // counter, until its sibling is complete too: at most log2(lanes) + 1 sums at a time, and none for one lane.
 //
 // The vectors of a lane are whatever is to be summed: gradients, buffers, loss and example count. All lanes
@@ -29,9 +29,9 @@ class TreeSum {
     std::optional<Vectors> values;
   };
 
-  // `block` are the lanes that will be added, of `lanes` in all. Sum i waits in waiting_room[i], or in memory
+  // `range` are the lanes that will be added, of `lanes` in all. Sum i waits in waiting_room[i], or in memory
   // of this object if there are fewer.
-  TreeSum(Vectors vectors, LaneRange block, int64_t lanes, std::vector<Vectors> waiting_room = {});
+  TreeSum(Vectors vectors, LaneRange range, int64_t lanes, std::vector<Vectors> waiting_room = {});
 
   // Adds the next lane, whose values are in the vectors. Afterwards their content is undefined.
   void add() { push(vectors_); }
@@ -41,9 +41,9 @@ class TreeSum {
   // Forgets the lanes that were added in a step that was broken off.
   void reset();
 
-  // Returns the sums of the block, in lane order; if the block is all lanes, there is one, the root. The
-  // values of the last sum are the vectors themselves, those of sum i otherwise where it has waited.
-  // Afterwards the lanes of the next step may be added, which overwrites the values.
+  // Returns the sums of the range, in lane order; if the range is all lanes, there is one, the root. The
+  // values of the last sum are the vectors themselves, and the values of any other sum i are where it has
+  // waited. Afterwards the lanes of the next step may be added, which overwrites the values.
   std::vector<Subtree> finish();
 
  private:
@@ -52,7 +52,7 @@ class TreeSum {
   void copy_to(const Vectors& to, const Vectors& from) const;
 
   const Vectors vectors_;
-  const LaneRange block_;
+  const LaneRange range_;
   const int64_t lanes_;
   int64_t next_lane_;
   std::vector<Subtree> waiting_;

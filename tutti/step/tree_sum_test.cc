@@ -44,8 +44,8 @@ std::vector<Leaf> leaves_of(int64_t lanes, uint64_t without_data) {
 }
 
 std::vector<TreeSum::Subtree> run(TreeSum& sum, const torch::Tensor& vector, const std::vector<Leaf>& leaves,
-                                  LaneRange block) {
-  for (int64_t lane = block.begin; lane < block.end; ++lane) {
+                                  LaneRange range) {
+  for (int64_t lane = range.begin; lane < range.end; ++lane) {
     const Leaf leaf = leaves[static_cast<size_t>(lane)];
     vector.fill_(leaf ? *leaf : std::nanf(""));
     leaf ? sum.add() : sum.skip();
@@ -90,16 +90,16 @@ TEST(TreeSum, a_negative_zero_survives_lanes_without_data) {
 }
 
 // The sums of workers must be nodes of the tree, which together give the root.
-TEST(TreeSum, blocks_of_any_world_are_whole_subtrees_with_the_same_root) {
+TEST(TreeSum, ranges_of_any_world_are_whole_subtrees_with_the_same_root) {
   for (int64_t lanes : {1, 2, 3, 5, 8, 13, 16}) {
     const auto leaves = leaves_of(lanes, 0);
     for (int world = 1; world <= 9; ++world) {
       std::map<std::pair<int, int64_t>, float> nodes;
       for (int rank = 0; rank < world; ++rank) {
-        const LaneRange block = lanes_of(rank, world, lanes);
+        const LaneRange range = lanes_of(rank, world, lanes);
         const torch::Tensor vector = torch::empty({2});
-        TreeSum sum({vector}, block, lanes);
-        const auto sums = run(sum, vector, leaves, block);
+        TreeSum sum({vector}, range, lanes);
+        const auto sums = run(sum, vector, leaves, range);
         EXPECT_LE(sums.size(), 2U * static_cast<size_t>(root_level(lanes)) + 1);
         for (const auto& node : sums)
           nodes[{node.place.level, node.place.index}] = (*node.values)[0][0].item<float>();

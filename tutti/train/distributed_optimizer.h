@@ -89,9 +89,9 @@ class DistributedOptimizer {
   // Connected workers only: copies the parameters, the buffers and, unless it is sharded, the optimiser's
   // state from rank `root` to all workers.
   void broadcast_from(int root);
-  // Connected workers only: gather_state() returns the whole state of the optimiser at rank 0, and an empty
-  // one elsewhere; restore() distributes such a state from rank 0 to all workers. It includes the residuals
-  // of --wire-precision (GradientMean::gather_residuals).
+  // Connected workers only: gather_state() returns the whole state of the optimiser on the chief, and an
+  // empty state elsewhere; restore() distributes such a state from the chief to all workers. It includes the
+  // residuals of --wire-precision (GradientMean::gather_residuals).
   Optimizer::State gather_state();
   void restore(const Optimizer::State& state);
 

@@ -110,7 +110,7 @@ void check_modules(const Context& context, Strategy& strategy) {
     if (!strategy.group().is_chief()) break;
     context.log().warning(
         "the embedding {} was made with sparse(true), which Tutti does not support yet: each step processes "
-        "all of its {} rows, not only those of the batch. This means {} of gradients, as much of weights, "
+        "all of its {} rows, not only the rows of the batch. This means {} of gradients, as much of weights, "
         "and as much again for each state of the optimiser",
         table.name, table.rows, human_bytes(table.bytes));
   }

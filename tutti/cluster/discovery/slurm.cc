@@ -112,7 +112,7 @@ std::optional<Identity> from_slurm(const Environment& environment) {
   if (!is_slurm_task(environment)) return std::nullopt;
   const LauncherVariables variables(environment, kSlurm);
   Identity identity = launched_worker(standing_in_slurm(variables), kSlurm);
-  identity.master_address = meeting_place(variables);
+  identity.board_address = meeting_place(variables);
   identity.job = name_of_job(variables);
   return identity;
 }

@@ -18,12 +18,12 @@ Failures& failures_of(Transport& network) {
 
 }  // namespace
 
-// Allocates the block before any rank has the group: if a group failed once some ranks had it, the ranks
+// Allocates the region before any rank has the group: if a group failed once some ranks had it, the ranks
 // that are still making it would fail as well.
-SharedBlock HierarchyTransport::make_block(Transport& memory, Failures& failures,
-                                           std::chrono::milliseconds timeout) {
+SharedRegion HierarchyTransport::make_region(Transport& memory, Failures& failures,
+                                             std::chrono::milliseconds timeout) {
   try {
-    return memory.shared_blocks()->allocate(2 * kHalf, operation_of("connect", {}, timeout));
+    return memory.shared_regions()->allocate(2 * kHalf, operation_of("connect", {}, timeout));
   } catch (const Error& error) {
     failures.report(error.kind(), error.what());
   }
@@ -39,15 +39,15 @@ HierarchyTransport::HierarchyTransport(std::unique_ptr<Transport> network, std::
       local_(layout_.local_rank(rank_)),
       network_(std::move(network)),
       failures_(failures_of(*network_)),
-      block_(make_block(*memory, failures_, timeout_)),
+      region_(make_region(*memory, failures_, timeout_)),
       group_(std::move(memory)) {
-  group_->shared_blocks()->join(failures_, ranks_of(layout_, host_));
+  group_->shared_regions()->join(failures_, ranks_of(layout_, host_));
   TUTTI_CHECK(group_->rank() == local_ && group_->world() == layout_.size(host_), "rank {} is rank {} of {}",
               rank_, group_->rank(), group_->world());
 }
 
 HierarchyTransport::Halves HierarchyTransport::next_halves() {
-  Halves halves = block_.parts;
+  Halves halves = region_.parts;
   for (std::byte*& half : halves) half += (uses_ % 2) * kHalf;
   ++uses_;
   return halves;
@@ -107,12 +107,12 @@ std::unique_ptr<Transport> HierarchyTransport::inside() {
   std::vector<int> all(static_cast<size_t>(group_->world()));
   std::iota(all.begin(), all.end(), 0);
   auto memory = group_->split(all, fmt::format("inside/{}", splits_++));
-  memory->shared_blocks()->join(failures_, ranks_of(layout_, host_));
+  memory->shared_regions()->join(failures_, ranks_of(layout_, host_));
   return memory;
 }
 
-// Sends this rank's section, of elements of `unit` bytes, to the other hosts, and receives this rank's shares
-// of the sections there: that of rank r belongs to places[r].
+// Sends this rank's slice, of elements of `unit` bytes, to the other hosts, and receives this rank's shares
+// of the slices there: the slice of rank r belongs to places[r].
 void HierarchyTransport::between_hosts(const Shares& shares, size_t unit, const std::byte* own,
                                        const std::vector<std::byte*>& places, const Operation& operation) {
   std::vector<ConstBytes> sends(static_cast<size_t>(world_));
@@ -121,15 +121,15 @@ void HierarchyTransport::between_hosts(const Shares& shares, size_t unit, const 
   for (int rank = 0; rank < world_; ++rank) {
     if (is_here(rank)) continue;
     const auto r = static_cast<size_t>(rank);
-    const Slice theirs = shares.between(rank_, rank);
-    const Slice ours = shares.between(rank, rank_);
+    const ElementRange theirs = shares.between(rank_, rank);
+    const ElementRange ours = shares.between(rank, rank_);
     recvs[r] = {places[r] + bytes(theirs.begin - shares.own(rank).begin), bytes(theirs.size())};
     sends[r] = {own + bytes(ours.begin - shares.own(rank_).begin), bytes(ours.size())};
   }
   network_->exchange(sends, recvs, operation);
 }
 
-// Sends every rank's own section to all ranks, through the halves: that of rank r to places[r].
+// Sends every rank's own slice to all ranks, through the halves: the slice of rank r to places[r].
 void HierarchyTransport::hand_out(const Shares& shares, size_t unit, const std::byte* own,
                                   const std::vector<std::byte*>& places, const Operation& operation) {
   const Halves halves = next_halves();
@@ -142,7 +142,7 @@ void HierarchyTransport::hand_out(const Shares& shares, size_t unit, const std::
   const SpanScope span(operation.timeline, Activity::Copy, "copy out", operation.step);
   for (int owner = 0; owner < world_; ++owner) {
     for (const int rank : ranks_of(layout_, host_)) {
-      const Slice share = shares.between(rank, owner);
+      const ElementRange share = shares.between(rank, owner);
       std::copy_n(halves[static_cast<size_t>(layout_.local_rank(rank))] + bytes(share.begin),
                   bytes(share.size()),
                   places[static_cast<size_t>(owner)] + bytes(share.begin - shares.own(owner).begin));
@@ -167,7 +167,7 @@ void HierarchyTransport::all_gather(std::span<const torch::Tensor> all, const to
       lengths.push_back(static_cast<int64_t>(std::min(chunk, output.size() - begin)));
       places.push_back(output.data() + begin);
     }
-    const Shares shares(layout_, sections_of(lengths));
+    const Shares shares(layout_, slices_of_lengths(lengths));
     hand_out(shares, 1, input.data() + std::min(done, input.size()), places, operation);
   }
 }
@@ -188,10 +188,11 @@ void HierarchyTransport::broadcast(const torch::Tensor& values, int root, const 
     }
     std::vector<int64_t> lengths;
     for (int r = 0; r < world_; ++r) {
-      const Slice slice = slice_of(static_cast<int64_t>(size), layout_.local_rank(r), layout_.size(source));
+      const ElementRange slice =
+          slice_of(static_cast<int64_t>(size), layout_.local_rank(r), layout_.size(source));
       lengths.push_back(layout_.host_of(r) == source ? slice.size() : 0);
     }
-    const Shares shares(layout_, sections_of(lengths));
+    const Shares shares(layout_, slices_of_lengths(lengths));
     std::vector<std::byte*> places;
     for (int r = 0; r < world_; ++r) places.push_back(bytes.data() + done + shares.own(r).begin);
     hand_out(shares, 1, shown + shares.own(rank_).begin, places, operation);

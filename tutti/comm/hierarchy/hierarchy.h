@@ -23,8 +23,8 @@ namespace tutti::comm {
 // have met on the other half since then, and so have finished reading this one.
 class HierarchyTransport final : public Transport, public TwoLevels {
  public:
-  // `network` must have all ranks and `Failures`; `memory` must have SharedBlocks and the ranks of this host,
-  // in their order. Every rank must make one.
+  // `network` must have all ranks and `Failures`; `memory` must have SharedRegions and the ranks of this
+  // host, in their order. Every rank must make one.
   HierarchyTransport(std::unique_ptr<Transport> network, std::unique_ptr<Transport> memory, RankLayout layout,
                      std::chrono::milliseconds timeout);
 
@@ -53,35 +53,35 @@ class HierarchyTransport final : public Transport, public TwoLevels {
   static constexpr size_t kHalf = size_t{8} << 20;
   using Halves = std::vector<std::byte*>;  // by rank inside the host
 
-  // A part of every rank's slice of a sum.
-  struct Part {
+  // A chunk of every rank's slice of a sum.
+  struct Chunk {
     Shares shares;
-    std::vector<int64_t> begins;     // by rank: the element of the sum with which its part begins
-    std::vector<std::byte*> places;  // by rank: where its part of the sum belongs
+    std::vector<int64_t> begins;     // by rank: the element of the sum with which its chunk begins
+    std::vector<std::byte*> places;  // by rank: where its chunk of the sum belongs
   };
-  // The inputs of this host for a part of every rank's slice.
+  // The inputs of this host for a chunk of every rank's slice.
   struct Inputs {
     std::vector<const std::byte*> places;  // by source of this host
-    std::vector<int64_t> begins;           // by rank: the element of a place with which its part begins
+    std::vector<int64_t> begins;           // by rank: the element of a place with which its chunk begins
   };
 
-  static SharedBlock make_block(Transport& memory, Failures& failures, std::chrono::milliseconds timeout);
+  static SharedRegion make_region(Transport& memory, Failures& failures, std::chrono::milliseconds timeout);
   bool is_here(int rank) const { return layout_.host_of(rank) == host_; }
   std::byte* mine(const Halves& halves) const { return halves[static_cast<size_t>(local_)]; }
   Halves next_halves();
   Failures::Watch watch(const Operation& operation);
 
   // In hierarchy_sums.cc.
-  static int parts_of(const SlicedSum& sum, const Reduction& wide, int world);
+  static int chunks_in(const SlicedSum& sum, const Reduction& wide, int world);
   void combine_one(const SlicedSum& sum, const Operation& operation);
-  Part part_of(const SlicedSum& sum, const std::vector<Slice>& slices, int index, int parts) const;
-  Inputs copy_in(const SlicedSum& sum, const HostSums& sums, const Reduction& wide, const Part& part,
+  Chunk chunk_of(const SlicedSum& sum, const std::vector<ElementRange>& slices, int index, int chunks) const;
+  Inputs copy_in(const SlicedSum& sum, const HostSums& sums, const Reduction& wide, const Chunk& chunk,
                  const Operation& operation);
   void add(const HostSums& sums, const Inputs& inputs, const Shares& shares, const Reduction& reduction,
            std::byte* to, const Operation& operation);
   const std::byte* add_small(const HostSums& sums, const Inputs& inputs, const Reduction& reduction,
                              const Operation& operation);
-  void write_to_all(const SlicedSum& sum, const Part& part, const Operation& operation);
+  void write_to_all(const SlicedSum& sum, const Chunk& chunk, const Operation& operation);
 
   void between_hosts(const Shares& shares, size_t unit, const std::byte* own,
                      const std::vector<std::byte*>& places, const Operation& operation);
@@ -96,7 +96,7 @@ class HierarchyTransport final : public Transport, public TwoLevels {
   const int local_;
   const std::unique_ptr<Transport> network_;
   Failures& failures_;
-  const SharedBlock block_;                 // two halves per rank
+  const SharedRegion region_;               // two halves per rank
   const std::unique_ptr<Transport> group_;  // the ranks of this host
   size_t uses_ = 0;
   int splits_ = 0;

@@ -21,9 +21,9 @@ Reduction widened(Reduction reduction) {
 
 }  // namespace
 
-// Returns into how many parts every slice is cut, so that all inputs of a rank fit into half of the memory.
-// slice_of() rounds the end of each part to at most kUnit elements.
-int HierarchyTransport::parts_of(const SlicedSum& sum, const Reduction& wide, int world) {
+// Returns into how many chunks every slice is cut, so that all inputs of a rank fit into half of the memory.
+// slice_of() rounds the end of each chunk to at most kUnit elements.
+int HierarchyTransport::chunks_in(const SlicedSum& sum, const Reduction& wide, int world) {
   constexpr int64_t kUnit = 64;
   std::vector<int64_t> inputs(static_cast<size_t>(world));
   for (const Source& source : sum.sources->all) inputs[static_cast<size_t>(source.rank)] += source.present;
@@ -49,56 +49,59 @@ void HierarchyTransport::combine_one(const SlicedSum& sum, const Operation& oper
   const Reduction wide = widened(sum.reduction);
   const bool shared = sum.shared && wide.type == sum.reduction.type;
   const size_t element = c10::elementSize(sum.reduction.type);
-  const std::vector<Slice> slices = sum.scatters() ? sum.slices : even_sections(layout_, sum.reduction.count);
+  const std::vector<ElementRange> slices =
+      sum.scatters() ? sum.slices : slices_by_host(layout_, sum.reduction.count);
   const bool small = !sum.scatters() && static_cast<size_t>(sum.reduction.count) * element <= kSmall;
-  const int parts = small ? 1 : parts_of(sum, wide, world_);
-  for (int i = 0; i < parts; ++i) {
-    const Part part = part_of(sum, slices, i, parts);
-    const Inputs inputs =
-        shared ? Inputs{sums.own_inputs(sum.inputs), part.begins} : copy_in(sum, sums, wide, part, operation);
+  const int chunks = small ? 1 : chunks_in(sum, wide, world_);
+  for (int i = 0; i < chunks; ++i) {
+    const Chunk chunk = chunk_of(sum, slices, i, chunks);
+    const Inputs inputs = shared ? Inputs{sums.own_inputs(sum.inputs), chunk.begins}
+                                 : copy_in(sum, sums, wide, chunk, operation);
     if (small) {
       const std::byte* const result = add_small(sums, inputs, wide, operation);
       if (shared) group_->sync(operation);  // other ranks may still read what is overwritten now
       convert(result, wide.type, bytes_of(sum.outputs[0]).data(), sum.reduction.type, sum.reduction.count);
       return;
     }
-    std::byte* const own = part.places[static_cast<size_t>(rank_)];
-    const int64_t length = part.shares.own(rank_).size();
+    std::byte* const own = chunk.places[static_cast<size_t>(rank_)];
+    const int64_t length = chunk.shares.own(rank_).size();
     std::byte* const to = wide.type == sum.reduction.type
                               ? own
                               : sum_.at_least(static_cast<size_t>(length) * c10::elementSize(wide.type));
-    add(sums, inputs, part.shares, wide, to, operation);
+    add(sums, inputs, chunk.shares, wide, to, operation);
     convert(to, wide.type, own, sum.reduction.type, length);
     if (sum.scatters()) continue;
-    shared ? write_to_all(sum, part, operation) : hand_out(part.shares, element, own, part.places, operation);
+    shared ? write_to_all(sum, chunk, operation)
+           : hand_out(chunk.shares, element, own, chunk.places, operation);
   }
   if (shared) group_->sync(operation);
 }
 
-HierarchyTransport::Part HierarchyTransport::part_of(const SlicedSum& sum, const std::vector<Slice>& slices,
-                                                     int index, int parts) const {
+HierarchyTransport::Chunk HierarchyTransport::chunk_of(const SlicedSum& sum,
+                                                       const std::vector<ElementRange>& slices, int index,
+                                                       int chunks) const {
   const size_t element = c10::elementSize(sum.reduction.type);
   std::vector<int64_t> lengths;
   std::vector<int64_t> begins;
   std::vector<std::byte*> places;
-  for (const Slice& slice : slices) {
-    const Slice part = slice_of(slice.size(), index, parts);
-    lengths.push_back(part.size());
-    begins.push_back(slice.begin + part.begin);
+  for (const ElementRange& slice : slices) {
+    const ElementRange chunk = slice_of(slice.size(), index, chunks);
+    lengths.push_back(chunk.size());
+    begins.push_back(slice.begin + chunk.begin);
     places.push_back(bytes_of(sum.outputs[0]).data() +
-                     static_cast<size_t>(sum.scatters() ? part.begin : begins.back()) * element);
+                     static_cast<size_t>(sum.scatters() ? chunk.begin : begins.back()) * element);
   }
-  return {Shares(layout_, sections_of(lengths)), std::move(begins), std::move(places)};
+  return {Shares(layout_, slices_of_lengths(lengths)), std::move(begins), std::move(places)};
 }
 
-// Each rank copies its inputs into its half, the parts of all ranks one after the other; all meet.
+// Each rank copies its inputs into its half, the chunks of all ranks one after the other; all meet.
 HierarchyTransport::Inputs HierarchyTransport::copy_in(const SlicedSum& sum, const HostSums& sums,
-                                                       const Reduction& wide, const Part& part,
+                                                       const Reduction& wide, const Chunk& chunk,
                                                        const Operation& operation) {
   const Halves halves = next_halves();
   const size_t element = c10::elementSize(wide.type);
   Inputs inputs;
-  for (int r = 0; r < world_; ++r) inputs.begins.push_back(part.shares.own(r).begin);
+  for (int r = 0; r < world_; ++r) inputs.begins.push_back(chunk.shares.own(r).begin);
   {
     const SpanScope span(operation.timeline, Activity::Copy, "copy in", operation.step);
     std::vector<size_t> used(halves.size());
@@ -108,12 +111,12 @@ HierarchyTransport::Inputs HierarchyTransport::copy_in(const SlicedSum& sum, con
       std::byte* const place = halves[local] + used[local];
       inputs.places.push_back(place);
       if (!source.present) continue;
-      used[local] += static_cast<size_t>(part.shares.own(world_ - 1).end) * element;
+      used[local] += static_cast<size_t>(chunk.shares.own(world_ - 1).end) * element;
       if (source.rank != rank_) continue;
       const std::byte* const from = bytes_of(sum.inputs[s]).data();
       for (int r = 0; r < world_; ++r) {
-        const Slice& own = part.shares.own(r);
-        const int64_t begin = part.begins[static_cast<size_t>(r)];
+        const ElementRange& own = chunk.shares.own(r);
+        const int64_t begin = chunk.begins[static_cast<size_t>(r)];
         convert(from + static_cast<size_t>(begin) * c10::elementSize(sum.reduction.type), sum.reduction.type,
                 place + static_cast<size_t>(own.begin) * element, wide.type, own.size());
       }
@@ -123,7 +126,7 @@ HierarchyTransport::Inputs HierarchyTransport::copy_in(const SlicedSum& sum, con
   return inputs;
 }
 
-// Computes the sum of this rank's own section.
+// Computes the sum of this rank's own slice.
 void HierarchyTransport::add(const HostSums& sums, const Inputs& inputs, const Shares& shares,
                              const Reduction& reduction, std::byte* to, const Operation& operation) {
   const size_t element = c10::elementSize(reduction.type);
@@ -146,7 +149,7 @@ void HierarchyTransport::add(const HostSums& sums, const Inputs& inputs, const S
     const SpanScope span(operation.timeline, Activity::Reduce, "add inside the host", operation.step);
     for (int rank = 0; rank < world_; ++rank) {
       const auto r = static_cast<size_t>(rank);
-      const Slice share = shares.between(rank_, rank);
+      const ElementRange share = shares.between(rank_, rank);
       const int64_t begin = inputs.begins[r] + share.begin - shares.own(rank).begin;
       std::vector<const std::byte*> here = inputs.places;
       for (const std::byte*& place : here) place += static_cast<size_t>(begin) * element;
@@ -200,15 +203,15 @@ const std::byte* HierarchyTransport::add_small(const HostSums& sums, const Input
 
 // Gets this rank's shares of the sum from the other hosts, and writes all that it has to all ranks of its
 // host.
-void HierarchyTransport::write_to_all(const SlicedSum& sum, const Part& part, const Operation& operation) {
+void HierarchyTransport::write_to_all(const SlicedSum& sum, const Chunk& chunk, const Operation& operation) {
   const size_t element = c10::elementSize(sum.reduction.type);
   const std::byte* const output = bytes_of(sum.outputs[0]).data();
-  between_hosts(part.shares, element, part.places[static_cast<size_t>(rank_)], part.places, operation);
+  between_hosts(chunk.shares, element, chunk.places[static_cast<size_t>(rank_)], chunk.places, operation);
   const SpanScope span(operation.timeline, Activity::Copy, "copy out", operation.step);
   for (int owner = 0; owner < world_; ++owner) {
-    const Slice share = part.shares.between(rank_, owner);
-    const std::byte* const from = part.places[static_cast<size_t>(owner)] +
-                                  static_cast<size_t>(share.begin - part.shares.own(owner).begin) * element;
+    const ElementRange share = chunk.shares.between(rank_, owner);
+    const std::byte* const from = chunk.places[static_cast<size_t>(owner)] +
+                                  static_cast<size_t>(share.begin - chunk.shares.own(owner).begin) * element;
     for (size_t other = 1; other < sum.outputs.size(); ++other)
       std::copy_n(from, static_cast<size_t>(share.size()) * element,
                   bytes_of(sum.outputs[other]).data() + (from - output));

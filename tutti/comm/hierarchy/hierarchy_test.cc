@@ -75,12 +75,12 @@ TEST(RankLayout, knows_the_run_of_each_host) {
 TEST(Shares, cover_what_each_owns_once_for_every_host) {
   for (const char* hosts : {"ab", "aab", "abb", "aabb", "abbb", "aabbc", "aaabbbb", "aaabbbcc"}) {
     const RankLayout layout = layout_of(hosts);
-    const Shares shares(layout, even_sections(layout, 10001));
+    const Shares shares(layout, slices_by_host(layout, 10001));
     for (int owner = 0; owner < layout.world(); ++owner) {
       for (int host = 0; host < layout.hosts(); ++host) {
         int64_t end = shares.own(owner).begin;
         for (int i = 0; i < layout.size(host); ++i) {
-          const Slice share = shares.between(layout.first(host) + i, owner);
+          const ElementRange share = shares.between(layout.first(host) + i, owner);
           if (share.size() == 0) continue;
           EXPECT_EQ(share.begin, end) << hosts;
           end = share.end;

@@ -136,10 +136,10 @@ class MpiTransport final : public Transport {
     // After a failure MPI may still write to this tensor, so it is then never freed.
     adding_ = flat;
     for (int64_t done = 0; done < flat.numel(); done += kMostAtATime) {
-      const torch::Tensor piece = flat.narrow(0, done, std::min(kMostAtATime, flat.numel() - done));
+      const torch::Tensor chunk = flat.narrow(0, done, std::min(kMostAtATime, flat.numel() - done));
       Messages messages(exchanges_.get(), who_, 0, {});
       attempt(operation, Failures::Party::All, others, messages,
-              [&] { messages.add_all(piece, type, others); });
+              [&] { messages.add_all(chunk, type, others); });
     }
     adding_ = torch::Tensor();
     return true;

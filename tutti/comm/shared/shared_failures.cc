@@ -6,7 +6,7 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
-#include "tutti/comm/shared/control_block.h"
+#include "tutti/comm/shared/control_region.h"
 #include "tutti/comm/shared/shared_transport.h"
 
 // The part of SharedTransport by which ranks fail together: it finds ranks that have ended, are late or were

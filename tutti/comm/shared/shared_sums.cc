@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "tutti/comm/flat.h"
-#include "tutti/comm/shared/control_block.h"
+#include "tutti/comm/shared/control_region.h"
 #include "tutti/comm/shared/shared_transport.h"
 
 // The part of SharedTransport that adds.
@@ -40,7 +40,7 @@ void SharedTransport::combine(std::span<const SlicedSum> sums, const Operation& 
 void SharedTransport::add_slice(const SlicedSum& sum, std::vector<const std::byte*> inputs,
                                 std::vector<std::byte*> outputs, const Operation& operation) const {
   const SpanScope span(operation.timeline, Activity::Reduce, "add", operation.step);
-  const Slice slice =
+  const ElementRange slice =
       sum.scatters() ? sum.slices[static_cast<size_t>(rank_)] : slice_of(sum.reduction.count, rank_, world_);
   const size_t begin = static_cast<size_t>(slice.begin) * c10::elementSize(sum.reduction.type);
   for (const std::byte*& input : inputs) input += begin;
@@ -54,8 +54,8 @@ void SharedTransport::all_reduce(const SlicedSum& sum, const Operation& asked) {
   const Operation operation = with_whole(asked, sum.reduction);
   const Bytes input = bytes_of(sum.inputs[static_cast<size_t>(rank_)]);
   std::byte* const output = bytes_of(sum.outputs[0]).data();
-  const BlockOffset place = input.data() == output ? place_of(output, input.size()) : BlockOffset{-1, 0};
-  const OperationSummary summary{.offset = place.offset, .block = place.block};
+  const RegionOffset place = input.data() == output ? place_of(output, input.size()) : RegionOffset{-1, 0};
+  const OperationSummary summary{.offset = place.offset, .region = place.region};
   if (input.size() <= kSmallSum) {
     const std::vector<std::byte*> halves = next_staging();
     if (!input.empty()) std::memcpy(halves[static_cast<size_t>(rank_)], input.data(), input.size());
@@ -69,7 +69,7 @@ void SharedTransport::all_reduce(const SlicedSum& sum, const Operation& asked) {
   bool in_place = true;
   for (int r = 0; r < world_; ++r) {
     const OperationSummary& other = summary_of(r);
-    in_place = in_place && other.block >= 0 && other.block == summary_of(0).block &&
+    in_place = in_place && other.region >= 0 && other.region == summary_of(0).region &&
                other.offset == summary_of(0).offset;
   }
   if (!in_place) return reduce_staged(sum, asked);
@@ -98,7 +98,7 @@ void SharedTransport::reduce_staged(const SlicedSum& sum, const Operation& opera
     sync(operation);
     const SpanScope span(operation.timeline, Activity::Copy, "copy out", operation.step);
     for (int r = 0; r < world_; ++r) {
-      const Slice theirs = slice_of(part.reduction.count, r, world_);
+      const ElementRange theirs = slice_of(part.reduction.count, r, world_);
       const size_t begin = static_cast<size_t>(theirs.begin) * element;
       std::memcpy(output + done + begin, parts[static_cast<size_t>(r)] + begin,
                   static_cast<size_t>(theirs.size()) * element);

@@ -7,7 +7,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/cluster/threads.h"
-#include "tutti/comm/shared/control_block.h"
+#include "tutti/comm/shared/control_region.h"
 
 namespace tutti::comm {
 namespace {
@@ -56,7 +56,7 @@ ControlSlot& SharedTransport::slot(int rank) const {
   return *reinterpret_cast<ControlSlot*>(control_.parts[static_cast<size_t>(rank)]);
 }
 
-// RankPipes are in the receiver's part of the control block.
+// RankPipes are in the receiver's part of the control region.
 RankPipe& SharedTransport::pipe_between(int from, int to) const {
   std::byte* boxes = control_.parts[static_cast<size_t>(to)] + aligned(sizeof(ControlSlot));
   return reinterpret_cast<RankPipe*>(boxes)[from];
@@ -208,39 +208,39 @@ std::unique_ptr<Transport> SharedTransport::split(const std::vector<int>& ranks,
   return std::make_unique<SharedTransport>(memory_->split(ranks, name), timeout_);
 }
 
-SharedBlock SharedTransport::allocate(size_t size, const Operation& asked) {
+SharedRegion SharedTransport::allocate(size_t size, const Operation& asked) {
   const auto watched = watch(asked);
   Operation operation = asked;
   operation.deadline = deadline_of(asked);
   std::erase_if(given_, [](const auto& entry) { return entry.second.memory.expired(); });
-  SharedBlock block;
+  SharedRegion region;
   try {
-    block = memory_->allocate(size, operation, [this] { throw_if_failed(); });
+    region = memory_->allocate(size, operation, [this] { throw_if_failed(); });
   } catch (const Error& error) {
     fail_together(error.kind(), error.what());
   }
-  given_[allocations_++] = {block.parts, block.size, block.memory};
+  given_[allocations_++] = {region.parts, region.size, region.memory};
   sync(operation);
-  return block;
+  return region;
 }
 
-SharedTransport::BlockOffset SharedTransport::place_of(const std::byte* data, size_t size) const {
-  for (const auto& [number, block] : given_) {
-    const std::byte* begin = block.parts[static_cast<size_t>(rank_)];
-    // After a block was freed, other data may be at its address.
-    if (data >= begin && data + size <= begin + block.size && !block.memory.expired())
+SharedTransport::RegionOffset SharedTransport::place_of(const std::byte* data, size_t size) const {
+  for (const auto& [number, region] : given_) {
+    const std::byte* begin = region.parts[static_cast<size_t>(rank_)];
+    // After a region was freed, other data may be at its address.
+    if (data >= begin && data + size <= begin + region.size && !region.memory.expired())
       return {number, static_cast<uint64_t>(data - begin)};
   }
   return {-1, 0};
 }
 
-SharedBlock SharedTransport::everyones(const std::byte* mine, size_t size) const {
-  const BlockOffset place = place_of(mine, size);
-  if (place.block < 0) return {};
-  const Given& given = given_.at(place.block);
-  SharedBlock block{given.parts, size, given.memory.lock()};
-  for (std::byte*& part : block.parts) part += place.offset;
-  return block;
+SharedRegion SharedTransport::everyones(const std::byte* mine, size_t size) const {
+  const RegionOffset place = place_of(mine, size);
+  if (place.region < 0) return {};
+  const Given& given = given_.at(place.region);
+  SharedRegion region{given.parts, size, given.memory.lock()};
+  for (std::byte*& part : region.parts) part += place.offset;
+  return region;
 }
 
 }  // namespace tutti::comm

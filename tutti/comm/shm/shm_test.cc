@@ -89,13 +89,13 @@ TEST(Shm, a_rank_that_ends_while_others_wait_for_it_is_lost_at_once) {
 TEST(Shm, memory_that_is_no_longer_there_is_a_lost_rank) {
   const auto board = std::make_shared<LocalRendezvous>();
   board->set("shm/pid/1", std::to_string(getpid()));
-  board->set("shm/block/0/1", "1000000 17 4096");
+  board->set("shm/region/0/1", "1000000 17 4096");
   // Sizes are checked first, so the entry must have the right one; it is taken from the error message.
   const std::string other_size =
       error_of(ErrorKind::InvalidArgument, [&] { first_of(2, board, milliseconds(500)); });
   const size_t begin = other_size.find("allocates ") + 10;
   const std::string size = other_size.substr(begin, other_size.find(' ', begin) - begin);
-  board->set("shm/block/0/1", "1000000 17 " + size);
+  board->set("shm/region/0/1", "1000000 17 " + size);
   expect_error(ErrorKind::PeerLost, HasSubstr("worker/1 (host 1)"), [&] { first_of(2, board); });
 }
 
@@ -113,10 +113,10 @@ TEST(Shm, memory_is_there_before_anybody_touches_it) {
   const auto board = std::make_shared<LocalRendezvous>();
   board->set("shm/pid/1", std::to_string(getpid()));
   std::thread waits_for_rank_1([&] { EXPECT_THROW(first_of(2, board, milliseconds(500)), Error); });
-  const std::string block = board->get("shm/block/0/0", kLong);  // "DESCRIPTOR INODE SIZE"
+  const std::string region = board->get("shm/region/0/0", kLong);  // "DESCRIPTOR INODE SIZE"
   struct stat status {};
-  EXPECT_EQ(fstat(std::stoi(block), &status), 0);
-  EXPECT_GE(status.st_blocks * 512, std::stoll(block.substr(block.rfind(' '))));
+  EXPECT_EQ(fstat(std::stoi(region), &status), 0);
+  EXPECT_GE(status.st_blocks * 512, std::stoll(region.substr(region.rfind(' '))));
   waits_for_rank_1.join();
 }
 

@@ -73,11 +73,11 @@ TEST_P(TcpSums, of_several_inputs_have_the_bits_of_the_tree) {
   const torch::Tensor expected = torch::empty({kSize});
   auto* const to = static_cast<std::byte*>(expected.data_ptr());
   reduce(from, {&to, 1}, reduction, sources.program);
-  std::vector<Slice> slices;  // the later ones are longer
+  std::vector<ElementRange> slices;  // the later ones are longer
   for (int r = 0; r < world; ++r)
     slices.push_back({kSize * r * r / (world * world), kSize * (r + 1) * (r + 1) / (world * world)});
   with_ranks(apart(world), world, [&](Communicator& comm) {
-    const Slice own = slices[static_cast<size_t>(comm.rank())];
+    const ElementRange own = slices[static_cast<size_t>(comm.rank())];
     for (const bool scatter : {false, true, false}) {
       SlicedSum sum{reduction, &sources, {}, {torch::empty({kSize})}};
       for (size_t i = 0; i < inputs.size(); ++i) {

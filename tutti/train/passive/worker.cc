@@ -81,13 +81,13 @@ Batch take_batch(ps::Reader& reader, const Json& outline) {
   return Batch(std::move(tensors));
 }
 
-Worker::Part::Part(Replica& own, int rank, int workers, int64_t of)
+Worker::Assignment::Assignment(Replica& own, int rank, int workers, int64_t of)
     : replica(own),
       lanes(of),
       range(lanes_of(rank, workers, of)),
       vectors(own.parameters(), of),
       sum(vectors, gradients_of(own.parameters()), range, of),
-      word(blocks_of(workers, of), of, kNumbers) {}
+      control(lanes_of_all(workers, of), of, kNumbers) {}
 
 Worker::Worker(const Context& context, Stop stop)
     : context_(context),
@@ -202,7 +202,7 @@ rpc::Message Worker::begin(Replica& replica, const Kernels& kernels, const rpc::
   const Json& head = beginning.head;
   const auto rank = static_cast<int>(ps::number_within(head, "rank", 0, ps::kMostWorkers));
   const auto workers = static_cast<int>(ps::number_within(head, "workers", rank + 1, ps::kMostWorkers));
-  part_.emplace(replica, rank, workers, ps::number_within(head, "lanes", 1, kMostLanes));
+  assignment_.emplace(replica, rank, workers, ps::number_within(head, "lanes", 1, kMostLanes));
   ps::Reader reader(beginning);
   take_into(reader, frozen(replica.parameters()));
   return {{{"kernels", ps::to_json(Agreement{context_.task().short_name(), kernels.lines()})},
@@ -216,7 +216,7 @@ rpc::Message Worker::serve(const Request& request, const Wishes& wishes) {
   if (method == "predictions") return predictions();
   if (method == "finish") {
     ps::Reader reader(*request.message);
-    take_into(reader, everything(part_->replica.parameters()));
+    take_into(reader, everything(assignment_->replica.parameters()));
     reader.end();
     return {};
   }
@@ -226,50 +226,50 @@ rpc::Message Worker::serve(const Request& request, const Wishes& wishes) {
 }
 
 rpc::Message Worker::step(const rpc::Message& request, const Wishes& wishes) {
-  Part& part = *part_;
+  Assignment& assignment = *assignment_;
   const int64_t step = ps::number_in(request.head, "step");
   const Json& lanes = request.head.at("lanes");
-  if (static_cast<int64_t>(lanes.size()) != part.range.size())
+  if (static_cast<int64_t>(lanes.size()) != assignment.range.size())
     fail(ErrorKind::InvalidArgument, "the request is for {} lanes, but this worker has {}", lanes.size(),
-         part.range.size());
+         assignment.range.size());
   ps::Reader reader(request);
-  take_into(reader, everything(part.replica.parameters()));
+  take_into(reader, everything(assignment.replica.parameters()));
   const torch::Tensor losses =
-      torch::full({part.range.size()}, std::numeric_limits<double>::quiet_NaN(), torch::kDouble);
-  part.predictions.clear();
+      torch::full({assignment.range.size()}, std::numeric_limits<double>::quiet_NaN(), torch::kDouble);
+  assignment.predictions.clear();
   const auto observe = [&](int64_t lane, const Batch&, const LossOutput& output) {
-    losses[lane - part.range.begin] = output.loss.to(torch::kDouble).cpu();
-    if (output.prediction.defined()) part.predictions.emplace_back(lane, output.prediction);
+    losses[lane - assignment.range.begin] = output.loss.to(torch::kDouble).cpu();
+    if (output.prediction.defined()) assignment.predictions.emplace_back(lane, output.prediction);
   };
-  part.sum.begin_step();
-  int64_t lane = part.range.begin;
+  assignment.sum.begin_step();
+  int64_t lane = assignment.range.begin;
   for (const Json& outline : lanes)
-    part.replica.run_lane(step, lane++, outline.is_null() ? Batch() : take_batch(reader, outline), part.sum,
-                          observe);
+    assignment.replica.run_lane(step, lane++, outline.is_null() ? Batch() : take_batch(reader, outline),
+                                assignment.sum, observe);
   reader.end();
-  const std::vector<TreeSum::Subtree> subtrees = part.sum.finish();
+  const std::vector<TreeSum::Subtree> subtrees = assignment.sum.finish();
   const torch::NoGradGuard no_grad;
-  const torch::Tensor word = torch::zeros({part.word.size()}, torch::kDouble);
+  const torch::Tensor control_word = torch::zeros({assignment.control.size()}, torch::kDouble);
   const Gradients gradients =
-      part.replica.options().nan_guard ? part.sum.gradients_in(subtrees) : Gradients::Finite;
-  part.word.write(word, step, wishes, kNoRate, subtrees, gradients);
-  rpc::Message answer{{{"predictions", !part.predictions.empty()}}, {}};
-  append(answer, {losses, word});
+      assignment.replica.options().nan_guard ? assignment.sum.gradients_in(subtrees) : Gradients::Finite;
+  assignment.control.write(control_word, step, wishes, kNoRate, subtrees, gradients);
+  rpc::Message answer{{{"predictions", !assignment.predictions.empty()}}, {}};
+  append(answer, {losses, control_word});
   bool any = false;
   for (const TreeSum::Subtree& subtree : subtrees) {
     if (!subtree.values) continue;
     any = true;
-    // The last vector holds the numbers, which are in the word.
+    // The last vector holds the numbers, which are in the control word.
     append(answer, {subtree.values->begin(), subtree.values->end() - 1});
   }
-  if (any) append(answer, part.vectors.counters());
+  if (any) append(answer, assignment.vectors.counters());
   return answer;
 }
 
 rpc::Message Worker::predictions() {
   rpc::Message answer;
   Json lanes = Json::array();
-  for (const auto& [lane, prediction] : part_->predictions)
+  for (const auto& [lane, prediction] : assignment_->predictions)
     lanes.push_back({{"lane", lane}, {"batch", append(answer, Batch({{"prediction", prediction}}))}});
   answer.head["lanes"] = std::move(lanes);
   return answer;

@@ -78,7 +78,7 @@ class Worker {
   // what this worker computes. The replica must outlive the steps.
   rpc::Message begin(Replica& replica, const Kernels& kernels, const rpc::Message& beginning);
   // Of the whole job, as the master has said.
-  int64_t lanes() const { return part_->lanes; }
+  int64_t lanes() const { return assignment_->lanes; }
   // Returns the answer to one of the requests
   //   step         returns the losses of the request's lanes, and the pieces that ps::SyncStep takes
   //   predictions  returns the predictions that came with the losses of the last step
@@ -92,16 +92,16 @@ class Worker {
   std::string missing_master() const;
 
  private:
-  // The part of the lanes that a master has assigned.
-  struct Part {
-    Part(Replica& replica, int rank, int workers, int64_t lanes);
+  // The lanes that a master has assigned.
+  struct Assignment {
+    Assignment(Replica& replica, int rank, int workers, int64_t lanes);
 
     Replica& replica;
     const int64_t lanes;    // of all workers
     const LaneRange range;  // those of this one
     LaneVectors vectors;
     LocalSum sum;
-    const ControlWord word;
+    const ControlWord control;
     std::vector<std::pair<int64_t, torch::Tensor>> predictions = {};  // by lane
   };
 
@@ -119,7 +119,7 @@ class Worker {
   ps::Announcement announcement_;
   uint64_t master_ = 0;  // the caller id; 0: none
   std::string master_name_;
-  std::optional<Part> part_;  // once begun
+  std::optional<Assignment> assignment_;  // once begun
 };
 
 }  // namespace tutti::passive

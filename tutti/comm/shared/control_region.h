@@ -7,7 +7,7 @@
 #include "tutti/comm/shared/signal.h"
 #include "tutti/comm/transport.h"
 
-// What each rank of a SharedTransport has in its part of the control block: a slot, a pipe from each other
+// What each rank of a SharedTransport has in its part of the control region: a slot, a pipe from each other
 // rank, and the two halves of its staging buffer.
 namespace tutti::comm {
 
@@ -20,8 +20,8 @@ constexpr size_t kCauseBytes = 2000;
 // same cache line.
 struct OperationSummary {
   uint64_t key = 0;     // hash of the operation
-  uint64_t offset = 0;  // of the data in `block`
-  int32_t block = -1;   // the number of the block with the data; -1: not in a block
+  uint64_t offset = 0;  // of the data in `region`
+  int32_t region = -1;  // the number of the region with the data; -1: not in a region
   bool more = false;    // exchange: there will be another round
 };
 
