@@ -150,7 +150,7 @@ MeetingResult Participant::host() {
     }
   }
   // As soon as the other launchers have their answer, workers may connect to this port. By then nothing but
-  // the first worker may listen there.
+  // the chief may listen there.
   board.stop_listening();
   if (const std::string left = missing(board); !left.empty()) {
     board.set(kAnswer, "");

@@ -52,7 +52,7 @@ void require_no_misspelt_job(const ClusterSpec& cluster) {
   }
 }
 
-// Returns the address of rank 0 if it is known already, else "".
+// Returns the address of the chief if it is known already, else "".
 std::string meeting_place(const ClusterSpec& cluster, const std::vector<Task>& workers) {
   if (workers.empty()) return "";
   const auto& tasks = cluster.tasks(workers.front().job);

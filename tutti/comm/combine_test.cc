@@ -15,7 +15,7 @@
 #include "tutti/comm/reduce.h"
 #include "tutti/comm/test_ranks.h"
 
-namespace tutti::comm::sliced_sum_test {
+namespace tutti::comm::combine_test {
 namespace {
 
 using testing::with_ranks;
@@ -281,4 +281,4 @@ TEST(SlicedSumsSoak, drawn_at_random_are_those_of_the_definition) {
 }
 
 }  // namespace
-}  // namespace tutti::comm::sliced_sum_test
+}  // namespace tutti::comm::combine_test

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <unistd.h>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -177,6 +178,19 @@ Roster find_board(const Context& context) {
        context.world(), context.identity().source);
 }
 
+// Takes this task's place on the board, as long as it is connected to it, or throws if another one has it.
+void take_place(const Context& context, Rendezvous& board) {
+  // Processes in containers may have the same number and the same name of the host.
+  const std::string own =
+      fmt::format("{} on {} (pid {})\n{}", context.task().short_name(), host_name(), getpid(), random_key());
+  const std::string there = board.hold(fmt::format("place/{}", context.rank()), own);
+  if (there == own) return;
+  fail(ErrorKind::InvalidArgument,
+       "two tasks have the same index: {} and {}. The first is running: do not start another one with its "
+       "--job_name and --task_index",
+       there.substr(0, there.find('\n')), own.substr(0, own.find('\n')));
+}
+
 // Returns what each rank says of its host, its device and itself.
 std::vector<std::string> descriptions_of_all(const Context& context, const Roster& roster) {
   FailuresOptions options{.rank = context.rank(), .world = context.world()};
@@ -238,6 +252,7 @@ void require_same_flags(const Context& context, Rendezvous& board, const std::ve
 
 Roster find_roster(const Context& context) {
   Roster roster = find_board(context);
+  take_place(context, *roster.board);
   call_roll(context, roster);
   require_same_flags(context, *roster.board, roster.who);
   return roster;

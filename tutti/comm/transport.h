@@ -31,7 +31,7 @@ struct Operation {
   bool any_order = false;  // a sum may be added in any order
 };
 
-// Returns an operation that begins now. Its timeout is that of `options`, or `usual` if they have none.
+// Returns an operation that begins now. Its timeout is `options.timeout`, or `usual` if that is 0.
 Operation operation_of(const char* name, const Options& options, std::chrono::milliseconds usual,
                        Timeline* timeline = nullptr);
 

@@ -175,7 +175,7 @@ void ConnectedRows::begin_step(int64_t examples, int64_t step) {
                                    ranges[worker]);
     }
   }
-  // With one lane the gradients are those of the mean loss.
+  // With one lane the gradients are of the mean loss.
   rows_.begin_step(sums, lanes_, lanes_ == 1 ? 0 : static_cast<double>(examples), step);
 }
 
@@ -216,7 +216,7 @@ void ConnectedRows::put(const RowChunk& chunk, bool changed) {
   rows_.shard_of(chunk.table, "the checkpoint").put(chunk.rows, changed);
 }
 
-// Rank 0 sends the rows to all in chunks; an empty chunk ends them.
+// The chief sends the rows to all in chunks; an empty chunk ends them.
 void ConnectedRows::put_all(const store::Snapshot& saved, RowParts parts, bool changes) {
   const auto put_averaged_steps = [&](int64_t steps) {
     rows_.put_averaged_steps(comm::gather_all(comm_, steps, kRows)[0]);

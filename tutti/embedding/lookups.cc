@@ -133,7 +133,7 @@ const torch::Tensor* Lookups::leaf_of(const torch::Tensor& ids) {
   return nullptr;
 }
 
-// Takes each row from a lookup of this lane, so that its gradient is added to that of the lookup.
+// Takes each row from a lookup of this lane, so that its gradient is added to the gradient of the lookup.
 torch::Tensor Lookups::pick(const std::vector<uint64_t>& keys) {
   constexpr int kAllBits = 64;
   index(kAllBits);

@@ -28,7 +28,7 @@ int64_t code_of(const comm::TreeNode& node);
 // workers of parameter servers. Lists that come from other tasks are checked. Not thread-safe.
 class OwnedRows {
  public:
-  // `seed` is that of the initial rows.
+  // `seed` is the seed of the initial rows.
   OwnedRows(const std::vector<TableSpec>& tables, int owner, int owners, int64_t seed,
             const RowShard::Allocate& allocate = {});
 
@@ -42,8 +42,8 @@ class OwnedRows {
   torch::Tensor read(std::span<const int64_t> asked, RowValues values = RowValues::Last,
                      RowShard::When when = RowShard::When::Now) const;
 
-  // Take the parts of a RowGradients from lists: how many numbers belong to the heads, and those of each
-  // table.
+  // Take the parts of a RowGradients from lists: how many numbers belong to the heads, and the numbers
+  // of each table.
   int64_t numbers_of(std::span<const int64_t> heads) const;
   std::vector<std::span<const float>> split(std::span<const int64_t> heads,
                                             std::span<const float> numbers) const;
@@ -78,7 +78,7 @@ class OwnedRows {
   std::vector<RowShard> shards_;
 };
 
-// The factor for the learning rates of tables when that of the model is `rate`.
+// The factor for the learning rates of tables when the model has the rate `rate`.
 double relative_rate(double rate, const OptimizerOptions& model);
 
 // The checksum of all owners together.

@@ -32,7 +32,7 @@ store::NamedTensors saved_rows(const OwnedRows& rows, RowShard::Which which);
 // The same with these values, without what optimisers keep and without a moving average besides.
 store::NamedTensors saved_weights(const OwnedRows& rows, RowValues values);
 // The facts about the tables that a checkpoint has besides: {"user": {"rows": ..., "dim": ..., ...}}.
-// `counts` are those of all owners, and `averaged_steps` is 0 if there are no moving averages.
+// `counts` are the counts of all owners together, and `averaged_steps` is 0 if there are no moving averages.
 Json saved_facts(const std::vector<TableSpec>& tables, const std::map<std::string, GrowthCounts>& counts,
                  int64_t averaged_steps);
 
@@ -87,7 +87,7 @@ class SavedRows {
 store::NamedTensors joined_rows(const SavedRows& rows, const SavedRows* changes,
                                 RowValues values = RowValues::Last);
 // Puts such tensors into a table that is not part of a training yet: all rows of a table that does not grow,
-// or those of the ids, which are undefined otherwise. Throws InvalidArgument if they do not fit.
+// or the rows of `ids`, which is undefined otherwise. Throws InvalidArgument if they do not fit.
 void put_joined(RowShard& alone, const torch::Tensor& weight, const torch::Tensor& ids);
 
 }  // namespace tutti::embedding

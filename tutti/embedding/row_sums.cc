@@ -36,7 +36,7 @@ void add_to(float* sum, const float* more, int64_t dim) {
   for (int64_t i = 0; i < dim; ++i) sum[i] += more[i];
 }
 
-// Adds up the sums of one row after the other, at the end of a RowSums. Those of the current row wait for
+// Adds up the sums of one row after the other, at the end of a RowSums. The sums of the current row wait for
 // their siblings there, as in TreeSum: lanes come in order, and a lane or a subtree without the row is
 // omitted. Joins nodes as far as the lanes of the range alone decide it.
 class Tree {

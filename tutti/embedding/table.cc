@@ -243,7 +243,8 @@ torch::Tensor Table::look_up_now(const torch::Tensor& ids) {
          label());
   if (!is_direct() && !read_now_)
     fail(ErrorKind::InvalidArgument,
-         "the rows of '{}' are on {} workers, and this one cannot read those of the others: let all workers "
+         "the rows of '{}' are on {} workers, and this one cannot read the rows of the others: let all "
+         "workers "
          "make this call of the Trainer or the Loop",
          label(), layout_.owners());
   std::vector<int64_t> shape = ids.sizes().vec();

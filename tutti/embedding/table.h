@@ -92,7 +92,7 @@ class Table {
   bool has_rows_alone() const { return alone_ != nullptr; }
 
   // Everything below is for Tables.
-  // Returns what the owners have to know. `optimizer` is that of the model.
+  // Returns what the owners have to know. `optimizer` is the model's.
   TableSpec spec(const OptimizerOptions& optimizer) const;
   // Sets the name, for errors, columns and checkpoints.
   void set_name(const std::string& name);

@@ -92,8 +92,8 @@ Agreement Client::kernels() const {
   return {context_.task().short_name(), context_.kernels().lines()};
 }
 
-// Returns the kernels with which all servers have to make updates: those of this task, or, if it computes on
-// a GPU, those of the first server.
+// Returns the kernels with which all servers have to make updates: the kernels of this task or, if it
+// computes on a GPU, of the first server.
 Agreement Client::kernels_of_updates() {
   if (!same_bits_) return {};
   if (context_.kernels().on_cpu())

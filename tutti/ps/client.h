@@ -110,7 +110,7 @@ class Client {
   // Waits until as many workers have joined the run as a step of ps-sync needs, for --start-timeout.
   void await_workers();
 
-  // Takes over the chief's values of the parameters that are not trained. They may be those of a checkpoint,
+  // Takes over the chief's values of the parameters that are not trained. They may come from a checkpoint,
   // which only the chief has read.
   void pull_frozen();
   // Copies the newest values that all servers have into parameters and extras; waits until all servers have
@@ -185,7 +185,7 @@ class Client {
     Json progress = Json::object();
     Optimizer::State state = {};
     // With Slots::Keep, the servers keep copies of the slots until write(): `state` has none, and these are
-    // those of each server, without values.
+    // the slots of each server, without values.
     std::vector<std::vector<Optimizer::Slot>> kept = {};  // [server]
     // Of sharded tables: the rows, which the servers keep too; what happened to their ids; and the share of
     // the rows of a server that have changed since all of them were saved, the greatest of all servers.

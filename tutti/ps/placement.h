@@ -74,7 +74,7 @@ class Placement {
 class Shard {
  public:
   // Values are zero. Gradients are uninitialised, so that unused memory is never committed.
-  // `ranges` are those of the optimiser's groups in all parameters.
+  // `ranges` are where the optimiser's groups lie in all parameters.
   Shard(const std::vector<BlockRange>& block_ranges, const OptimizerOptions& optimizer,
         std::vector<GroupRange> ranges = {});
 

@@ -491,9 +491,8 @@ void Service::require_room_for_step() const {
   const size_t available = options_.shared->reserve(this, needed);
   if (needed <= available) return;
   fail(ErrorKind::Overloaded,
-       "not enough memory for the gradients of embedding rows: those of step {} need {}, but this server may "
-       "use "
-       "at most {}. Start more servers (--ps), so that each has fewer rows, or use a smaller --batch",
+       "not enough memory for the gradients of embedding rows: step {} needs {}, but this server may use at "
+       "most {}. Start more servers (--ps), so that each has fewer rows, or use a smaller --batch",
        run_->step, human_bytes(bytes), human_bytes(available));
 }
 

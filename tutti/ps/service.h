@@ -47,7 +47,7 @@ class SharedByGroups {
 };
 
 struct ServiceOptions {
-  // The names and addresses of the group's workers by rank, for messages about those that have not come.
+  // The names and addresses of the group's workers by rank, for messages about workers that have not come.
   struct Member {
     std::string task;     // "worker/1"
     std::string address;  // "h:2224"; "": unknown
@@ -75,7 +75,7 @@ struct ServiceOptions {
 //
 // - state: returns {begun, run, step, cpu_seconds, ...} to any caller.
 // - begin: from the chief: the values of the part, the optimiser's state, and the settings of the steps. If
-//   the chief sends the kernels of updates, checks that they are those of this server; if not, the run ends
+//   the chief sends the kernels of updates, checks that this server has the same; if not, the run ends
 //   for all, unless the kernels may differ.
 // - await: waits until the chief has begun the run or, of the run that the caller has joined, until as many
 //   workers have joined as a step needs; returns who is missing when the caller's patience ends.

@@ -114,7 +114,7 @@ void SyncStep::require_same_examples(int rank, const torch::Tensor& control_word
         control_.numbers_of(before, subtree)[kExamples] !=
             control_.numbers_of(control_word, subtree)[kExamples])
       fail(ErrorKind::InvalidArgument,
-           "the worker of rank {} was replaced during a step, and the gradients of the new one are those of "
+           "the worker of rank {} was replaced during a step, and the new one sends the gradients of "
            "other examples: start it with the same data and flags, or continue from a checkpoint",
            rank);
   }
@@ -256,7 +256,7 @@ void SyncStep::apply(double factor) {
                   optimizer_.steps());
 }
 
-// `inputs` has one place for each source; those of sources without data are ignored.
+// `inputs` has one place for each source; places of sources without data are ignored.
 void SyncStep::add(std::vector<const std::byte*> inputs, std::byte* output,
                    const comm::Reduction& reduction) const {
   for (size_t s = 0; s < inputs.size(); ++s) {

@@ -29,15 +29,15 @@ struct SyncOptions {
 // workers' lanes, adds them along the tree over the lanes, divides by the number of all examples and updates
 // the part. The result has the same bits as with every other strategy.
 //
-// A worker's message consists of its control word; the gradients, segment by segment, each from those of its
-// subtrees that have data; the buffers of these subtrees, if this server has any; the counters if the worker
-// has any data; and the gradients of rows (append_rows). It is offered in the same parts, so that a segment
-// can be added up and released as soon as all workers have offered it.
+// A worker's message consists of its control word; the gradients, segment by segment, each from those
+// subtrees of the worker that have data; the buffers of these subtrees, if this server has any; the counters
+// if the worker has any data; and the gradients of rows (append_rows). It is offered in the same parts, so
+// that a segment can be added up and released as soon as all workers have offered it.
 //
 // Not thread-safe, but the read methods may be called while another thread calls any method.
 class SyncStep {
  public:
-  // How many segments of a worker may wait for those of the others.
+  // How many segments of a worker may wait for segments of the others.
   static constexpr size_t kAhead = 4;
   // The end of a worker's message.
   struct Rest {
@@ -46,7 +46,7 @@ class SyncStep {
     embedding::RowGradients rows;
   };
 
-  // The optimiser is that of the sections, and must outlive this object. `buffers` are averaged over the
+  // The optimiser updates the sections, and must outlive this object. `buffers` are averaged over the
   // lanes; `counters` are copied from a worker that had data.
   SyncStep(std::vector<Section> sections, Optimizer& optimizer, std::vector<torch::Tensor> buffers,
            std::vector<torch::Tensor> counters, const SyncOptions& options);

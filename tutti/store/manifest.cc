@@ -119,8 +119,8 @@ void verify(const std::string& path, const ManifestFile& listed) {
   const uint32_t checksum = checksum_of_file(file);
   if (checksum != listed.checksum) {
     fail(ErrorKind::DataLoss,
-         "{}: the checksum of the file is {:08x}, but that of the written data was {:08x}", path, checksum,
-         listed.checksum);
+         "{}: the checksum of the file is {:08x}, but the checksum of the written data was {:08x}", path,
+         checksum, listed.checksum);
   }
 }
 

@@ -22,7 +22,7 @@ StrategyOptions strategy_options(const Context& context, const DistributedOptimi
   const RunConfig& config = context.config();
   if (config.training.strategy == "in-graph")
     fail(ErrorKind::InvalidArgument,
-         "--strategy in-graph: passive workers compute the lanes of a Trainer, and not those of a training "
+         "--strategy in-graph: passive workers compute the lanes of a Trainer, and not of a training "
          "loop of your own. Use a Trainer, or another --strategy");
   StrategyOptions all{.group = options.group ? *options.group : all_workers(context),
                       .clip_norm = options.clip_norm,
@@ -137,9 +137,8 @@ template <class Body>
 void DistributedOptimizer::add(const char* what, Body body) {
   if (random_ && open_lanes().back() != this)
     fail(ErrorKind::InvalidArgument,
-         "{} was called for a lane while that of another optimiser, whose zero_grad() was called later, is "
-         "open: add "
-         "that one first",
+         "{} was called for a lane while a lane of another optimiser, whose zero_grad() was called later, "
+         "is open: add that lane first",
          what);
   enter_step(what);
   try {

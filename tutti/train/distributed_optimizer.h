@@ -54,10 +54,10 @@ struct DistributedOptimizerOptions {
 //   }
 //   opt.step();
 // Call zero_grad() before the forward pass. From then until the lane is added, random numbers, as in dropout,
-// are those of the lane: they depend on --seed, the lane and the number of updates, and so are the same with
-// any number of workers and after a resume. The program's random numbers outside of lanes are not affected.
-// The forward pass is computed in the precision of --precision, up to the backward pass of opt.backward(), or
-// until the lane is added.
+// depend on --seed, the lane and the number of updates, and so are the same with any number of workers and
+// after a resume. The program's random numbers outside of lanes are not affected. The forward pass is
+// computed in the precision of --precision, up to the backward pass of opt.backward(), or until the lane is
+// added.
 //
 // With parameter servers, step() pushes the gradients to them and pulls the new values, as the steps of a
 // Trainer do. The steps have to be made in a Loop, which begins the run on the servers and saves their state;
@@ -115,7 +115,7 @@ class DistributedOptimizer {
   // multiply: with one loss for several optimisers, call loss.backward(), and then add_lane() of each, in the
   // opposite order of zero_grad().
   void backward(const torch::Tensor& loss, int64_t examples = 1);
-  // Adds the current gradients, which are those of the mean over `examples` examples. If all counts are equal
+  // Adds the current gradients, which are means over `examples` examples. If all counts are equal
   // they may be omitted. A mean loss is passed on to the result of the step, and so to a Loop's history.
   void add_lane(int64_t examples = 1, const torch::Tensor& loss = {});
   // Averages the gradients over the examples of all workers and makes one update with them. If the worker has
@@ -125,8 +125,8 @@ class DistributedOptimizer {
   // returns 0, and the next call of Loop::goes_on() starts again at the step that all tasks have.
   int64_t step(int64_t examples = 1);
 
-  // The learning rate of the next step, of the parameters that are in no group; those of the groups are
-  // multiples of it. Every worker has to set the same rate. A Loop sets it by itself if it has a schedule
+  // The learning rate of the next step, of the parameters that are in no group; the rates of the groups
+  // are multiples of it. Every worker has to set the same rate. A Loop sets it by itself if it has a schedule
   // (LoopOptions::learning_rate). Throws InvalidArgument if the rate is negative or not finite.
   void set_learning_rate(double rate) { optimizer().set_learning_rate(rate); }
   double learning_rate() const { return strategy_->replica().optimizer().learning_rate(); }

@@ -28,7 +28,7 @@
 namespace tutti {
 
 struct StepResult {
-  int64_t step = 0;  // steps made so far, including those of other workers
+  int64_t step = 0;  // steps made so far, including the steps of other workers
   // True if this worker made the last of these steps or took part in it. False if its gradients are still in
   // transit, or arrived when there was no step left to make.
   bool made = true;
@@ -59,7 +59,7 @@ struct StepRange {
 // The facts about a way of training that do not change after its start.
 struct StrategyFacts {
   std::string name = {};  // "allreduce"
-  LaneRange lanes = {};   // those of this worker
+  LaneRange lanes = {};   // of this worker
   bool in_step = true;    // all workers make every step together, and so stop after the same one
   // The number of steps that compute each lane once: the number of workers if each makes its steps alone.
   int64_t steps_per_batch = 1;

@@ -52,8 +52,8 @@ void TrainingRun::note_evaluations() {
   training_.knows_values = !known_values().empty();
 }
 
-// Returns the names of the values of all evaluations and hooks; an empty vector if those of one of them are
-// not known before it is made.
+// Returns the names of the values of all evaluations and hooks; an empty vector if the names of one evaluation
+// are not known before it is made.
 std::vector<std::string> TrainingRun::known_values() const {
   std::vector<std::string> known;
   for (const EvaluationHook* evaluation : evaluations()) {
@@ -148,7 +148,7 @@ void Training::report_validation(const std::map<std::string, double>& values) {
   report_evaluation("", values);
 }
 
-// If no step was made since the run was resumed, the loss remains that of the checkpoint.
+// If no step was made since the run was resumed, the loss of the checkpoint remains.
 void TrainingRun::note_loss() {
   if (last_step_.has_loss())
     progress_.loss = last_step_.loss();

@@ -45,7 +45,7 @@ class TrainingRun {
   TrainingRun(const Context& context, Strategy& strategy, std::vector<SessionPart> parts,
               const SessionOptions& options, Replica* replica = nullptr);
 
-  // Adds a hook after those of the configuration, but before the one that saves checkpoints, so that a
+  // Adds a hook after the hooks of the configuration, but before the one that saves checkpoints, so that a
   // checkpoint includes what hooks have changed.
   void add_hook(std::unique_ptr<Hook> hook);
   // Adds a part to the state that checkpoints contain. Throws InvalidArgument if the name is taken or is not

@@ -257,7 +257,7 @@ std::vector<std::string> TrainingRun::plan() {
   return plan;
 }
 
-// Warns if the schedules were made for another number of steps than that of the run.
+// Warns if the schedules were made for another number of steps than the run has.
 void TrainingRun::warn_of_other_lengths() const {
   const int64_t end = length_.end_step;
   if (!strategy_.group().is_chief() || progress_.step >= end || end == Training::kEndless) return;
@@ -266,12 +266,12 @@ void TrainingRun::warn_of_other_lengths() const {
     if (end > scheduled)
       context_.log().warning(
           "the learning rate is scheduled for {} steps, but the training ends after step {}: from step {} on "
-          "it stays at {:g}. A schedule without a length takes that of the run",
+          "it stays at {:g}. A schedule without a length is as long as the run",
           scheduled, end, scheduled, schedule(scheduled, end));
     else if (end < scheduled && length_.ends_the_run)
       context_.log().warning(
           "the learning rate is scheduled for {} steps, but the training ends after step {}, where it is "
-          "still {:g}. A schedule without a length takes that of the run",
+          "still {:g}. A schedule without a length is as long as the run",
           scheduled, end, schedule(end, end));
     if (schedule.follows_the_run() && progress_.end_step > 0 && progress_.end_step != end)
       context_.log().warning(

@@ -54,7 +54,7 @@ int tasks_on_this_node(const LauncherVariables& variables, const Membership& mem
   return here;
 }
 
-// Returns the host of rank 0: the first of the step, where srun puts it unless told otherwise.
+// Returns the host of the chief: the first of the step, where srun puts it unless told otherwise.
 std::string first_host(const LauncherVariables& variables) {
   const std::string name = step_name(variables, "NODELIST");
   const auto list = variables.text(name);

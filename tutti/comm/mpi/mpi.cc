@@ -56,7 +56,7 @@ constexpr int64_t kMostAtATime = int64_t{1} << 28;  // elements: MPI uses int fo
 
 class MpiTransport final : public Transport {
  public:
-  // Both groups have the same ranks. Messages of one group never match those of the other.
+  // Both groups have the same ranks. Messages of one group never match messages of the other.
   MpiTransport(std::shared_ptr<Rendezvous> board, MpiOptions options, Group exchanges, Group messages)
       : board_(std::move(board)),
         options_(std::move(options)),

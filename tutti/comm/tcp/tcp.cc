@@ -20,7 +20,8 @@ namespace {
 using std::chrono::milliseconds;
 using tcp::Flow;
 
-// `Failures` enforces the deadlines. Those of the connections come this much later, in case it cannot.
+// `Failures` enforces the deadlines. The deadlines of the connections come this much later, in case it
+// cannot.
 constexpr milliseconds kTcpIsLater{60000};
 
 // The beginning of every message. All machines of a job have the same byte order.

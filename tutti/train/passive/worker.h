@@ -98,7 +98,7 @@ class Worker {
 
     Replica& replica;
     const int64_t lanes;    // of all workers
-    const LaneRange range;  // those of this one
+    const LaneRange range;  // of this worker
     LaneVectors vectors;
     LocalSum sum;
     const ControlWord control;

@@ -158,7 +158,7 @@ void AllReduce::restore_rows(const Session::Start& start, embedding::RowParts pa
     rows_->restore(start.rows, start.changed_rows, parts);
   } else if (start.progress.restarts > 0 || context_.identity().is_evaluator) {
     fail(ErrorKind::InvalidArgument,
-         "the checkpoint of step {} has no rows of sharded tables: it is that of another model, or of one "
+         "the checkpoint of step {} has no rows of sharded tables: it belongs to another model, or to one "
          "whose tables were small enough to be replicated",
          start.progress.step);
   }

@@ -195,7 +195,7 @@ bool ParameterServers::takes_part(Session& session, int64_t step) {
     if (facts_.in_step && parts.step) return false;
     context_.log().warning("this task joins the training at step {}, but these parts of its state {}: {}",
                            step,
-                           parts.step ? fmt::format("are those of step {}", *parts.step)
+                           parts.step ? fmt::format("are from step {}", *parts.step)
                                       : "begin again, since there is no checkpoint",
                            fmt::join(parts.outdated, ", "));
   }
@@ -257,10 +257,9 @@ ps::RowsToBegin ParameterServers::rows_to_begin(const Session::Start& found) con
   if (rows.tables.empty()) return rows;
   if (found.rows.empty()) {
     if (found.progress.restarts > 0)
-      fail(
-          ErrorKind::InvalidArgument,
-          "the checkpoint has no rows of sharded tables: it is that of another model, or of one whose tables "
-          "were small enough to be replicated");
+      fail(ErrorKind::InvalidArgument,
+           "the checkpoint has no rows of sharded tables: it belongs to another model, or to one whose "
+           "tables were small enough to be replicated");
     rows.all = [this](const embedding::VisitRows& visit_rows) {
       for (const embedding::RowChunk& alone : rows_alone_)
         for_each_chunk(alone.table, alone.rows, visit_rows);

@@ -98,8 +98,9 @@ class PsSync final : public ServerSteps {
 
 // Every worker pulls the newest parameters, computes the mean gradient of its lanes, and pushes it; the
 // servers apply it at once. Every push that is applied is a step. The servers move the floating buffers
-// towards those of the push by the worker's share, 1/world, so that they stay between the values that workers
-// have computed: with the changes of several workers added up, a running variance may become negative.
+// towards the buffers of the push by the worker's share, 1/world, so that they stay between the values that
+// workers have computed: with the changes of several workers added up, a running variance may become
+// negative.
 class PsAsync final : public ServerSteps {
  public:
   PsAsync(Replica& replica, ps::Client& client, ps::ServerRows& rows, LaneVectors& vectors,
