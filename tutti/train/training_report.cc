@@ -52,8 +52,8 @@ void TrainingRun::note_evaluations() {
   training_.knows_values = !known_values().empty();
 }
 
-// Returns the names of the values of all evaluations and hooks; an empty vector if the names of one evaluation
-// are not known before it is made.
+// Returns the names of the values of all evaluations and hooks; an empty vector if the names of one
+// evaluation are not known before it is made.
 std::vector<std::string> TrainingRun::known_values() const {
   std::vector<std::string> known;
   for (const EvaluationHook* evaluation : evaluations()) {
