@@ -5,7 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "tutti/base/text.h"
-#include "tutti/comm/gather_all.h"
+#include "tutti/train/strategies/connected.h"
 #include "tutti/train/training_run.h"
 
 // The part of TrainingRun that tells what a training has reached: the values of its evaluations, its events
@@ -16,15 +16,6 @@ namespace {
 // The name of a value of an evaluation in the report; the validation is called "".
 std::string reported_name(const std::string& evaluation, const std::string& value) {
   return evaluation.empty() ? "validation_" + value : value;
-}
-
-void merge_all(comm::Communicator& comm, const metrics::List& list) {
-  if (comm.world() == 1 || list.empty()) return;
-  const auto all = gather_all(comm, torch::tensor(metrics::counters_of(list), torch::kDouble), "metrics");
-  for (const auto& metric : list) metric->reset();
-  for (const torch::Tensor& theirs : all)
-    metrics::merge(list,
-                   {static_cast<const double*>(theirs.data_ptr()), static_cast<size_t>(theirs.numel())});
 }
 
 }  // namespace
@@ -116,7 +107,7 @@ void TrainingRun::report_evaluation(const std::string& name, const std::map<std:
 // Merges the counts of all workers, on each of them. If they do not evaluate together, the chief has counted
 // everything.
 void TrainingRun::merge(const metrics::List& list) {
-  if (strategy_.facts().evaluation_parts > 1) return merge_all(*strategy_.group().connected(), list);
+  if (strategy_.facts().evaluation_parts > 1) return tutti::merge(*strategy_.group().connected(), list);
   if (list.empty() || strategy_.is_alone()) return;
   std::string what = "metrics";
   for (const auto& metric : list) what += " " + metric->name();

@@ -54,6 +54,15 @@ Session::Start start_together(const Context& context, comm::Communicator& comm, 
   return start;
 }
 
+void merge(comm::Communicator& comm, const metrics::List& list) {
+  if (comm.world() == 1 || list.empty()) return;
+  const auto all = gather_all(comm, torch::tensor(metrics::counters_of(list), torch::kDouble), "metrics");
+  for (const auto& metric : list) metric->reset();
+  for (const torch::Tensor& theirs : all)
+    metrics::merge(list,
+                   {static_cast<const double*>(theirs.data_ptr()), static_cast<size_t>(theirs.numel())});
+}
+
 Snapshots gather_generators(comm::Communicator& comm, Snapshots parts) {
   const auto found = parts.find(kGenerators);
   if (comm.world() == 1 || found == parts.end()) return parts;

@@ -5,6 +5,7 @@
 
 #include "tutti/cluster/context.h"
 #include "tutti/comm/communicator.h"
+#include "tutti/metrics/metric.h"
 #include "tutti/train/session.h"
 #include "tutti/train/strategy.h"
 
@@ -23,6 +24,8 @@ Json share(const Context& context, comm::Communicator& comm, const std::string& 
 // others receive progress, lanes and further parts; the caller still has to send the parameters and the
 // optimiser's state.
 Session::Start start_together(const Context& context, comm::Communicator& comm, Session& session);
+// Merges the counts of all workers, on each of them, in one exchange.
+void merge(comm::Communicator& comm, const metrics::List& list);
 // Returns the parts, at rank 0 with the random generators of all ranks.
 Snapshots gather_generators(comm::Communicator& comm, Snapshots parts);
 
