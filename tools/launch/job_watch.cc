@@ -53,8 +53,8 @@ Guardian start_guardian(const GuardedJob& job, int keep, std::vector<std::string
 
 JobWatch::JobWatch(int keep, std::vector<std::string> guardian)
     : mark_(new_mark()),
-      group_(ControlGroup::make()),
       left_out_(become_subreaper()),
+      group_(ControlGroup::make()),
       guardian_(start_guardian({mark_, group_ ? group_->path() : ""}, keep, std::move(guardian))) {}
 
 JobWatch::~JobWatch() {

@@ -172,7 +172,7 @@ TEST(SyncStep, a_worker_that_comes_back_with_other_examples_is_refused_once_some
          {std::pair(std::vector<size_t>{0}, 2.0), std::pair(std::vector<size_t>(), 3.0)}) {
       Worker other(step, 1, contributions.push(1, without, examples));
       if (added) {
-        expect_error(ErrorKind::InvalidArgument, HasSubstr("those of other examples"),
+        expect_error(ErrorKind::InvalidArgument, HasSubstr("the gradients of other examples"),
                      [&] { other.offer_control_word(); });
       } else {
         EXPECT_NO_THROW(other.offer_control_word());
