@@ -91,30 +91,31 @@ class ServerProcess {
 };
 
 rpc::Message begin_message(const torch::Tensor& values) {
-  return {{{"run", "r"},
-           {"plan", {"one vector"}},
-           {"workers", kWorkers},
-           {"strategy", "ps-sync"},
-           {"lanes", kWorkers},
-           {"backup", 0},
-           {"staleness", -1},
-           {"redo", false},
-           {"optimizer", tutti::to_json(torch::optim::SGDOptions(1.0))},
-           {"step", 0},
-           {"progress", Json::object()},
-           {"parts", ps::to_json(std::vector<ps::Part>{{0, 0, values.numel(), torch::kFloat32}})},
-           {"buffers", Json::array()},
-           {"counters", Json::array()},
-           {"state", {{"steps", 0}, {"slots", Json::array()}}}},
-          ps::pieces_of({values})};
+  return {
+      {{"run", "r"},
+       {"plan", {"one vector"}},
+       {"workers", kWorkers},
+       {"strategy", "ps-sync"},
+       {"lanes", kWorkers},
+       {"backup", 0},
+       {"staleness", -1},
+       {"redo", false},
+       {"optimizer", tutti::to_json(torch::optim::SGDOptions(1.0))},
+       {"step", 0},
+       {"progress", Json::object()},
+       {"block_ranges", ps::to_json(std::vector<ps::BlockRange>{{0, 0, values.numel(), torch::kFloat32}})},
+       {"buffers", Json::array()},
+       {"counters", Json::array()},
+       {"state", {{"steps", 0}, {"slots", Json::array()}}}},
+      ps::pieces_of({values})};
 }
 
 rpc::Message push_message(int rank, const torch::Tensor& gradient) {
-  const tutti::ControlWord control(tutti::blocks_of(kWorkers, kWorkers), kWorkers, tutti::kNumbers);
-  const torch::Tensor word = torch::zeros({control.size()}, torch::kDouble);
-  control.write(word, 0, {}, 1,
+  const tutti::ControlWord control(tutti::lanes_of_all(kWorkers, kWorkers), kWorkers, tutti::kNumbers);
+  const torch::Tensor control_word = torch::zeros({control.size()}, torch::kDouble);
+  control.write(control_word, 0, {}, 1,
                 {{{0, rank}, tutti::TreeSum::Vectors{torch::tensor({1.0, 1.0, 1.0, 0.0}, torch::kDouble)}}});
-  rpc::Message message{{{"run", "r"}, {"step", 0}, {"patience", 600'000}}, ps::pieces_of({word})};
+  rpc::Message message{{{"run", "r"}, {"step", 0}, {"patience", 600'000}}, ps::pieces_of({control_word})};
   ps::append_segments(message, {{gradient}});
   return message;
 }
@@ -147,9 +148,10 @@ void measure(const std::string& self) {
       rpc::Channel channel = channel_of(server.address(), rank);
       channel.call("join", {{{"rank", rank}, {"plan", {"one vector"}}, {"patience", 60'000}}, {}});
       const rpc::Message message = push_message(rank, vector);
-      const torch::Tensor words = torch::empty(
+      const torch::Tensor control_words = torch::empty(
           {static_cast<int64_t>(message.pieces[0].bytes.size() / sizeof(double)) * kWorkers}, torch::kDouble);
-      channel.call("push", message, {.timeout = kLongEnough, .into = ps::Places({words, answer}).spans()});
+      channel.call("push", message,
+                   {.timeout = kLongEnough, .into = ps::Places({control_words, answer}).spans()});
     });
   }
   for (std::thread& worker : workers) worker.join();

@@ -82,7 +82,7 @@ int main() {
       "the same in slices of {} elements, as Tutti does it, with the same bits; and a copy of as many bytes "
       "as a step reads and writes (`./dev bench optimizer`).\n\n| parameters | whole | slices | copying | "
       "whole / slices | slices / copying |\n|---|---|---|---|---|---|\n",
-      tutti::Optimizer::kSliceElements);
+      tutti::Optimizer::kChunkElements);
   compare(kMnistParameters, 101);
   compare(kLarge, 7);
   return 0;

@@ -14,7 +14,10 @@ get_property(tutti_modules GLOBAL PROPERTY TUTTI_MODULES)
 list(TRANSFORM tutti_modules REPLACE "(.+)" "$<TARGET_OBJECTS:\\1>" OUTPUT_VARIABLE tutti_objects)
 add_library(tutti_shared SHARED ${tutti_objects})
 target_link_libraries(tutti_shared PRIVATE ${tutti_modules})
-target_link_options(tutti_shared PRIVATE -Wl,-z,defs)
+# GNU's linker, since not all others hide C++ names by a version script.
+target_link_options(tutti_shared PRIVATE -Wl,-z,defs -fuse-ld=bfd
+  -Wl,--version-script=${PROJECT_SOURCE_DIR}/cmake/hidden_symbols.map)
+set_property(TARGET tutti_shared APPEND PROPERTY LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/hidden_symbols.map)
 target_compile_features(tutti_shared INTERFACE cxx_std_20)
 set_target_properties(tutti_shared PROPERTIES
   OUTPUT_NAME tutti EXPORT_NAME tutti LINKER_LANGUAGE CXX

@@ -187,6 +187,17 @@ TEST(InGraph, names_a_master_that_does_not_come) {
               HasSubstr("waited in vain for 1 s (--start-timeout) for the master, master/0 (127.0.0.1:"));
 }
 
+TEST(InGraph, names_the_callers_that_a_worker_has_refused_if_its_master_does_not_come) {
+  const Terminals terminals({{"master", 1}, {"worker", 1}});
+  const auto master =
+      terminals.start("master", 0, {"--strategy", "in-graph", "--secret", std::string(32, 'a')});
+  const auto worker = terminals.start(
+      "worker", 0, {"--strategy", "in-graph", "--secret", std::string(32, 'b'), "--start-timeout", "8"});
+  EXPECT_NE(master->wait(), 0);
+  EXPECT_EQ(worker->wait(), exit_code(ErrorKind::Timeout)) << worker->err();
+  EXPECT_THAT(worker->err(), AllOf(HasSubstr("callers that this task has refused"), HasSubstr("secret")));
+}
+
 TEST(InGraph, names_a_master_that_is_stopped_and_waits_no_longer_than_its_timeout) {
   const Terminals terminals({{"master", 1}, {"worker", 1}});
   const Flags flags = {"--strategy", "in-graph", "--batch",         "2",   "--steps", "1000000000",

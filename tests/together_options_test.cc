@@ -4,7 +4,9 @@
 #include <cerrno>
 #include <csignal>
 #include <filesystem>
+#include <future>
 #include <regex>
+#include <set>
 #include <sys/stat.h>
 
 #include <gmock/gmock.h>
@@ -295,6 +297,29 @@ TEST(TogetherOptions, a_gradient_that_is_no_number_is_named_with_its_rank_by_all
   EXPECT_THAT(alone.err, HasSubstr("is not finite on rank 0 at step 7"));
   const Flags unguarded = with(flags, {"--no-nan-guard", "--comm", "tcp"});
   EXPECT_EQ(run_program(training(2, unguarded)).exit_code, 0);
+}
+
+TEST(TogetherOptions, a_second_task_of_one_index_is_refused_and_the_job_goes_on) {
+  for (const char* comm : {"shm", "tcp"}) {
+    const Terminals terminals({{"worker", 3}});
+    const Flags flags = {"--batch", "2", "--steps", "20", "--comm", comm};
+    const auto first = terminals.start("worker", 0, flags);
+    // One of the two gets the place; which one does not matter. The job begins after the other was refused.
+    const auto one = terminals.start("worker", 1, flags);
+    const auto twin = terminals.start("worker", 1, flags);
+    auto end_of_one = std::async(std::launch::async, [&] { return one->wait(); });
+    auto end_of_twin = std::async(std::launch::async, [&] { return twin->wait(); });
+    const auto is_over = [](const std::future<int>& end) {
+      return end.wait_for(std::chrono::milliseconds(10)) == std::future_status::ready;
+    };
+    while (!is_over(end_of_one) && !is_over(end_of_twin)) continue;
+    const auto third = terminals.start("worker", 2, flags);
+    EXPECT_EQ(first->wait(), 0) << first->err();
+    EXPECT_EQ(third->wait(), 0) << third->err();
+    EXPECT_EQ((std::set{end_of_one.get(), end_of_twin.get()}),
+              (std::set{0, exit_code(ErrorKind::InvalidArgument)}));
+    EXPECT_THAT(one->err() + twin->err(), HasSubstr("two tasks have the same index: worker/1 on "));
+  }
 }
 
 TEST(TogetherOptions, a_gradient_that_is_no_number_is_refused_by_servers_and_masters) {

@@ -9,7 +9,7 @@ namespace tutti {
 namespace {
 
 constexpr const char* kAboutTimeline =
-    "Joins the files that the workers of a run wrote with --timeline. If only the file of the first worker,\n"
+    "Joins the files that the workers of a run wrote with --timeline. If only the file of rank 0,\n"
     "RUN.json, is given, the others are found beside it: RUN.rank1.json and so on. Files from several "
     "machines can be\n"
     "named one by one.\n"
@@ -22,7 +22,7 @@ int timeline_command(const std::vector<std::string>& arguments, const Environmen
   CLI::App app(kAboutTimeline, "tutti timeline");
   std::vector<std::string> paths;
   std::string out;
-  app.add_option("FILE", paths, "The files of --timeline, or only the file of the first worker")->required();
+  app.add_option("FILE", paths, "The files of --timeline, or only the file of rank 0")->required();
   app.add_option("--out", out, "The file to write")->required();
   if (!parse_arguments(app, arguments)) return 0;
   const JoinedTraces joined = join_traces(paths, out);

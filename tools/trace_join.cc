@@ -73,7 +73,7 @@ class Trace {
   }
 
   // Passes on every event.
-  void read(const std::function<void(const std::string& event)>& take) const {
+  void read(const std::function<void(const std::string& event)>& on_event) const {
     std::ifstream lines(path_);
     int64_t number = static_cast<int64_t>(head(lines).size());
     std::string line;
@@ -84,7 +84,7 @@ class Trace {
       if (line.empty() && lines.peek() == ']') continue;
       if (!line.starts_with("{\"ph\":\"") || !Json::accept(line))
         fail(ErrorKind::DataLoss, "{} is damaged in line {}", path_, number);
-      take(line);
+      on_event(line);
     }
     fail(ErrorKind::DataLoss, "{} is damaged after line {}", path_, number);
   }

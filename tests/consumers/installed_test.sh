@@ -20,6 +20,9 @@ case $way in
     quietly "$prefix/bin/tutti" version
     for module in net rpc ps; do
       [ ! -e "$prefix/include/tutti/$module" ] || fail "headers of the module $module are installed, which are not for programs"
+      if nm -DC --defined-only "$(find "$prefix" -name libtutti.so)" | grep -E "^[0-9a-f]+ . tutti::$module::"; then
+        fail "programs see these symbols of the module $module"
+      fi
     done
     ;;
   find_package)

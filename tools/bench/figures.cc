@@ -173,7 +173,7 @@ std::string legend() {
   return "us: microseconds from a common start until the last rank is done: the median and the 99th "
          "percentile of all\n"
          "    repetitions. Each repetition begins after a barrier, whose time is not counted.\n"
-         "GB/s: size / median, in 10^9 bytes per second. The size is that of the whole vector: the input "
+         "GB/s: size / median, in 10^9 bytes per second. The size is the size of the whole vector: the input "
          "of reduce_scatter,\n"
          "    the output of all_gather, and the vector of each rank in all other operations.\n"
          "bus GB/s: GB/s times the least part of the vector that each of the n ranks must send: 2(n-1)/n "

@@ -2,17 +2,27 @@
 
 #include <cerrno>
 #include <chrono>
+#include <fcntl.h>
+#include <filesystem>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <thread>
+#include <unistd.h>
 
+#include <fmt/core.h>
 #include <gmock/gmock.h>
 
 #include "tools/launch/child.h"
+#include "tools/launch/job_watch.h"
 #include "tools/launch/processes.h"
+#include "tutti/base/error.h"
 
 namespace tutti::control_group_test {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 Child start_in(const ControlGroup& group, const std::string& script) {
   ChildOptions options;
@@ -38,6 +48,23 @@ TEST(ControlGroup, ends_all_that_its_members_have_started_and_is_removed) {
     std::this_thread::yield();
   EXPECT_TRUE(removed);
   EXPECT_TRUE(ControlGroup(group->path()).remove()) << "it is gone already";
+}
+
+TEST(ControlGroup, is_removed_if_there_are_too_few_descriptors_to_start_a_guardian) {
+  const auto group = ControlGroup::make();
+  if (!group) GTEST_SKIP() << "NOT TESTED: no control group can be made here";
+  EXPECT_TRUE(group->remove());
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  const int next = FileDescriptor(open("/dev/null", O_RDONLY)).get();
+  // Enough to make a group and to look at processes, but not for a guardian's pipes.
+  const rlimit few{static_cast<rlim_t>(next + 2), before.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &few);
+  EXPECT_THROW(JobWatch(-1, {"sleep", "1000"}), Error);
+  setrlimit(RLIMIT_NOFILE, &before);
+  for (const auto& entry :
+       std::filesystem::directory_iterator(std::filesystem::path(group->path()).parent_path()))
+    EXPECT_THAT(entry.path().string(), Not(HasSubstr(fmt::format("/tutti-{}-", getpid()))));
 }
 
 TEST(Processes, a_signal_never_reaches_another_process_of_the_same_number) {

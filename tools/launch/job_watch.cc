@@ -39,13 +39,23 @@ std::vector<pid_t> become_subreaper() {
   return children;
 }
 
+// If the guardian cannot be started, nobody else removes the group.
+Guardian start_guardian(const GuardedJob& job, int keep, std::vector<std::string> program) {
+  try {
+    return Guardian(job, keep, std::move(program));
+  } catch (...) {
+    if (!job.group.empty()) ControlGroup(job.group).remove();
+    throw;
+  }
+}
+
 }  // namespace
 
 JobWatch::JobWatch(int keep, std::vector<std::string> guardian)
     : mark_(new_mark()),
-      group_(ControlGroup::make()),
       left_out_(become_subreaper()),
-      guardian_({mark_, group_ ? group_->path() : ""}, keep, std::move(guardian)) {}
+      group_(ControlGroup::make()),
+      guardian_(start_guardian({mark_, group_ ? group_->path() : ""}, keep, std::move(guardian))) {}
 
 JobWatch::~JobWatch() {
   if (group_ && !group_->remove()) guardian_.end_job();

@@ -47,8 +47,8 @@ class JobWatch {
   std::vector<ProcessState> seen(const std::vector<pid_t>& but) const;
 
   const std::string mark_;
-  const std::optional<ControlGroup> group_;
   std::vector<pid_t> left_out_;
+  const std::optional<ControlGroup> group_;
   Guardian guardian_;
 };
 

@@ -10,35 +10,35 @@ std::optional<std::string> take_line(std::string& received) {
   return line;
 }
 
-void LineSplitter::feed(std::string_view bytes, Time now, const Take& take) {
-  for (const char byte : bytes) put(byte, now, take);
+void LineSplitter::feed(std::string_view bytes, Time now, const OnLine& on_line) {
+  for (const char byte : bytes) put(byte, now, on_line);
 }
 
-void LineSplitter::finish(const Take& take) {
-  if (!line_.empty()) end_line(take);
+void LineSplitter::finish(const OnLine& on_line) {
+  if (!line_.empty()) end_line(on_line);
 }
 
-void LineSplitter::put(char byte, Time now, const Take& take) {
+void LineSplitter::put(char byte, Time now, const OnLine& on_line) {
   if (byte == '\n') {
-    end_line(take);
+    end_line(on_line);
     return;
   }
   if (returned_) {
     const bool due = now - shown_ >= std::chrono::seconds(1);
     if (due && !line_.empty()) {
       shown_ = now;
-      end_line(take);
+      end_line(on_line);
     }
     line_.clear();
   }
   returned_ = byte == '\r';
   if (returned_) return;
   line_.push_back(byte);
-  if (line_.size() == longest_) end_line(take);
+  if (line_.size() == longest_) end_line(on_line);
 }
 
-void LineSplitter::end_line(const Take& take) {
-  take(line_);
+void LineSplitter::end_line(const OnLine& on_line) {
+  on_line(line_);
   line_.clear();
   returned_ = false;
 }

@@ -18,18 +18,18 @@ std::optional<std::string> take_line(std::string& received);
 class LineSplitter {
  public:
   using Time = std::chrono::steady_clock::time_point;
-  using Take = std::function<void(std::string_view line)>;  // without its newline
+  using OnLine = std::function<void(std::string_view line)>;  // without its newline
   static constexpr size_t kLongestLine = size_t{1} << 20;
 
   explicit LineSplitter(size_t longest = kLongestLine) : longest_(longest) {}
 
-  void feed(std::string_view bytes, Time now, const Take& take);
+  void feed(std::string_view bytes, Time now, const OnLine& on_line);
   // Must be called at the end of the stream: passes on a last line without a newline.
-  void finish(const Take& take);
+  void finish(const OnLine& on_line);
 
  private:
-  void put(char byte, Time now, const Take& take);
-  void end_line(const Take& take);
+  void put(char byte, Time now, const OnLine& on_line);
+  void end_line(const OnLine& on_line);
 
   size_t longest_;
   std::string line_;

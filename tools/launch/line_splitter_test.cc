@@ -18,11 +18,11 @@ struct Lines {
   LineSplitter splitter;
   std::vector<std::string> lines;
 
-  LineSplitter::Take take() {
+  LineSplitter::OnLine on_line() {
     return [this](std::string_view line) { lines.emplace_back(line); };
   }
-  void feed(std::string_view bytes, LineSplitter::Time now = kStart) { splitter.feed(bytes, now, take()); }
-  void finish() { splitter.finish(take()); }
+  void feed(std::string_view bytes, LineSplitter::Time now = kStart) { splitter.feed(bytes, now, on_line()); }
+  void finish() { splitter.finish(on_line()); }
 };
 
 TEST(LineSplitter, holds_back_a_line_until_it_is_whole) {

@@ -69,7 +69,7 @@ class Participant {
         options_(options),
         signals_(signals),
         log_(log),
-        word_(Json{{"offer", to_json(own)}, {"from", this_launcher()}, {"id", random_key()}}.dump()) {}
+        entry_(Json{{"offer", to_json(own)}, {"from", this_launcher()}, {"id", random_key()}}.dump()) {}
 
   MeetingResult host();
   MeetingResult visit();
@@ -92,7 +92,7 @@ class Participant {
   const MeetingOptions& options_;
   SignalPipe& signals_;
   const Log& log_;
-  const std::string word_;  // this launcher's entry on the board, with a unique id
+  const std::string entry_;  // this launcher's entry on the board, with a unique id
   const Clock::time_point deadline_ = Clock::now() + options_.timeout;
   Clock::time_point next_report_ = Clock::now() + kBetweenReports;
 
@@ -135,7 +135,7 @@ void Participant::report_wait(const std::string& what) {
 MeetingResult Participant::host() {
   const comm::ServedRendezvous served = serve();
   comm::ServedBoard& board = *served.board;
-  board.set(offer_key(0), word_);
+  board.set(offer_key(0), entry_);
   board.set(kTerms, meeting_.terms);
   for (take_notice(board); !missing(board).empty(); take_notice(board)) {
     if (is_late()) {
@@ -150,7 +150,7 @@ MeetingResult Participant::host() {
     }
   }
   // As soon as the other launchers have their answer, workers may connect to this port. By then nothing but
-  // the first worker may listen there.
+  // the chief may listen there.
   board.stop_listening();
   if (const std::string left = missing(board); !left.empty()) {
     board.set(kAnswer, "");
@@ -172,11 +172,11 @@ MeetingResult Participant::host() {
 // Logs which launchers have come, and which were refused.
 void Participant::take_notice(comm::Rendezvous& board) {
   for (size_t host = 1; host < meeting_.hosts.size(); ++host) {
-    const auto word = board.peek(offer_key(host));
-    if (!word) noticed_.erase(host);
-    if (!word || !noticed_.insert(host).second) continue;
+    const auto entry = board.peek(offer_key(host));
+    if (!entry) noticed_.erase(host);
+    if (!entry || !noticed_.insert(host).second) continue;
     log_.debug("{} connected from {}", name(host),
-               parse_message(*word, [](const Json& json) { return json.at("from").get<std::string>(); }));
+               parse_message(*entry, [](const Json& json) { return json.at("from").get<std::string>(); }));
   }
   const std::string refused = board.peek(kRefused).value_or("");
   if (refused != refused_) log_.warning("refused the launcher at {}", refused);
@@ -242,8 +242,8 @@ void Participant::require_to_fit(comm::Rendezvous& board) {
     fail(ErrorKind::InvalidArgument, "tutti run: the launcher of {} refused this one: {}", name(0), why);
   };
   if (board.get(kTerms, kFarewell) != meeting_.terms) refuse(meeting_.if_terms_differ);
-  const std::string there = board.hold(offer_key(meeting_.own), word_);
-  if (there == word_) return;
+  const std::string there = board.hold(offer_key(meeting_.own), entry_);
+  if (there == entry_) return;
   refuse(
       fmt::format("{} is already running, at {}; {}", name(meeting_.own),
                   parse_message(there, [](const Json& json) { return json.at("from").get<std::string>(); }),

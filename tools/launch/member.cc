@@ -79,7 +79,7 @@ size_t Member::pass_on(Stream& stream, size_t most) {
 // An empty text means the end of the stream.
 void Member::write_lines(Stream& stream, std::string_view bytes) {
   std::string lines;
-  const auto take = [&](std::string_view line) {
+  const auto on_line = [&](std::string_view line) {
     if (is_host()) {
       const std::optional<int> end = &stream == &out_ ? read_end(line) : std::nullopt;
       if (end) reported_end_ = end;
@@ -90,8 +90,8 @@ void Member::write_lines(Stream& stream, std::string_view bytes) {
     last_lines_.emplace_back(line.substr(0, kLongestLastLine));
     if (last_lines_.size() > kLastLines) last_lines_.pop_front();
   };
-  stream.splitter.feed(bytes, std::chrono::steady_clock::now(), take);
-  if (bytes.empty()) stream.splitter.finish(take);
+  stream.splitter.feed(bytes, std::chrono::steady_clock::now(), on_line);
+  if (bytes.empty()) stream.splitter.finish(on_line);
   stream.to->add(lines);
 }
 

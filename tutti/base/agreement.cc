@@ -13,14 +13,16 @@ using Lines = std::vector<std::string>;
 
 bool is_flag(const std::string& line) { return line.starts_with("--"); }
 
-// Returns those flags of `lines` that are not among `others`.
+// Returns the flags of `lines` that are not among `others`; of another program these are many.
 std::string flags_only_in(const Lines& lines, const Lines& others) {
+  constexpr int kMost = 5;
   std::string text;
+  int count = 0;
   for (const std::string& line : lines) {
     if (!is_flag(line) || std::find(others.begin(), others.end(), line) != others.end()) continue;
-    text += fmt::format("{}'{}'", text.empty() ? "" : " and ", line);
+    if (++count <= kMost) text += fmt::format("{}'{}'", text.empty() ? "" : " and ", line);
   }
-  return text;
+  return count <= kMost ? text : fmt::format("{} and {} more", text, count - kMost);
 }
 
 std::string line_at(const Lines& lines, Lines::const_iterator at) {

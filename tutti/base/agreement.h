@@ -13,8 +13,8 @@ struct Agreement {
 };
 
 // Returns how two agreements differ, with both names and values: "worker/0 has '--batch 32', worker/1 has
-// '--batch 16'"; "" if they do not. Names the first line that differs or, if it is a flag, all flags that
-// differ, since one may have changed another: --epochs sets --steps to 0.
+// '--batch 16'"; "" if they do not. Names the first line that differs or, if it is a flag, the flags
+// that differ, since one may have changed another: --epochs sets --steps to 0.
 std::string difference(const Agreement& one, const Agreement& other);
 
 // Throws InvalidArgument for a difference, unless it is "".

@@ -22,6 +22,13 @@ TEST(Agreement, names_both_tasks_and_all_flags_that_differ) {
   EXPECT_NO_THROW(require_same(steps, {"worker/1", steps.lines}));
 }
 
+TEST(Agreement, counts_the_flags_of_another_program_that_are_too_many_to_name) {
+  const Agreement one{"a", {"--rate 1"}};
+  const Agreement other{"b", {"--f 1", "--g 2", "--h 3", "--i 4", "--j 5", "--k 6", "--l 7"}};
+  EXPECT_EQ(difference(one, other),
+            "a has '--rate 1', b has '--f 1' and '--g 2' and '--h 3' and '--i 4' and '--j 5' and 2 more");
+}
+
 TEST(Agreement, names_only_the_first_line_of_a_model_since_those_that_follow_may_all_differ) {
   const Agreement two{"a", {"w float32[2]", "b float32[2]"}};
   EXPECT_EQ(difference(two, {"b", {"w float32[3]", "b float32[3]"}}),

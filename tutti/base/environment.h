@@ -6,7 +6,7 @@
 
 namespace tutti {
 
-// A set of environment variables as a value. main() reads those of the process once and passes them down, so
+// A set of environment variables as a value. main() reads the environment once and passes it down, so
 // that tests can pass others.
 class Environment {
  public:

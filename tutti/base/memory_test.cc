@@ -1,7 +1,11 @@
 #include "tutti/base/memory.h"
 
+#include <cerrno>
+#include <new>
+#include <stdexcept>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <system_error>
 #include <unistd.h>
 
 #include <gmock/gmock.h>
@@ -45,6 +49,21 @@ TEST(AllocatePages, refuses_more_than_the_machine_has_and_keeps_none_of_it) {
   expect_error(ErrorKind::Overloaded, HasSubstr("no shared memory for"),
                [&] { allocate_pages(memory.get(), 0, size); });
   EXPECT_EQ(allocated(memory), 0U);
+}
+
+TEST(RanOut, is_memory_threads_descriptors_and_disks) {
+  EXPECT_TRUE(ran_out(std::bad_alloc()));
+  for (const int code : {EAGAIN, ENOMEM, EMFILE, ENFILE, ENOSPC, EFBIG})
+    EXPECT_TRUE(ran_out(std::system_error(code, std::generic_category()))) << code;
+  EXPECT_TRUE(ran_out(std::runtime_error(
+      "[enforce fail at alloc_cpu.cpp:66] . DefaultCPUAllocator: can't allocate memory: you tried to "
+      "allocate 4000000000000 bytes. Error code 12 (Cannot allocate memory)")));
+}
+
+TEST(RanOut, is_nothing_else) {
+  EXPECT_FALSE(ran_out(std::runtime_error("mat1 and mat2 shapes cannot be multiplied")));
+  EXPECT_FALSE(ran_out(std::system_error(EINVAL, std::generic_category())));
+  EXPECT_FALSE(ran_out(std::logic_error("an accident")));
 }
 
 }  // namespace

@@ -112,18 +112,13 @@ bool is_shortage(int error) {
 }
 
 Connected connect_within(const SocketAddress& address, milliseconds patience) {
-  return connect_awaiting(address, [&](int socket) {
-    pollfd ready{socket, POLLOUT, 0};
-    return poll(&ready, 1, static_cast<int>(std::min(patience, milliseconds(INT_MAX)).count())) > 0;
-  });
-}
-
-Connected connect_awaiting(const SocketAddress& address, const std::function<bool(int socket)>& await) {
   FileDescriptor socket(::socket(address.bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (socket.get() < 0) return {FileDescriptor(), errno};
   if (connect(socket.get(), address.get(), address.size) == 0) return {std::move(socket), 0};
   if (errno != EINPROGRESS) return {FileDescriptor(), errno};
-  if (!await(socket.get())) return {FileDescriptor(), ETIMEDOUT};
+  pollfd ready{socket.get(), POLLOUT, 0};
+  if (poll(&ready, 1, static_cast<int>(std::min(patience, milliseconds(INT_MAX)).count())) <= 0)
+    return {FileDescriptor(), ETIMEDOUT};
   int error = 0;
   socklen_t size = sizeof(error);
   if (getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;

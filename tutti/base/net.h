@@ -1,7 +1,6 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <string>
 #include <string_view>
 #include <sys/socket.h>
@@ -50,9 +49,6 @@ bool is_shortage(int error);
 
 // Connects. Fails with ETIMEDOUT after `patience`: an address that is down does not answer at all.
 Connected connect_within(const SocketAddress& address, std::chrono::milliseconds patience);
-// Like above, for callers that have other things to watch meanwhile: `await` returns true when the socket can
-// be written to, and false to give up.
-Connected connect_awaiting(const SocketAddress& address, const std::function<bool(int socket)>& await);
 
 // A non-blocking TCP socket that listens, or the value of errno. Port 0 requests any free port.
 struct Listening {

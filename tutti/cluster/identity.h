@@ -34,12 +34,12 @@ struct Identity {
   Task task;
   Membership membership;
   ClusterSpec cluster;                 // empty if the launcher provides no addresses (MPI, Slurm)
-  bool is_chief = true;                // rank 0
+  bool is_chief = true;                // the worker of rank 0
   bool is_evaluator = false;           // not part of the cluster: rank 0 of its own world of one
   std::string source = "one process";  // the discovery method, for `tutti doctor` and error messages
   std::string
-      master_address;  // HOST:PORT of rank 0, or only its host (PMIx), or "" if the launcher provides none
-  bool launcher_serves = false;  // the launcher, not rank 0, listens there with a c10d TCPStore
+      board_address;  // HOST:PORT of the board of the ranks, or only its host (PMIx), or "" if unknown
+  bool launcher_serves = false;  // the launcher, not the chief, listens there with a c10d TCPStore
   std::string launch;            // an id shared by all tasks of one start by `tutti run`; "" elsewhere
   std::string job;               // Slurm's name for the job and its step; "" elsewhere
   std::string secret;  // made by `tutti run` for the tasks of one start if the user gave none; else ""

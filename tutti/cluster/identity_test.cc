@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tutti/base/test_errors.h"
-#include "tutti/cluster/discovery/launched.h"
+#include "tutti/cluster/discovery/test_launched.h"
 
 namespace tutti {
 namespace {

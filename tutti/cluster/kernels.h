@@ -26,8 +26,8 @@ struct Kernels {
   bool on_cpu() const { return !updates.empty(); }
   // Returns the facts that all tasks which compute gradients have to have in common, one per line.
   std::vector<std::string> lines() const;
-  // Returns only those of these lines that matter to a task that adds gradients and updates parameters on the
-  // CPU, such as a parameter server; they come first in lines(). None on a GPU.
+  // Returns only the lines that matter to a task that adds gradients and updates parameters on the CPU, such
+  // as a parameter server; they come first in lines(). None on a GPU.
   std::vector<std::string> lines_of_updates() const;
 };
 

@@ -52,7 +52,7 @@ void require_no_misspelt_job(const ClusterSpec& cluster) {
   }
 }
 
-// Returns the address of rank 0 if it is known already, else "".
+// Returns the address of the chief if it is known already, else "".
 std::string meeting_place(const ClusterSpec& cluster, const std::vector<Task>& workers) {
   if (workers.empty()) return "";
   const auto& tasks = cluster.tasks(workers.front().job);
@@ -114,7 +114,7 @@ Identity identity_in(const ClusterSpec& cluster, const Task& task, std::string_v
   identity.cluster = cluster.without(kEvaluator);
   identity.source = source;
   const std::vector<Task> workers = workers_of(cluster);
-  identity.master_address = meeting_place(cluster, workers);
+  identity.board_address = meeting_place(cluster, workers);
   if (is_server_job(task.job)) {
     std::vector<Task> job;
     append_tasks(cluster, task.job, job);

@@ -43,7 +43,7 @@ TEST(Roles, a_worker_stands_among_the_workers_and_those_of_its_host) {
   EXPECT_EQ(second.membership.local_rank, 1);
   EXPECT_EQ(second.membership.local_world, 2);
   EXPECT_FALSE(second.is_chief);
-  EXPECT_EQ(second.master_address, "a:1");
+  EXPECT_EQ(second.board_address, "a:1");
   EXPECT_EQ(second.source, "test");
   const auto chief = identity(cluster, "chief", 0);
   EXPECT_EQ(chief.membership.rank, 0);
@@ -69,7 +69,7 @@ TEST(Roles, a_server_stands_outside_the_row) {
 TEST(Roles, a_cluster_of_servers_alone_has_no_worker) {
   const auto server = identity("ps|a:1", "ps", 0);
   EXPECT_EQ(server.membership.world, 0);
-  EXPECT_EQ(server.master_address, "");
+  EXPECT_EQ(server.board_address, "");
 }
 
 TEST(Roles, the_evaluator_stands_alone) {
@@ -90,11 +90,11 @@ TEST(Roles, gaps_count_as_tasks_that_were_not_named) {
   EXPECT_EQ(third.membership.world, 3);
   EXPECT_EQ(third.membership.local_rank, 0);
   EXPECT_EQ(third.membership.local_world, 1);
-  EXPECT_EQ(third.master_address, "");
+  EXPECT_EQ(third.board_address, "");
 }
 
 TEST(Roles, a_port_that_is_chosen_later_is_no_meeting_place) {
-  EXPECT_EQ(identity("worker|a:0;a:0", "worker", 1).master_address, "");
+  EXPECT_EQ(identity("worker|a:0;a:0", "worker", 1).board_address, "");
   EXPECT_EQ(identity("worker|a:0;a:0", "worker", 1).membership.local_rank, 1);
 }
 

@@ -39,7 +39,7 @@ void Carrier::combine_by_exchange(const SlicedSum& sum, const Operation& operati
   const auto ranks = static_cast<size_t>(world());
   const auto me = static_cast<size_t>(rank());
   const std::vector<Source>& sources = sum.sources->all;
-  const std::vector<Slice> slices = sum.slices_of(world());
+  const std::vector<ElementRange> slices = sum.slices_of(world());
   const torch::Tensor output = sum.outputs[0].view(-1);
   const torch::Tensor own = sum.scatters() ? output : output.narrow(0, slices[me].begin, slices[me].size());
   std::vector<Tensors> sent(ranks, Tensors{own.narrow(0, 0, 0)});
@@ -71,7 +71,7 @@ void Carrier::combine_by_exchange(const SlicedSum& sum, const Operation& operati
     reduction.count = own.numel();
     reduce_tensors(inputs, own, reduction, sum.sources->program);
   }
-  if (!sum.scatters()) exchange_tensors(Tensors(ranks, own), slices_of(output, slices), operation);
+  if (!sum.scatters()) exchange_tensors(Tensors(ranks, own), views_of(output, slices), operation);
 }
 
 void Carrier::all_gather(std::span<const torch::Tensor> outputs, const torch::Tensor& input,
@@ -88,7 +88,7 @@ void Carrier::broadcast(const torch::Tensor& values, int root, const Operation& 
     exchange_tensors(rank() == root ? Tensors(ranks, values) : nothing, outputs, operation);
     return;
   }
-  const Tensors slices = slices_of(values, even_slices(values.numel(), world()));
+  const Tensors slices = views_of(values, even_slices(values.numel(), world()));
   const torch::Tensor& mine = slices[static_cast<size_t>(rank())];
   Tensors from_root = nothing;
   from_root[static_cast<size_t>(root)] = mine;

@@ -208,7 +208,7 @@ Work Collectives::all_gather(const torch::Tensor& output, const torch::Tensor& i
   return perform("all_gather", options, [this, output, input](const Operation& operation) {
     if (input.numel() == 0) return transport_->sync(with_whole(operation, moved_elements(input, 0)));
     const torch::Tensor target = flat_target(output, place_of(input));
-    carrier_of(input).all_gather(parts_of(target, world_), flat(input, place_of(input)),
+    carrier_of(input).all_gather(equal_views(target, world_), flat(input, place_of(input)),
                                  with_whole(operation, moved_elements(input, output.numel())));
     put_back(output, target);
   });
@@ -245,7 +245,7 @@ Work Collectives::all_to_all(const torch::Tensor& output, const torch::Tensor& i
     if (input.numel() == 0) return transport_->sync(with_whole(operation, moved_elements(input, 0)));
     const torch::Tensor target = flat_target(output, place_of(input));
     const torch::Tensor values = apart(flat(input, place_of(input)), {target});
-    carrier_of(input).exchange_tensors(parts_of(values, world_), parts_of(target, world_),
+    carrier_of(input).exchange_tensors(equal_views(values, world_), equal_views(target, world_),
                                        with_whole(operation, moved_elements(input, input.numel())));
     put_back(output, target);
   });
@@ -299,7 +299,7 @@ Work Collectives::gather(const torch::Tensor& output, const torch::Tensor& input
     Tensors recvs = sends;
     sends[static_cast<size_t>(root)] = values;
     const torch::Tensor target = rank_ == root ? flat_target(output, place_of(input)) : torch::Tensor();
-    if (rank_ == root) recvs = parts_of(target, world_);
+    if (rank_ == root) recvs = equal_views(target, world_);
     carrier_of(input).exchange_tensors(sends, recvs,
                                        with_whole(operation, moved_elements(input, input.numel()), root));
     if (rank_ == root) put_back(output, target);
@@ -320,7 +320,7 @@ Work Collectives::scatter(const torch::Tensor& output, const torch::Tensor& inpu
     Tensors recvs(static_cast<size_t>(world_), target.narrow(0, 0, 0));
     Tensors sends = recvs;
     recvs[static_cast<size_t>(root)] = target;
-    if (rank_ == root) sends = parts_of(flat(input, place_of(output)), world_);
+    if (rank_ == root) sends = equal_views(flat(input, place_of(output)), world_);
     carrier_of(output).exchange_tensors(sends, recvs,
                                         with_whole(operation, moved_elements(output, output.numel()), root));
     put_back(output, target);
@@ -362,31 +362,32 @@ Work Collectives::barrier(const Options& options) {
   return perform("barrier", options, [this](const Operation& operation) { transport_->sync(operation); });
 }
 
-SharedVectors* Collectives::shared() { return transport_->shared_blocks() != nullptr ? this : nullptr; }
+SharedVectors* Collectives::shared() { return transport_->shared_regions() != nullptr ? this : nullptr; }
 
 torch::Tensor Collectives::allocate(int64_t elements, torch::ScalarType type) {
   constexpr int64_t kMost = int64_t{1} << 56;  // more than any machine has
   if (elements < 0 || elements > kMost)
     fail(ErrorKind::InvalidArgument, "allocate: {} elements are not a size", elements);
-  SharedBlock block;
-  // Allocates at least one byte, so that no backend has to support empty blocks.
+  SharedRegion region;
+  // Allocates at least one byte, so that no backend has to support empty regions.
   const size_t size = std::max<size_t>(1, static_cast<size_t>(elements) * c10::elementSize(type));
-  perform("allocate", {}, [&](const Operation& operation) { block = blocks().allocate(size, operation); });
+  perform("allocate", {}, [&](const Operation& operation) { region = regions().allocate(size, operation); });
   return torch::from_blob(
-      block.parts[static_cast<size_t>(rank_)], {elements}, [memory = block.memory](void*) {},
+      region.parts[static_cast<size_t>(rank_)], {elements}, [memory = region.memory](void*) {},
       torch::TensorOptions().dtype(type));
 }
 
 Collectives::Tensors Collectives::everyones(const torch::Tensor& mine) {
   if (mine.numel() == 0) return Tensors(static_cast<size_t>(world_), mine);  // it has no address
-  const SharedBlock block = blocks().everyones(static_cast<const std::byte*>(mine.data_ptr()), mine.nbytes());
-  if (block.parts.empty())
+  const SharedRegion region =
+      regions().everyones(static_cast<const std::byte*>(mine.data_ptr()), mine.nbytes());
+  if (region.parts.empty())
     fail(ErrorKind::InvalidArgument, "a tensor of {} elements is not (part of) a shared vector",
          mine.numel());
   Tensors tensors;
-  for (std::byte* part : block.parts) {
+  for (std::byte* part : region.parts) {
     tensors.push_back(torch::from_blob(
-        part, mine.sizes(), mine.strides(), [memory = block.memory](void*) {}, mine.options()));
+        part, mine.sizes(), mine.strides(), [memory = region.memory](void*) {}, mine.options()));
   }
   tensors[static_cast<size_t>(rank_)] = mine;
   return tensors;

@@ -79,7 +79,7 @@ class Collectives final : public Communicator, private SharedVectors {
   void give_up(const Error& error) noexcept;
   torch::Device place_of(const torch::Tensor& tensor) const;
   Carrier& carrier_of(const torch::Tensor& tensor) const;
-  SharedBlocks& blocks() { return *transport_->shared_blocks(); }
+  SharedRegions& regions() { return *transport_->shared_regions(); }
 
   const std::unique_ptr<Transport> transport_;
   const std::unique_ptr<OnDevice> on_device_;

@@ -10,14 +10,14 @@
 
 namespace tutti::comm {
 
-// How far a rank's clock was from that of rank 0 at one moment. All in nanoseconds.
+// How far a rank's clock was from the clock of rank 0 at one moment. All in nanoseconds.
 struct ClockReading {
   int64_t at = 0;           // the moment, by the rank's clock
   int64_t ahead = 0;        // how much more rank 0's clock showed
   int64_t uncertainty = 0;  // bound of the error of `ahead`, in either direction
 };
 
-// Compares the clocks of all ranks with that of rank 0. Returns the readings by rank, the same on all ranks.
+// Compares all ranks' clocks with the clock of rank 0. Returns the readings by rank, the same on all ranks.
 // The ranks of a host share a clock: only the first rank of each host is asked, several times, and the
 // shortest round trip is used. Every rank must call this.
 //   D. Mills, "Internet time synchronization: the Network Time Protocol", 1991: half of the shortest round
@@ -25,8 +25,8 @@ struct ClockReading {
 std::vector<ClockReading> compare_clocks(Communicator& comm, const std::vector<std::string>& hosts,
                                          const std::function<int64_t()>& now);
 
-// Converts one rank's clock during a training to that of rank 0. Interpolates linearly between two readings,
-// so that drift is corrected too.
+// Converts one rank's clock during a training to the clock of rank 0. Interpolates linearly between two
+// readings, so that drift is corrected too.
 class CommonClock {
  public:
   explicit CommonClock(const ClockReading& begin, const std::optional<ClockReading>& end = {});

@@ -119,7 +119,7 @@ class Communicator {
 };
 
 // Something that needs all workers, such as a module that uses the examples of all of them. The code that
-// trains a model passes the group to its modules (give_group() in step/plan.h).
+// trains a model passes the group to its modules (give_group() in params/plan.h).
 class UsesCommunicator {
  public:
   virtual ~UsesCommunicator() = default;

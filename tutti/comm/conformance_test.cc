@@ -81,7 +81,7 @@ TEST(SumOverRanks, adds_along_the_tree_over_every_backend) {
 
 TEST_P(ConformanceOfTwo, names_a_rank_that_does_not_come) {
   const auto errors = errors_of_ranks(GetParam(), 3, std::chrono::milliseconds(300), [](Communicator& comm) {
-    comm.barrier({.what = "the start"});
+    comm.barrier({.timeout = testing::kLong, .what = "the start"});
     if (comm.rank() == 1) {
       // This rank neither joins nor leaves until the others have given up.
       EXPECT_THROW(comm.recv(torch::zeros({1}), 0, {.timeout = std::chrono::seconds(30)}).wait(), Error);
@@ -153,7 +153,7 @@ TEST_P(ConformanceOfTwo, names_two_ranks_that_do_different_things) {
 
 TEST_P(ConformanceOfTwo, names_the_rank_whose_message_does_not_come) {
   const auto errors = errors_of_ranks(GetParam(), 3, std::chrono::milliseconds(300), [](Communicator& comm) {
-    comm.barrier();
+    comm.barrier({.timeout = testing::kLong});
     // Rank 0 waits for a message that rank 2 never sends. Then every rank waits for its neighbour.
     if (comm.rank() == 0) comm.recv(torch::zeros({5}), 2, {.what = "a row"}).wait();
     EXPECT_THROW(

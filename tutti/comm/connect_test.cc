@@ -142,8 +142,8 @@ TEST(Connect, a_job_on_one_machine_with_a_name_and_no_secret_listens_at_the_loop
   const std::vector<std::string> own = own_addresses();
   if (own.empty()) GTEST_SKIP() << "NOTHING IS TESTED HERE: this machine has no network";
   const auto named = [&](Identity& identity) {
-    const int port = parse_address(identity.master_address).port;
-    identity.master_address = to_string(Address{own.front(), port});
+    const int port = parse_address(identity.board_address).port;
+    identity.board_address = to_string(Address{own.front(), port});
   };
   testing::expect_no_errors(connect_ranks(
       {{}, {}, {}},
@@ -168,7 +168,7 @@ TEST(Connect, a_host_whose_name_resolves_to_the_loopback_can_be_reached) {
   const auto two_hosts = [](Identity& identity) {
     identity.membership.local_world = 1;
     identity.membership.local_rank = 0;
-    identity.master_address.replace(0, identity.master_address.find(':'), "localhost");
+    identity.board_address.replace(0, identity.board_address.find(':'), "localhost");
   };
   for (const Outcome& outcome : connect_ranks({{}}, meet_all, [&](Identity& identity) {
          identity.membership.world = 2;
@@ -183,7 +183,7 @@ TEST(Connect, a_host_whose_name_resolves_to_the_loopback_can_be_reached) {
       {{"", "open"}, {"", "open"}},
       [&](const Context& context) {
         const auto communicator = comm::connect(context);
-        const int port = parse_address(context.identity().master_address).port;
+        const int port = parse_address(context.identity().board_address).port;
         for (const std::string& host : own_addresses())
           EXPECT_EQ(connect_within(resolve(host, port).addresses.at(0), testing::kLong).error, 0) << host;
         communicator->barrier().wait();
@@ -206,7 +206,7 @@ TEST(Connect, those_whose_launcher_serves_a_board_find_rank_0_through_that) {
     testing::expect_no_errors(connect_ranks({{}, {}, {}}, meet_all, [&](Identity& identity) {
       identity.launcher_serves = true;
       identity.attempt = attempt;
-      identity.master_address = fmt::format("127.0.0.1:{}", agent->getPort());
+      identity.board_address = fmt::format("127.0.0.1:{}", agent->getPort());
     }));
   }
 }
@@ -220,7 +220,7 @@ TEST(Connect, those_whose_launcher_serves_a_board_need_the_secret_as_well) {
       identity.launcher_serves = true;
       identity.attempt = attempt;
       identity.membership.local_world = local_world;
-      identity.master_address = fmt::format("127.0.0.1:{}", agent->getPort());
+      identity.board_address = fmt::format("127.0.0.1:{}", agent->getPort());
     });
   };
   const auto strange = outcomes_of({{"", "one"}, {"", "other"}}, 2);
@@ -240,7 +240,7 @@ TEST(Connect, says_that_the_launcher_or_rank_0_is_not_there) {
     return [port, rank](Identity& identity) {
       identity.launcher_serves = true;
       identity.membership.rank = rank;
-      identity.master_address = fmt::format("127.0.0.1:{}", port);
+      identity.board_address = fmt::format("127.0.0.1:{}", port);
     };
   };
   auto outcomes = connect_ranks({{}, {}}, meet_all, through(free_ports(1)[0], 1));

@@ -46,7 +46,8 @@ std::vector<std::string> names_of(const std::vector<std::string>& who, const std
 
 // Lets ranks fail together, with one text that names the rank at fault. Every operation
 // is registered with it. Its own thread reports on the board what this rank does, enforces the deadlines, and
-// checks whether another rank has failed. The first failure written to the board becomes that of all ranks.
+// checks whether another rank has failed. The first failure written to the board becomes the failure of all
+// ranks.
 //
 // The board must exist as long as operations are in progress: if it is lost, the group fails.
 // Thread-safe.

@@ -25,7 +25,7 @@ using ::testing::Not;
 using testing::operation;
 
 TEST(RollCall, gives_the_words_of_all) {
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   expect_no_errors(as_ranks(3, [&](int rank) {
     EXPECT_EQ(roll_call(*board, {.rank = rank, .world = 3}, fmt::format("I am {}", rank), kLong),
               (std::vector<std::string>{"I am 0", "I am 1", "I am 2"}));
@@ -33,9 +33,11 @@ TEST(RollCall, gives_the_words_of_all) {
 }
 
 TEST(RollCall, names_all_who_have_not_come) {
-  expect_error(
-      ErrorKind::Timeout, HasSubstr("nothing from worker/0 (host 0), worker/2 (host 2) for 0.05 s"),
-      [] { roll_call(*local_rendezvous(), {.rank = 1, .world = 3, .who = names(3)}, "", milliseconds(50)); });
+  expect_error(ErrorKind::Timeout, HasSubstr("nothing from worker/0 (host 0), worker/2 (host 2) for 0.05 s"),
+               [] {
+                 roll_call(*std::make_shared<LocalRendezvous>(), {.rank = 1, .world = 3, .who = names(3)}, "",
+                           milliseconds(50));
+               });
 }
 
 // The failures of a rank that waits without a network, until it is told to give up.
@@ -67,7 +69,7 @@ class BoardRank {
 void await_key(Rendezvous& board, const std::string& key) { board.get(key, kLong); }
 
 TEST(Failures, names_who_has_not_come_and_what_it_did_last) {
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   const auto outcomes = as_ranks(3, [&](int rank) {
     BoardRank self(board, rank, 3);
     { const auto done = self.failures.watch(operation("barrier", kLong, 117), Failures::Party::All, {}); }
@@ -90,14 +92,14 @@ TEST(Failures, names_who_has_not_come_and_what_it_did_last) {
 }
 
 TEST(Failures, says_that_a_rank_has_not_done_anything) {
-  BoardRank self(local_rendezvous(), 0, 2);
+  BoardRank self(std::make_shared<LocalRendezvous>(), 0, 2);
   expect_error(ErrorKind::Timeout,
                HasSubstr("nothing from worker/1 (host 1) for 0.05 s, it has not reported any operation"),
                [&] { self.wait_in_vain(operation("barrier", milliseconds(50)), Failures::Party::All, {1}); });
 }
 
 TEST(Failures, says_what_a_rank_waits_for_elsewhere) {
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   const auto outcomes = as_ranks(2, [&](int rank) {
     BoardRank self(board, rank, 2);
     if (rank == 1) {
@@ -114,7 +116,7 @@ TEST(Failures, says_what_a_rank_waits_for_elsewhere) {
 
 // Rank 2 needs something only from rank 0, which waits for rank 1 itself.
 TEST(Failures, names_the_rank_that_another_waits_for) {
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   const auto outcomes = as_ranks(3, [&](int rank) {
     BoardRank self(board, rank, 3);
     if (rank == 1) return await_key(*board, "failure");
@@ -128,7 +130,7 @@ TEST(Failures, names_the_rank_that_another_waits_for) {
 }
 
 TEST(Failures, does_not_name_those_who_have_come) {
-  BoardRank self(local_rendezvous(), 0, 3);
+  BoardRank self(std::make_shared<LocalRendezvous>(), 0, 3);
   expect_error(ErrorKind::Timeout, AllOf(HasSubstr("worker/2"), Not(HasSubstr("worker/1"))), [&] {
     auto watch = self.failures.watch(operation("barrier", milliseconds(50)), Failures::Party::All, {1, 2});
     watch.arrived(1);
@@ -137,7 +139,7 @@ TEST(Failures, does_not_name_those_who_have_come) {
 }
 
 TEST(Failures, the_first_failure_is_everybodys_from_then_on) {
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   BoardRank first(board, 0, 2);
   BoardRank second(board, 1, 2);
   const std::string text = error_of(ErrorKind::PeerLost, [&] {
@@ -157,7 +159,7 @@ TEST(Failures, the_first_failure_is_everybodys_from_then_on) {
 
 TEST(Failures, foreign_entries_in_the_board_are_a_failure) {
   for (const char* text : {"", "all went wrong", "-1 x", "99999999999999999999 x", "7", "77 x"}) {
-    const auto board = local_rendezvous();
+    const auto board = std::make_shared<LocalRendezvous>();
     BoardRank self(board, 0, 2);
     board->set("failure", text);
     expect_error(ErrorKind::DataLoss,
@@ -168,7 +170,7 @@ TEST(Failures, foreign_entries_in_the_board_are_a_failure) {
 
 TEST(Failures, words_that_are_not_tuttis_say_nothing) {
   for (const char* text : {"", "W", "W ", "what?", "W many barrier", "D 99999999999999999999 barrier"}) {
-    const auto board = local_rendezvous();
+    const auto board = std::make_shared<LocalRendezvous>();
     BoardRank self(board, 0, 2);
     board->set("last/1", text);
     expect_error(ErrorKind::Timeout, HasSubstr("it has not reported any operation yet"), [&] {

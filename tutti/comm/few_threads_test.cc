@@ -60,7 +60,7 @@ TEST(FewThreads, a_board_is_overloaded) {
 TEST(FewThreads, what_watches_for_failures_is_overloaded) {
   without_threads([] {
     expect_error(ErrorKind::Overloaded, HasSubstr("cannot start more threads"),
-                 [] { Failures(local_rendezvous(), {.rank = 0, .world = 2}, [] {}); });
+                 [] { Failures(std::make_shared<LocalRendezvous>(), {.rank = 0, .world = 2}, [] {}); });
   });
 }
 

@@ -41,16 +41,17 @@ inline void put_back(const torch::Tensor& tensor, const torch::Tensor& target) {
 }
 
 // Splits a flat tensor into equal parts.
-inline std::vector<torch::Tensor> parts_of(const torch::Tensor& tensor, int parts) {
+inline std::vector<torch::Tensor> equal_views(const torch::Tensor& tensor, int parts) {
   std::vector<torch::Tensor> views;
   const int64_t each = tensor.numel() / parts;
   for (int r = 0; r < parts; ++r) views.push_back(tensor.narrow(0, r * each, each));
   return views;
 }
 
-inline std::vector<torch::Tensor> slices_of(const torch::Tensor& tensor, const std::vector<Slice>& slices) {
+inline std::vector<torch::Tensor> views_of(const torch::Tensor& tensor,
+                                           const std::vector<ElementRange>& slices) {
   std::vector<torch::Tensor> views;
-  for (const Slice& slice : slices) views.push_back(tensor.narrow(0, slice.begin, slice.size()));
+  for (const ElementRange& slice : slices) views.push_back(tensor.narrow(0, slice.begin, slice.size()));
   return views;
 }
 

@@ -55,7 +55,7 @@ store::Snapshot broadcast(Communicator& comm, const store::Snapshot& own, int ro
 }
 
 void gather(Communicator& comm, const store::Snapshot& own, const char* what,
-            const std::function<void(store::Snapshot)>& take) {
+            const std::function<void(store::Snapshot)>& on_snapshot) {
   const store::Snapshot mine{store::dense(own.tensors), own.values};
   const auto outlines = gather_all(comm, store::outline_of(mine).dump(), what);
   if (comm.rank() != 0) {
@@ -64,14 +64,14 @@ void gather(Communicator& comm, const store::Snapshot& own, const char* what,
     }
     return;
   }
-  take(own);
+  on_snapshot(own);
   for (int rank = 1; rank < comm.world(); ++rank) {
     store::Snapshot theirs =
         store::empty_snapshot(parse_json(outlines[static_cast<size_t>(rank)], what, ErrorKind::DataLoss));
     for (const auto& [name, tensor] : theirs.tensors) {
       if (tensor.defined()) comm.recv(store::elements_of(tensor), rank, {.what = what}).wait();
     }
-    take(std::move(theirs));
+    on_snapshot(std::move(theirs));
   }
 }
 

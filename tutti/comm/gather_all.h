@@ -25,8 +25,8 @@ std::string text_of(const torch::Tensor& bytes);
 // Returns the snapshot of rank `root` on every rank, in host memory on those that receive it. The snapshots
 // that other ranks pass are ignored.
 store::Snapshot broadcast(Communicator& comm, const store::Snapshot& own, int root, const char* what);
-// Passes the snapshots of all ranks to `take` at rank 0, one after the other. Other ranks only send.
+// Passes the snapshots of all ranks to `on_snapshot` at rank 0, one after the other. Other ranks only send.
 void gather(Communicator& comm, const store::Snapshot& own, const char* what,
-            const std::function<void(store::Snapshot)>& take);
+            const std::function<void(store::Snapshot)>& on_snapshot);
 
 }  // namespace tutti::comm

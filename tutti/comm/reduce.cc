@@ -18,7 +18,7 @@ namespace tutti::comm {
 namespace {
 
 // Elements combined at a time, chosen so that they stay in the first-level cache.
-constexpr int64_t kBlock = 1024;
+constexpr int64_t kChunk = 1024;
 
 struct Sum {
   template <class T>
@@ -123,21 +123,21 @@ void reduce_as(std::span<const std::byte* const> inputs, std::span<std::byte* co
   using A = Type<T, Op>;
   const size_t depth = depth_of(program);
   // Small reductions are so frequent that the time to clear the scratch memory would be noticeable.
-  const auto scratch = std::make_unique_for_overwrite<A[]>(depth * kBlock);
+  const auto scratch = std::make_unique_for_overwrite<A[]>(depth * kChunk);
   const auto stack = std::make_unique_for_overwrite<const A*[]>(depth);
-  for (int64_t offset = 0; offset < reduction.count; offset += kBlock) {
-    const int64_t count = std::min(kBlock, reduction.count - offset);
+  for (int64_t offset = 0; offset < reduction.count; offset += kChunk) {
+    const int64_t count = std::min(kChunk, reduction.count - offset);
     const int64_t at = offset * static_cast<int64_t>(sizeof(T));
     size_t top = 0;
     for (const int code : program) {
       if (code == kCombine) {
         --top;
-        A* result = &scratch[(top - 1) * kBlock];
+        A* result = &scratch[(top - 1) * kChunk];
         combine<Op>(result, stack[top - 1], stack[top], count);
         if (reduction.round_each) round_to<T>(result, count);
         stack[top - 1] = result;
       } else {
-        stack[top] = load<T>(inputs[static_cast<size_t>(code)] + at, count, &scratch[top * kBlock]);
+        stack[top] = load<T>(inputs[static_cast<size_t>(code)] + at, count, &scratch[top * kChunk]);
         ++top;
       }
     }
@@ -186,7 +186,7 @@ void convert_each(const std::byte* from, std::byte* to, int64_t count) {
 
 }  // namespace
 
-Slice slice_of(int64_t count, int rank, int world) {
+ElementRange slice_of(int64_t count, int rank, int world) {
   constexpr int64_t kUnit = 64;
   const int64_t units = (count + kUnit - 1) / kUnit;
   const int64_t begin = units * rank / world * kUnit;
@@ -194,8 +194,8 @@ Slice slice_of(int64_t count, int rank, int world) {
   return {std::min(begin, count), std::min(end, count)};
 }
 
-std::vector<Slice> even_slices(int64_t count, int world) {
-  std::vector<Slice> slices;
+std::vector<ElementRange> even_slices(int64_t count, int world) {
+  std::vector<ElementRange> slices;
   for (int rank = 0; rank < world; ++rank) slices.push_back(slice_of(count, rank, world));
   return slices;
 }

@@ -67,16 +67,17 @@ struct Reduction {
   bool round_each = false;
 };
 
-// The part of `count` elements that one of `world` ranks is responsible for; aligned to cache lines.
-struct Slice {
+// A range of elements, [begin, end).
+struct ElementRange {
   int64_t begin;
   int64_t end;
 
   int64_t size() const { return end - begin; }
 };
-Slice slice_of(int64_t count, int rank, int world);
+// Returns the slice of `count` elements that one of `world` ranks computes; aligned to cache lines.
+ElementRange slice_of(int64_t count, int rank, int world);
 // Returns the slices of all ranks.
-std::vector<Slice> even_slices(int64_t count, int world);
+std::vector<ElementRange> even_slices(int64_t count, int world);
 
 // Throws InvalidArgument if the reduction is not supported, such as the average of integers.
 void require_reducible(c10::ScalarType type, ReduceOp op);
@@ -140,7 +141,7 @@ struct SlicedSum {
   std::vector<torch::Tensor> outputs;
   // By rank, in their order and without gaps: each rank receives only this slice of the result, in an output
   // that is as long. Empty: all ranks receive the whole result.
-  std::vector<Slice> slices = {};
+  std::vector<ElementRange> slices = {};
   // The ranks of a host read each other's inputs, and write to each other's outputs: all are in
   // SharedVectors, `inputs` has an entry for each source of the host, and `outputs` one for each rank of it
   // (unless slices are given). After the inputs were written, the ranks of a host have to meet before they
@@ -149,7 +150,7 @@ struct SlicedSum {
 
   bool scatters() const { return !slices.empty(); }
   // Returns the slice that each rank computes.
-  std::vector<Slice> slices_of(int world) const {
+  std::vector<ElementRange> slices_of(int world) const {
     return scatters() ? slices : even_slices(reduction.count, world);
   }
   // Returns true if it is an all-reduce of one value per rank.

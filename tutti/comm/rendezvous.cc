@@ -67,8 +67,6 @@ class PrefixedRendezvous final : public Rendezvous {
 
 }  // namespace
 
-std::shared_ptr<Rendezvous> local_rendezvous() { return std::make_shared<LocalRendezvous>(); }
-
 std::shared_ptr<Rendezvous> with_prefix(std::shared_ptr<Rendezvous> board, const std::string& prefix) {
   return std::make_shared<PrefixedRendezvous>(std::move(board), prefix);
 }

@@ -47,9 +47,6 @@ class LocalRendezvous : public Rendezvous {
   std::map<std::string, std::string> values_;  // guarded by mutex_
 };
 
-// Returns a board in this process, for ranks that are threads.
-std::shared_ptr<Rendezvous> local_rendezvous();
-
 // Returns a view of the same board in which every key is prefixed with `prefix`.
 std::shared_ptr<Rendezvous> with_prefix(std::shared_ptr<Rendezvous> board, const std::string& prefix);
 

@@ -40,15 +40,15 @@ void expect_to_be_a_board(Rendezvous& board) {
   EXPECT_EQ(board.get("b", kLong), "");
 }
 
-TEST(LocalRendezvous, is_a_board) { expect_to_be_a_board(*local_rendezvous()); }
+TEST(LocalRendezvous, is_a_board) { expect_to_be_a_board(*std::make_shared<LocalRendezvous>()); }
 
 TEST(LocalRendezvous, names_a_key_that_is_never_set) {
   expect_error(ErrorKind::Timeout, HasSubstr("no rank set 'absent' within 0.03 s"),
-               [] { local_rendezvous()->get("absent", milliseconds(30)); });
+               [] { std::make_shared<LocalRendezvous>()->get("absent", milliseconds(30)); });
 }
 
 TEST(LocalRendezvous, prefixes_keep_keys_apart) {
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   const auto one = with_prefix(board, "one/");
   expect_to_be_a_board(*one);
   expect_to_be_a_board(*with_prefix(board, "two/"));

@@ -91,7 +91,7 @@ void check_combination(Communicator& comm, torch::ScalarType type, int64_t size,
   const auto sources = sources_of(leaves, static_cast<int64_t>(leaves.size()));
   SlicedSum sum{{.type = type, .op = ReduceOp::Sum, .count = size, .round_each = true}, &sources, inputs, {}};
   if (scatter) sum.slices = even_slices(size, comm.world());
-  const Slice own = slice_of(size, comm.rank(), comm.world());
+  const ElementRange own = slice_of(size, comm.rank(), comm.world());
   // The output may be one of the inputs.
   torch::Tensor whole = torch::empty({size}, type);
   for (const torch::Tensor& input : inputs) whole = input.defined() ? input : whole;

@@ -16,6 +16,7 @@
 #include "tutti/comm/rendezvous.h"
 #include "tutti/comm/shm/shm.h"
 #include "tutti/comm/tcp/tcp.h"
+#include "tutti/comm/test_messages.h"
 
 namespace tutti::comm::testing {
 
@@ -83,7 +84,7 @@ inline std::unique_ptr<Transport> transport_on_hosts(const std::string& hosts, i
                                                                    .world = layout->size(host),
                                                                    .who = {first, first + layout->size(host)},
                                                                    .timeout = timeout});
-  return hierarchy_transport(std::move(network), std::move(memory), *layout, timeout);
+  return std::make_unique<HierarchyTransport>(std::move(network), std::move(memory), *layout, timeout);
 }
 
 // For a world of threads of this process. `backend` is "inproc", "plain", "shm", or one host letter per rank.
@@ -98,7 +99,7 @@ inline MakeTransport make_transports(const std::string& backend, int world,
       return std::make_unique<PlainTransport>(std::move(transport));
     };
   }
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   if (backend != "shm")
     return [board, backend, timeout](int rank) { return transport_on_hosts(backend, rank, board, timeout); };
   std::vector<std::string> who;
@@ -127,10 +128,11 @@ inline std::vector<std::string> errors_of_ranks(int world, const MakeCommunicato
   return errors;
 }
 
+// `timeout` is that of operations which have none of their own.
 inline std::vector<std::string> errors_of_ranks(const std::string& backend, int world,
                                                 std::chrono::milliseconds timeout,
                                                 const std::function<void(Communicator&)>& body) {
-  const MakeTransport make = make_transports(backend, world, timeout);
+  const MakeTransport make = make_transports(backend, world, kLong);
   return errors_of_ranks(
       world, [&](int rank) { return std::make_unique<Collectives>(make(rank), timeout); }, body);
 }

@@ -31,7 +31,7 @@ struct Operation {
   bool any_order = false;  // a sum may be added in any order
 };
 
-// Returns an operation that begins now. Its timeout is that of `options`, or `usual` if they have none.
+// Returns an operation that begins now. Its timeout is `options.timeout`, or `usual` if that is 0.
 Operation operation_of(const char* name, const Options& options, std::chrono::milliseconds usual,
                        Timeline* timeline = nullptr);
 
@@ -124,20 +124,20 @@ class Carrier {
 };
 
 // One part of memory per rank, all of the same size, which all ranks can access.
-struct SharedBlock {
+struct SharedRegion {
   std::vector<std::byte*> parts;  // by rank
   size_t size = 0;
   std::shared_ptr<void> memory;  // keeps the memory alive
 };
 
 // A transport has this if all its ranks share memory.
-class SharedBlocks {
+class SharedRegions {
  public:
-  virtual ~SharedBlocks() = default;
+  virtual ~SharedRegions() = default;
   // Returns memory filled with zeros. Every rank must call this with the same size.
-  virtual SharedBlock allocate(size_t size, const Operation& operation) = 0;
+  virtual SharedRegion allocate(size_t size, const Operation& operation) = 0;
   // Returns the bytes of all ranks that correspond to these, or no parts if they are not from allocate().
-  virtual SharedBlock everyones(const std::byte* mine, size_t size) const = 0;
+  virtual SharedRegion everyones(const std::byte* mine, size_t size) const = 0;
   // The ranks of this transport are these ranks of `failures`, and fail together with all of its ranks from
   // now on. It must outlive this object, and enforces the deadlines: a rank must not blame a rank of its host
   // that is itself waiting for another host.
@@ -151,7 +151,7 @@ class TwoLevels {
  public:
   virtual ~TwoLevels() = default;
   virtual const RankLayout& layout() const = 0;
-  // Returns another group of this host's ranks, which has SharedBlocks. It fails together with the whole
+  // Returns another group of this host's ranks, which has SharedRegions. It fails together with the whole
   // group.
   virtual std::unique_ptr<Transport> inside() = 0;
 };
@@ -173,7 +173,7 @@ class Transport : public Carrier {
   virtual std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) = 0;
 
   // Return nullptr if the transport does not have it.
-  virtual SharedBlocks* shared_blocks() { return nullptr; }
+  virtual SharedRegions* shared_regions() { return nullptr; }
   virtual TwoLevels* two_levels() { return nullptr; }
   virtual Failures* failures() { return nullptr; }  // through which the ranks fail together
 

@@ -143,17 +143,17 @@ void ConnectedRows::withdraw() {
 }
 
 void ConnectedRows::begin_step(int64_t examples, int64_t step) {
-  const std::vector<LaneRange> blocks = blocks_of(comm_.world(), lanes_);
+  const std::vector<LaneRange> ranges = lanes_of_all(comm_.world(), lanes_);
   const auto rank = static_cast<size_t>(comm_.rank());
-  TableGradients gradients = tables_.gradients(blocks[rank], lanes_);
+  TableGradients gradients = tables_.gradients(ranges[rank], lanes_);
   if (checks_ && !gradients.are_finite())
     fail(ErrorKind::InvalidArgument,
          "the gradient of a row of a sharded embedding is not finite on rank {} at step {}. Try a lower "
          "learning rate, or check the data; --no-nan-guard continues the training anyway",
          rank, step);
-  std::vector<std::vector<RowSumsView>> sums(blocks.size());  // [worker]
+  std::vector<std::vector<RowSumsView>> sums(ranges.size());  // [worker]
   // This worker does not send to itself.
-  sums[rank] = rows_.sums_in(std::exchange(gradients.of_owners[rank], {}), blocks[rank]);
+  sums[rank] = rows_.sums_in(std::exchange(gradients.of_owners[rank], {}), ranges[rank]);
   ListsUnderWay heads;
   std::vector<torch::Tensor> received;
   if (comm_.world() > 1) {
@@ -172,10 +172,10 @@ void ConnectedRows::begin_step(int64_t examples, int64_t step) {
       const std::span<const float> numbers(static_cast<const float*>(received[worker].data_ptr()),
                                            static_cast<size_t>(received[worker].numel()));
       sums[worker] = rows_.sums_in({heads.received[worker], rows_.split(heads.received[worker], numbers)},
-                                   blocks[worker]);
+                                   ranges[worker]);
     }
   }
-  // With one lane the gradients are those of the mean loss.
+  // With one lane the gradients are of the mean loss.
   rows_.begin_step(sums, lanes_, lanes_ == 1 ? 0 : static_cast<double>(examples), step);
 }
 
@@ -212,34 +212,34 @@ store::Snapshot ConnectedRows::gather_weights() const {
           saved_facts(tables_.specs(optimizer_), counts(), 0)};
 }
 
-void ConnectedRows::put(const RowPiece& piece, bool changed) {
-  rows_.shard_of(piece.table, "the checkpoint").put(piece.rows, changed);
+void ConnectedRows::put(const RowChunk& chunk, bool changed) {
+  rows_.shard_of(chunk.table, "the checkpoint").put(chunk.rows, changed);
 }
 
-// Rank 0 sends the rows to all in pieces; an empty piece ends them.
+// The chief sends the rows to all in chunks; an empty chunk ends them.
 void ConnectedRows::put_all(const store::Snapshot& saved, RowParts parts, bool changes) {
   const auto put_averaged_steps = [&](int64_t steps) {
     rows_.put_averaged_steps(comm::gather_all(comm_, steps, kRows)[0]);
   };
-  const auto broadcast = [&](const store::Snapshot& piece) {
-    return comm::broadcast(comm_, piece, 0, kRows);
+  const auto broadcast = [&](const store::Snapshot& chunk) {
+    return comm::broadcast(comm_, chunk, 0, kRows);
   };
   if (comm_.rank() == 0) {
     const SavedRows rows(saved);
     rows.require_complete(tables_.specs(optimizer_), parts, changes);
     put_averaged_steps(parts == RowParts::Weights ? 0 : rows.averaged_steps());
     for (RowShard& shard : rows_.shards()) shard.put_counts(rows.counts_of(shard.spec().name));
-    rows.for_each(parts, [&](const RowPiece& piece) {
-      if (comm_.world() > 1) broadcast({tensors_of(piece.table, piece.rows), {{"table", piece.table}}});
-      put(piece, changes);
+    rows.for_each(parts, [&](const RowChunk& chunk) {
+      if (comm_.world() > 1) broadcast({tensors_of(chunk.table, chunk.rows), {{"table", chunk.table}}});
+      put(chunk, changes);
     });
     broadcast({});
     return;
   }
   put_averaged_steps(0);
-  for (store::Snapshot piece = broadcast({}); !piece.empty(); piece = broadcast({})) {
-    const auto table = piece.values.at("table").get<std::string>();
-    put({table, state_of(table, piece.tensors)}, changes);
+  for (store::Snapshot chunk = broadcast({}); !chunk.empty(); chunk = broadcast({})) {
+    const auto table = chunk.values.at("table").get<std::string>();
+    put({table, state_of(table, chunk.tensors)}, changes);
   }
 }
 

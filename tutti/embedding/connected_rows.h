@@ -30,8 +30,8 @@ struct ListsUnderWay {
 // them. Every worker makes the same calls. Not thread-safe.
 class ConnectedRows final : public RowOwners {
  public:
-  // Makes the rows of this worker, with their initial values or those of Table::alone(). Tables and
-  // communicator must outlive this. `seed` is that of the run, and `optimizer` that of the model.
+  // Makes the rows of this worker, with their initial values or the values of Table::alone(). Tables
+  // and communicator must outlive this. `seed` is the run's, and `optimizer` is the model's.
   ConnectedRows(Tables& tables, comm::Communicator& comm, int64_t seed, int64_t lanes,
                 const OptimizerOptions& optimizer);
 
@@ -46,12 +46,12 @@ class ConnectedRows final : public RowOwners {
   // From now on, begin_step() throws InvalidArgument if a gradient of this worker is not finite.
   void refuse_gradients_that_are_not_finite() { checks_ = true; }
   // Adds up the gradients of all workers, and divides them by the number of examples. Afterwards each worker
-  // has the mean gradients of those of its rows that the step has looked up.
+  // has the mean gradients of the rows that it owns and that the step has looked up.
   void begin_step(int64_t examples, int64_t step);
   // Returns the sum of the squares of all mean gradients, with the same bits on any number of workers.
   double squares() const;
-  // Updates the rows with the mean gradients times `factor`. `learning_rate` is that of the model's optimiser
-  // in this step, and `step` the number of steps including it.
+  // Updates the rows with the mean gradients times `factor`. `learning_rate` is the rate of the model's
+  // optimiser in this step, and `step` the number of steps including it.
   void update(double learning_rate, double factor, int64_t step);
   // Ends a step without examples, in place of both.
   void skip_step() { rows_.skip_step(); }
@@ -62,11 +62,11 @@ class ConnectedRows final : public RowOwners {
   void evict(int64_t step);
   // The facts about the tables for a checkpoint.
   Json facts() const { return saved_facts(tables_.specs(optimizer_), counts(), rows_.averaged_steps()); }
-  // Collects what all workers save at rank 0; nothing elsewhere.
+  // Returns on the chief what all workers save, and nothing on other workers.
   store::NamedTensors gather(const store::NamedTensors& own) const;
-  // Collects the rows with the values that lookups have, and the facts about them, at rank 0.
+  // Collects the rows with the values that lookups have, and the facts about them, on the chief.
   store::Snapshot gather_weights() const;
-  // Takes the rows of a checkpoint that rank 0 has. `changes` are those of a second checkpoint that has only
+  // Takes the rows of a checkpoint that the chief has. `changes` is a second checkpoint, which has only the
   // rows that have changed since. Throws InvalidArgument, on all workers, if they do not fit.
   void restore(const store::Snapshot& saved, const std::optional<store::Snapshot>& changes, RowParts parts);
   // A checksum of all rows, the same on any number of workers.
@@ -78,7 +78,7 @@ class ConnectedRows final : public RowOwners {
   std::vector<torch::Tensor> answers(const Lists<int64_t>& asked, const std::vector<int64_t>& numbers,
                                      RowValues values);
   void put_all(const store::Snapshot& saved, RowParts parts, bool changes);
-  void put(const RowPiece& piece, bool changed);
+  void put(const RowChunk& chunk, bool changed);
   void wait_for_others(int64_t step = -1);
 
   Tables& tables_;

@@ -71,13 +71,13 @@ struct Training {
 void train(const Training& training, int64_t begin, int64_t end, double largest_norm = 0,
            bool ahead = false) {
   const auto& [net, tables, rows, comm] = training;
-  const LaneRange block = lanes_of(comm.rank(), comm.world(), kLanes);
+  const LaneRange range = lanes_of(comm.rank(), comm.world(), kLanes);
   for (int64_t step = begin; step < end; ++step) {
     int64_t examples = 0;
     for (int64_t lane = 0; lane < kLanes; ++lane) examples += batch_of(step, lane).size();
     const auto batches_of = [&](int64_t of_step) {
       std::vector<Batch> batches;
-      for (int64_t lane = block.begin; lane < block.end; ++lane) batches.push_back(batch_of(of_step, lane));
+      for (int64_t lane = range.begin; lane < range.end; ++lane) batches.push_back(batch_of(of_step, lane));
       return batches;
     };
     const std::vector<Batch> batches = batches_of(step);

@@ -100,7 +100,7 @@ class GrowingIds {
 
   struct Dropped {
     int64_t row = 0;
-    int64_t slot = 0;  // which may be that of a new row by now
+    int64_t slot = 0;  // a new row may have it by now
   };
   struct Counted {
     std::vector<int64_t> slots;    // of the rows that the step updates; IdSlots::kNone for the others

@@ -133,7 +133,7 @@ const torch::Tensor* Lookups::leaf_of(const torch::Tensor& ids) {
   return nullptr;
 }
 
-// Takes each row from a lookup of this lane, so that its gradient is added to that of the lookup.
+// Takes each row from a lookup of this lane, so that its gradient is added to the gradient of the lookup.
 torch::Tensor Lookups::pick(const std::vector<uint64_t>& keys) {
   constexpr int kAllBits = 64;
   index(kAllBits);
@@ -174,7 +174,7 @@ torch::Tensor Lookups::in_shape(const torch::Tensor& rows, const torch::Tensor& 
   return rows.view(shape).to(ids.device());
 }
 
-RowSums Lookups::sums(int bits, const LaneRange& block, int64_t lanes) {
+RowSums Lookups::sums(int bits, const LaneRange& range, int64_t lanes) {
   index(bits);
   std::vector<const float*> gradients(keys_.size(), nullptr);
   std::vector<int64_t> ends;
@@ -189,7 +189,7 @@ RowSums Lookups::sums(int bits, const LaneRange& block, int64_t lanes) {
         gradients[static_cast<size_t>(column.begin + k)] = gradient + k * dim_;
     }
   }
-  return sum_lanes(index_, dim_, gradients, ends, block, lanes);
+  return sum_lanes(index_, dim_, gradients, ends, range, lanes);
 }
 
 }  // namespace tutti::embedding

@@ -36,7 +36,7 @@ class Lookups {
     std::vector<uint64_t> keys;
   };
   void add_lane(std::vector<Column> columns);
-  // The rows that are looked up. Called after the last lane; `bits` are those of a key.
+  // The rows that are looked up. Called after the last lane; `bits` is the number of bits of a key.
   const RowIndex& index(int bits);
 
   // Sets where lookups find the rows: all rows of the table, or (rows of the index, dim).
@@ -62,7 +62,7 @@ class Lookups {
   torch::Tensor all_rows() const;
 
   // Returns the sums of the gradients over the lanes of this worker; RowSum::row is a row of the index.
-  RowSums sums(int bits, const LaneRange& block, int64_t lanes);
+  RowSums sums(int bits, const LaneRange& range, int64_t lanes);
 
  private:
   static constexpr size_t kNoLane = ~size_t{0};

@@ -62,10 +62,10 @@ void require_owned(const RowShard& shard, int64_t row) {
          shard.spec().name, shard.owner(), layout.owners());
 }
 
-bool is_in(const LaneRange& block, const comm::TreeNode& node) {
+bool is_in(const LaneRange& range, const comm::TreeNode& node) {
   constexpr int kHighest = 20;  // 2^20 lanes, the most
   return node.level <= kHighest && node.index >= 0 && node.index < kMostLanes &&
-         comm::first_leaf(node) >= block.begin && comm::first_leaf(node) < block.end;
+         comm::first_leaf(node) >= range.begin && comm::first_leaf(node) < range.end;
 }
 
 bool is_before(const RowSum& a, const RowSum& b) {
@@ -77,7 +77,7 @@ int64_t width_of_heads(const RowShard& shard) { return shard.layout().grows() ? 
 
 // Takes the sums of one worker for one table.
 RowSumsView view_of(ListReader& heads, std::span<const float> values, const RowShard& shard,
-                    const LaneRange& block) {
+                    const LaneRange& range) {
   const bool grows = shard.layout().grows();
   RowSumsView view{.values = values};
   const int64_t count = heads.count(width_of_heads(shard));
@@ -86,10 +86,10 @@ RowSumsView view_of(ListReader& heads, std::span<const float> values, const RowS
     RowSum sum{.row = heads.next(), .place = node_of(heads.next())};
     if (grows) sum.lookups = heads.next();
     require_owned(shard, sum.row);
-    if (!is_in(block, sum.place) || sum.lookups < 0 ||
+    if (!is_in(range, sum.place) || sum.lookups < 0 ||
         !(view.sums.empty() || is_before(view.sums.back(), sum)))
       fail(ErrorKind::InvalidArgument, "the sum of row {} of '{}' is not in order, or not of lanes {} to {}",
-           sum.row, shard.spec().name, block.begin, block.end);
+           sum.row, shard.spec().name, range.begin, range.end);
     view.sums.push_back(sum);
   }
   if (static_cast<int64_t>(values.size()) != count * shard.spec().dim)
@@ -173,7 +173,7 @@ std::vector<std::span<const float>> OwnedRows::split(std::span<const int64_t> he
   return of_tables;
 }
 
-std::vector<RowSumsView> OwnedRows::sums_in(const RowGradients& gradients, const LaneRange& block) const {
+std::vector<RowSumsView> OwnedRows::sums_in(const RowGradients& gradients, const LaneRange& range) const {
   std::vector<RowSumsView> sums;
   if (gradients.heads.empty()) return sums;
   ListReader heads(gradients.heads, "the gradients of rows");
@@ -181,7 +181,7 @@ std::vector<RowSumsView> OwnedRows::sums_in(const RowGradients& gradients, const
     fail(ErrorKind::InvalidArgument, "gradients of {} tables, expected {}", gradients.values.size(),
          shards_.size());
   for (size_t t = 0; t < shards_.size(); ++t)
-    sums.push_back(view_of(heads, gradients.values[t], shards_[t], block));
+    sums.push_back(view_of(heads, gradients.values[t], shards_[t], range));
   heads.end();
   return sums;
 }

@@ -28,7 +28,7 @@ int64_t code_of(const comm::TreeNode& node);
 // workers of parameter servers. Lists that come from other tasks are checked. Not thread-safe.
 class OwnedRows {
  public:
-  // `seed` is that of the initial rows.
+  // `seed` is the seed of the initial rows.
   OwnedRows(const std::vector<TableSpec>& tables, int owner, int owners, int64_t seed,
             const RowShard::Allocate& allocate = {});
 
@@ -42,15 +42,15 @@ class OwnedRows {
   torch::Tensor read(std::span<const int64_t> asked, RowValues values = RowValues::Last,
                      RowShard::When when = RowShard::When::Now) const;
 
-  // Take the parts of a RowGradients from lists: how many numbers belong to the heads, and those of each
-  // table.
+  // Take the parts of a RowGradients from lists: how many numbers belong to the heads, and the numbers
+  // of each table.
   int64_t numbers_of(std::span<const int64_t> heads) const;
   std::vector<std::span<const float>> split(std::span<const int64_t> heads,
                                             std::span<const float> numbers) const;
 
   // Returns the sums of a worker with these lanes, for each table. The numbers stay where they are. Throws
   // InvalidArgument if they cannot be such sums.
-  std::vector<RowSumsView> sums_in(const RowGradients& gradients, const LaneRange& block) const;
+  std::vector<RowSumsView> sums_in(const RowGradients& gradients, const LaneRange& range) const;
   // Begins a step: adds the sums of the workers, in the order of their lanes, along the tree over all lanes,
   // and divides them by the divisor unless it is 0. A worker without sums had no data.
   void begin_step(std::span<const std::vector<RowSumsView>> workers, int64_t lanes, double divisor,
@@ -78,7 +78,7 @@ class OwnedRows {
   std::vector<RowShard> shards_;
 };
 
-// The factor for the learning rates of tables when that of the model is `rate`.
+// The factor for the learning rates of tables when the model has the rate `rate`.
 double relative_rate(double rate, const OptimizerOptions& model);
 
 // The checksum of all owners together.

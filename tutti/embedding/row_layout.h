@@ -38,7 +38,7 @@ class RowLayout {
 
   struct Place {
     int owner = 0;
-    int64_t row = 0;  // among those of the owner
+    int64_t row = 0;  // among the rows of the owner
     bool operator==(const Place&) const = default;
   };
   Place place_of(int64_t id) const;

@@ -357,14 +357,15 @@ void RowShard::put_ids(const State& part, bool changed) {
   if (only_grows && !ids_)
     fail(ErrorKind::InvalidArgument, "the checkpoint has the table '{}' as one that grows, but it does not",
          spec_.name);
-  const auto for_each_own = [&](const torch::Tensor& of, const std::function<void(int64_t, size_t)>& take) {
+  const auto for_each_own = [&](const torch::Tensor& of,
+                                const std::function<void(int64_t, size_t)>& visit_row) {
     const std::span<const int64_t> ids = numbers_in(of, spec_.name);
     for (size_t i = 0; i < ids.size(); ++i) {
       if (ids[i] < 0 || (spec_.rows > 0 && ids[i] >= spec_.rows))
         fail(ErrorKind::InvalidArgument, "the checkpoint has the id {} of the table '{}'", ids[i],
              spec_.name);
       const RowLayout::Place place = layout_.place_of(ids[i]);
-      if (place.owner == owner_) take(place.row, i);
+      if (place.owner == owner_) visit_row(place.row, i);
     }
   };
   for_each_own(part.dropped_ids, [&](int64_t row, size_t) {

@@ -85,7 +85,7 @@ torch::Tensor all_ids(const RowLayout& layout, int owner) {
   return ids;
 }
 
-torch::Tensor piece_of(const torch::Tensor& tensor, int64_t begin, int64_t end) {
+torch::Tensor chunk_of(const torch::Tensor& tensor, int64_t begin, int64_t end) {
   if (!tensor.defined() || begin >= tensor.size(0)) return {};
   return tensor.narrow(0, begin, std::min(end, tensor.size(0)) - begin);
 }
@@ -126,7 +126,7 @@ RowShard::State state_of(const std::string& table, const store::NamedTensors& te
 std::vector<RowShard::State> split(const RowShard::State& state, const RowLayout& layout) {
   std::vector<RowShard::State> parts(static_cast<size_t>(layout.owners()));
   // Takes the elements of a list of ids, and of the tensors that belong to it, for each owner.
-  const auto deal = [&](const torch::Tensor& ids, const auto& take) {
+  const auto deal = [&](const torch::Tensor& ids, const auto& fill) {
     if (!ids.defined()) return;
     std::vector<std::vector<int64_t>> of_owners(parts.size());
     const auto* id = static_cast<const int64_t*>(ids.data_ptr());
@@ -138,7 +138,7 @@ std::vector<RowShard::State> split(const RowShard::State& state, const RowLayout
     }
     for (size_t owner = 0; owner < parts.size(); ++owner) {
       const torch::Tensor index = torch::tensor(of_owners[owner], torch::kLong);
-      take(parts[owner], [&](const torch::Tensor& of) {
+      fill(parts[owner], [&](const torch::Tensor& of) {
         return of.defined() ? of.index_select(0, index) : torch::Tensor();
       });
     }
@@ -195,7 +195,7 @@ Json saved_facts(const std::vector<TableSpec>& tables, const std::map<std::strin
   return facts;
 }
 
-void for_each_piece(const std::string& table, const RowShard::State& state, const TakeRows& take) {
+void for_each_chunk(const std::string& table, const RowShard::State& state, const VisitRows& visit_rows) {
   constexpr int64_t kBytes = int64_t{16} << 20;
   int64_t width = 3 * static_cast<int64_t>(sizeof(int64_t));
   for (const auto& [name, tensor] : state.fields)
@@ -208,18 +208,18 @@ void for_each_piece(const std::string& table, const RowShard::State& state, cons
     if (list.defined()) longest = std::max(longest, list.size(0));
   });
   for (int64_t begin = 0; begin < longest; begin += at_a_time) {
-    RowPiece piece{.table = table, .rows = state};
-    for_each_list(piece.rows,
-                  [&](const char*, torch::Tensor& list) { list = piece_of(list, begin, begin + at_a_time); });
-    std::erase_if(piece.rows.fields, [&](store::NamedTensor& field) {
-      field.tensor = piece_of(field.tensor, begin, begin + at_a_time);
+    RowChunk chunk{.table = table, .rows = state};
+    for_each_list(chunk.rows,
+                  [&](const char*, torch::Tensor& list) { list = chunk_of(list, begin, begin + at_a_time); });
+    std::erase_if(chunk.rows.fields, [&](store::NamedTensor& field) {
+      field.tensor = chunk_of(field.tensor, begin, begin + at_a_time);
       return !field.tensor.defined();
     });
-    take(piece);
+    visit_rows(chunk);
   }
 }
 
-RowPiece rows_alone(const RowShard& shard) {
+RowChunk rows_alone(const RowShard& shard) {
   RowShard::State state = shard.weights(RowValues::Last);
   if (!state.ids.defined()) state.ids = all_ids(shard.layout(), shard.owner());
   return {shard.spec().name, std::move(state)};
@@ -237,11 +237,12 @@ SavedRows::SavedRows(const store::Snapshot& saved) : facts_(saved.values) {
     const Json& fact = facts_.at(table);
     const auto rows = value_in<int64_t>(fact, "rows", what);
     if (rows < 0) fail(ErrorKind::DataLoss, "{} has {} rows", what, rows);
-    Part part{.table = table,
-              .layout = RowLayout(parse_placement(value_in<std::string>(fact, "placement", what), what), rows,
-                                  place.first),
-              .owner = place.second,
-              .rows = state_of(table, own)};
+    RowsOfOwner part{
+        .table = table,
+        .layout = RowLayout(parse_placement(value_in<std::string>(fact, "placement", what), what), rows,
+                            place.first),
+        .owner = place.second,
+        .rows = state_of(table, own)};
     if (!part.rows.ids.defined()) {
       if (part.layout.grows()) fail(ErrorKind::DataLoss, "{} has no ids", what);
       part.rows.ids = all_ids(part.layout, part.owner);
@@ -258,15 +259,15 @@ SavedRows::SavedRows(const store::Snapshot& saved) : facts_(saved.values) {
                               after.dim() != 1 || after.size(0) != count))
       fail(ErrorKind::DataLoss, "the moving average of {} has the shape {} for {} rows", what,
            describe(average), count);
-    parts_.push_back(std::move(part));
+    rows_of_owners_.push_back(std::move(part));
   }
 }
 
-void SavedRows::for_each(RowParts parts, const TakeRows& take) const {
-  for (const Part& part : parts_) {
+void SavedRows::for_each(RowParts parts, const VisitRows& visit_rows) const {
+  for (const RowsOfOwner& part : rows_of_owners_) {
     RowShard::State rows = part.rows;
     leave_out(rows, parts);
-    for_each_piece(part.table, rows, take);
+    for_each_chunk(part.table, rows, visit_rows);
   }
 }
 
@@ -299,11 +300,11 @@ store::NamedTensors joined_rows(const SavedRows& rows, const SavedRows* changes,
     if (values == RowValues::Average && newest.averaged_steps() > 0)
       spec.average = value_in<double>(fact_of_average(newest.facts(), table), "decay", what);
     RowShard all(spec, 0, 1, 0);
-    const auto take = [&, &name = table](const RowPiece& piece) {
-      if (piece.table == name) all.put(piece.rows, false);
+    const auto visit_rows = [&, &name = table](const RowChunk& chunk) {
+      if (chunk.table == name) all.put(chunk.rows, false);
     };
-    rows.for_each(RowParts::WithAverage, take);
-    if (changes != nullptr) changes->for_each(RowParts::WithAverage, take);
+    rows.for_each(RowParts::WithAverage, visit_rows);
+    if (changes != nullptr) changes->for_each(RowParts::WithAverage, visit_rows);
     all.put_averaged_steps(newest.averaged_steps());
     const RowShard::State state = all.weights(values);
     joined.push_back({table + kWeight, state.fields.front().tensor});
@@ -324,7 +325,7 @@ void put_joined(RowShard& alone, const torch::Tensor& weight, const torch::Tenso
     state.history = torch::zeros({state.ids.numel(), 2}, torch::kLong);
     state.history.select(1, 0).fill_(1);
   }
-  for_each_piece(alone.spec().name, state, [&](const RowPiece& piece) { alone.put(piece.rows, false); });
+  for_each_chunk(alone.spec().name, state, [&](const RowChunk& chunk) { alone.put(chunk.rows, false); });
 }
 
 void SavedRows::require_complete(const std::vector<TableSpec>& tables, RowParts parts, bool changes) const {
@@ -348,7 +349,7 @@ void SavedRows::require_complete(const std::vector<TableSpec>& tables, RowParts 
     for (const std::string& field : wanted) {
       int64_t found = 0;
       bool is_there = false;
-      for (const Part& part : parts_) {
+      for (const RowsOfOwner& part : rows_of_owners_) {
         for (const auto& [name, tensor] : part.rows.fields) {
           if (part.table != table.name || name != field) continue;
           found += tensor.size(0);

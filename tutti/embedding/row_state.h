@@ -32,20 +32,20 @@ store::NamedTensors saved_rows(const OwnedRows& rows, RowShard::Which which);
 // The same with these values, without what optimisers keep and without a moving average besides.
 store::NamedTensors saved_weights(const OwnedRows& rows, RowValues values);
 // The facts about the tables that a checkpoint has besides: {"user": {"rows": ..., "dim": ..., ...}}.
-// `counts` are those of all owners, and `averaged_steps` is 0 if there are no moving averages.
+// `counts` are the counts of all owners together, and `averaged_steps` is 0 if there are no moving averages.
 Json saved_facts(const std::vector<TableSpec>& tables, const std::map<std::string, GrowthCounts>& counts,
                  int64_t averaged_steps);
 
 // Rows with their ids, and their table.
-struct RowPiece {
+struct RowChunk {
   std::string table;
   RowShard::State rows;
 };
-using TakeRows = std::function<void(const RowPiece&)>;
-// Calls `take` with the rows of a state, which has ids, in pieces of some megabytes.
-void for_each_piece(const std::string& table, const RowShard::State& state, const TakeRows& take);
+using VisitRows = std::function<void(const RowChunk&)>;
+// Calls `visit_rows` with the rows of a state, which has ids, in chunks of some megabytes.
+void for_each_chunk(const std::string& table, const RowShard::State& state, const VisitRows& visit_rows);
 // Returns all rows of a table that is not spread, without what an optimiser keeps.
-RowPiece rows_alone(const RowShard& shard);
+RowChunk rows_alone(const RowShard& shard);
 
 // The parts of rows that are taken: their values, also their moving averages, or also what optimisers keep.
 enum class RowParts { Weights, WithAverage, All };
@@ -57,8 +57,8 @@ class SavedRows {
   // they do not fit the tensors.
   explicit SavedRows(const store::Snapshot& saved);
 
-  // Calls `take` with these parts of all rows, in pieces.
-  void for_each(RowParts parts, const TakeRows& take) const;
+  // Calls `visit_rows` with these parts of all rows, in chunks.
+  void for_each(RowParts parts, const VisitRows& visit_rows) const;
 
   // Throws InvalidArgument that says what differs if these are not the rows of such tables: other tables,
   // rows or numbers, fields that are missing, or, unless they are `changes` only, rows that are missing. A
@@ -71,13 +71,13 @@ class SavedRows {
   int64_t averaged_steps() const;
 
  private:
-  struct Part {  // of one owner
+  struct RowsOfOwner {
     std::string table;
     RowLayout layout;
     int owner = 0;
     RowShard::State rows;
   };
-  std::vector<Part> parts_;
+  std::vector<RowsOfOwner> rows_of_owners_;
   Json facts_;
 };
 
@@ -87,7 +87,7 @@ class SavedRows {
 store::NamedTensors joined_rows(const SavedRows& rows, const SavedRows* changes,
                                 RowValues values = RowValues::Last);
 // Puts such tensors into a table that is not part of a training yet: all rows of a table that does not grow,
-// or those of the ids, which are undefined otherwise. Throws InvalidArgument if they do not fit.
+// or the rows of `ids`, which is undefined otherwise. Throws InvalidArgument if they do not fit.
 void put_joined(RowShard& alone, const torch::Tensor& weight, const torch::Tensor& ids);
 
 }  // namespace tutti::embedding

@@ -36,12 +36,12 @@ void add_to(float* sum, const float* more, int64_t dim) {
   for (int64_t i = 0; i < dim; ++i) sum[i] += more[i];
 }
 
-// Adds up the sums of one row after the other, at the end of a RowSums. Those of the current row wait for
+// Adds up the sums of one row after the other, at the end of a RowSums. The sums of the current row wait for
 // their siblings there, as in TreeSum: lanes come in order, and a lane or a subtree without the row is
-// omitted. Joins nodes as far as the lanes of the block alone decide it.
+// omitted. Joins nodes as far as the lanes of the range alone decide it.
 class Tree {
  public:
-  Tree(RowSums& to, const LaneRange& block, int64_t lanes) : to_(to), block_(block), lanes_(lanes) {}
+  Tree(RowSums& to, const LaneRange& range, int64_t lanes) : to_(to), range_(range), lanes_(lanes) {}
 
   // Appends a node of the row, whose values are copied. Nodes between the last one and this one have no data.
   void push(int64_t row, comm::TreeNode place, const float* values) {
@@ -54,7 +54,7 @@ class Tree {
 
   // Ends a row with so many lookups.
   void finish(int64_t lookups) {
-    join_before(block_.end);
+    join_before(range_.end);
     if (to_.sums.size() > begin_) to_.sums[begin_].lookups = lookups;
     begin_ = to_.sums.size();
   }
@@ -63,7 +63,7 @@ class Tree {
   float* last_values() { return to_.values.data() + static_cast<int64_t>(to_.values.size()) - to_.dim; }
 
   void join_before(int64_t end) {
-    comm::join_complete(to_.sums, begin_, block_.begin, end, lanes_, [this](RowSum&, const RowSum&) {
+    comm::join_complete(to_.sums, begin_, range_.begin, end, lanes_, [this](RowSum&, const RowSum&) {
       float* const values = last_values();
       add_to(values - to_.dim, values, to_.dim);
       to_.values.resize(to_.values.size() - static_cast<size_t>(to_.dim));
@@ -71,7 +71,7 @@ class Tree {
   }
 
   RowSums& to_;
-  const LaneRange block_;
+  const LaneRange range_;
   const int64_t lanes_;
   size_t begin_ = 0;  // the first sum of the current row
 };
@@ -145,13 +145,13 @@ class LookupsOfRows {
 }  // namespace
 
 RowSums sum_lanes(const RowIndex& index, int64_t dim, std::span<const float* const> gradients,
-                  std::span<const int64_t> ends, const LaneRange& block, int64_t lanes) {
-  TUTTI_CHECK(static_cast<int64_t>(ends.size()) == block.size(), "{} lanes of {}", ends.size(), block.size());
+                  std::span<const int64_t> ends, const LaneRange& range, int64_t lanes) {
+  TUTTI_CHECK(static_cast<int64_t>(ends.size()) == range.size(), "{} lanes of {}", ends.size(), range.size());
   RowSums result{.dim = dim};
   result.sums.reserve(index.keys.size());
   result.values.reserve(index.keys.size() * static_cast<size_t>(dim));
   const LookupsOfRows lookups(index, gradients, dim);
-  Tree tree(result, block, lanes);
+  Tree tree(result, range, lanes);
   for (int64_t row = 0; row < index.rows(); ++row) {
     size_t lane = ~size_t{0};  // none yet
     const int64_t count = lookups.of_row(row, [&](int32_t lookup, const float* gradient) {
@@ -160,7 +160,7 @@ RowSums sum_lanes(const RowIndex& index, int64_t dim, std::span<const float* con
       if (now == lane)
         tree.add(gradient);
       else
-        tree.push(row, {0, block.begin + static_cast<int64_t>(now)}, gradient);
+        tree.push(row, {0, range.begin + static_cast<int64_t>(now)}, gradient);
       lane = now;
     });
     tree.finish(count);
@@ -169,19 +169,19 @@ RowSums sum_lanes(const RowIndex& index, int64_t dim, std::span<const float* con
 }
 
 RowSums sum_workers(std::span<const RowSumsView> workers, int64_t dim, int64_t lanes, double divisor) {
-  struct Part {
+  struct SumOfWorker {
     size_t worker;
     size_t sum;
   };
   std::vector<Lookup> lookups;
-  std::vector<Part> parts;
+  std::vector<SumOfWorker> sums_of_workers;
   uint64_t greatest = 0;
   for (size_t worker = 0; worker < workers.size(); ++worker) {
     for (size_t sum = 0; sum < workers[worker].sums.size(); ++sum) {
       const auto row = static_cast<uint64_t>(workers[worker].sums[sum].row);
       greatest = std::max(greatest, row);
-      lookups.push_back({row, static_cast<int32_t>(parts.size())});
-      parts.push_back({worker, sum});
+      lookups.push_back({row, static_cast<int32_t>(sums_of_workers.size())});
+      sums_of_workers.push_back({worker, sum});
     }
   }
   sort_by_key(lookups, bits_of(greatest));
@@ -191,11 +191,11 @@ RowSums sum_workers(std::span<const RowSumsView> workers, int64_t dim, int64_t l
   Tree tree(result, {0, lanes}, lanes);
   int64_t of_row = 0;
   for (size_t i = 0; i < lookups.size(); ++i) {
-    const Part& part = parts[static_cast<size_t>(lookups[i].index)];
-    const RowSumsView& of = workers[part.worker];
-    tree.push(static_cast<int64_t>(lookups[i].key), of.sums[part.sum].place,
-              of.values.data() + part.sum * static_cast<size_t>(dim));
-    of_row += of.sums[part.sum].lookups;
+    const SumOfWorker& one = sums_of_workers[static_cast<size_t>(lookups[i].index)];
+    const RowSumsView& of = workers[one.worker];
+    tree.push(static_cast<int64_t>(lookups[i].key), of.sums[one.sum].place,
+              of.values.data() + one.sum * static_cast<size_t>(dim));
+    of_row += of.sums[one.sum].lookups;
     if (i + 1 < lookups.size() && lookups[i + 1].key == lookups[i].key) continue;
     tree.finish(std::exchange(of_row, 0));
     if (divisor != 0) divide_last(result, static_cast<float>(divisor));

@@ -55,9 +55,9 @@ inline void fetch_for_reading(const float* numbers, int64_t count) {
 
 // Adds the gradients of each row: first those of a lane, in the order of its lookups, and then the lanes
 // along the tree, as TreeSum does. `gradients[lookup]` points to `dim` numbers, or is null if the lookup has
-// none; `ends[i]` is one past the last lookup of lane i of the block.
+// none; `ends[i]` is one past the last lookup of lane i of the range.
 RowSums sum_lanes(const RowIndex& index, int64_t dim, std::span<const float* const> gradients,
-                  std::span<const int64_t> ends, const LaneRange& block, int64_t lanes);
+                  std::span<const int64_t> ends, const LaneRange& range, int64_t lanes);
 
 // The same as RowSums, with values in other memory.
 struct RowSumsView {

@@ -8,6 +8,8 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include "tutti/step/tree_sum.h"
+
 namespace tutti::embedding::row_sums_test {
 namespace {
 
@@ -56,11 +58,11 @@ struct Lanes {
   }
 
   // The sums of the lanes of one worker; rows are keys.
-  RowSums of_worker(const LaneRange& block) const {
+  RowSums of_worker(const LaneRange& range) const {
     std::vector<uint64_t> all;
     std::vector<const float*> pointers;
     std::vector<int64_t> ends;
-    for (int64_t lane = block.begin; lane < block.end; ++lane) {
+    for (int64_t lane = range.begin; lane < range.end; ++lane) {
       const auto at = static_cast<size_t>(lane);
       for (size_t i = 0; i < keys[at].size(); ++i) {
         all.push_back(keys[at][i]);
@@ -69,15 +71,15 @@ struct Lanes {
       ends.push_back(static_cast<int64_t>(all.size()));
     }
     const RowIndex index = index_rows(all, 4);
-    RowSums sums = sum_lanes(index, dim, pointers, ends, block, static_cast<int64_t>(keys.size()));
+    RowSums sums = sum_lanes(index, dim, pointers, ends, range, static_cast<int64_t>(keys.size()));
     for (RowSum& sum : sums.sums) sum.row = static_cast<int64_t>(index.keys[static_cast<size_t>(sum.row)]);
     return sums;
   }
 
   std::map<int64_t, std::vector<float>> on(int world) const {
     std::vector<RowSums> parts;
-    for (const LaneRange& block : blocks_of(world, static_cast<int64_t>(keys.size())))
-      parts.push_back(of_worker(block));
+    for (const LaneRange& range : lanes_of_all(world, static_cast<int64_t>(keys.size())))
+      parts.push_back(of_worker(range));
     std::vector<RowSumsView> views;
     for (const RowSums& part : parts) views.push_back({part.sums, part.values});
     RowSums all = sum_workers(views, dim, static_cast<int64_t>(keys.size()));

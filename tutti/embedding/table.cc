@@ -157,15 +157,15 @@ int64_t Table::other_id(int64_t id, int64_t example, const Origin& from) const {
   throw Error(ErrorKind::InvalidArgument, what);
 }
 
-template <class Take>
-void Table::for_each_id(const torch::Tensor& ids, const Origin& from, const Take& take) const {
+template <class Visit>
+void Table::for_each_id(const torch::Tensor& ids, const Origin& from, const Visit& visit_id) const {
   const torch::Tensor whole = whole_numbers(ids, label(), from.column);
   const auto* id = static_cast<const int64_t*>(whole.data_ptr());
   const int64_t per_example = ids.dim() == 0 || ids.numel() == 0 ? 1 : ids.numel() / ids.size(0);
   const int64_t end = options_.dynamic ? std::numeric_limits<int64_t>::max() : rows_;
   for (int64_t i = 0; i < whole.numel(); ++i) {
     const bool is_good = id[i] >= 0 && id[i] < end;
-    take(static_cast<size_t>(i), is_good ? id[i] : other_id(id[i], i / per_example, from));
+    visit_id(static_cast<size_t>(i), is_good ? id[i] : other_id(id[i], i / per_example, from));
   }
 }
 
@@ -243,7 +243,8 @@ torch::Tensor Table::look_up_now(const torch::Tensor& ids) {
          label());
   if (!is_direct() && !read_now_)
     fail(ErrorKind::InvalidArgument,
-         "the rows of '{}' are on {} workers, and this one cannot read those of the others: let all workers "
+         "the rows of '{}' are on {} workers, and this one cannot read the rows of the others: let all "
+         "workers "
          "make this call of the Trainer or the Loop",
          label(), layout_.owners());
   std::vector<int64_t> shape = ids.sizes().vec();

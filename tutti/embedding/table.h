@@ -92,7 +92,7 @@ class Table {
   bool has_rows_alone() const { return alone_ != nullptr; }
 
   // Everything below is for Tables.
-  // Returns what the owners have to know. `optimizer` is that of the model.
+  // Returns what the owners have to know. `optimizer` is the model's.
   TableSpec spec(const OptimizerOptions& optimizer) const;
   // Sets the name, for errors, columns and checkpoints.
   void set_name(const std::string& name);
@@ -120,10 +120,10 @@ class Table {
     const Batch* batch = nullptr;
     std::string column = {};
   };
-  // Calls `take(index, id)` for each id, with kNoRow for those that have none.
+  // Calls `visit_id(index, id)` for each id, with kNoRow for those that have none.
   std::string label() const;
-  template <class Take>
-  void for_each_id(const torch::Tensor& ids, const Origin& from, const Take& take) const;
+  template <class Visit>
+  void for_each_id(const torch::Tensor& ids, const Origin& from, const Visit& visit_id) const;
   std::vector<uint64_t> keys_of(const torch::Tensor& ids, const Origin& from) const;
   int64_t other_id(int64_t id, int64_t example, const Origin& from) const;
   torch::Tensor look_up_rows(const torch::Tensor& ids);

@@ -212,12 +212,12 @@ void Tables::end_lane() {
   for (const auto& table : tables_) table->lookups().end_lane();
 }
 
-TableGradients Tables::gradients(const LaneRange& block, int64_t lanes) {
+TableGradients Tables::gradients(const LaneRange& range, int64_t lanes) {
   TableGradients gradients{.sums = {},
                            .of_owners = std::vector<RowGradients>(static_cast<size_t>(owners_->count()))};
   for (const auto& table : tables_) {
     const int bits = table->layout().key_bits();
-    gradients.sums.push_back(table->lookups().sums(bits, block, lanes));
+    gradients.sums.push_back(table->lookups().sums(bits, range, lanes));
     deal(table->layout(), table->lookups().index(bits).keys, gradients.sums.back(), gradients.of_owners);
   }
   return gradients;

@@ -89,12 +89,12 @@ class Tables {
   const std::vector<std::shared_ptr<Table>>& tables() const { return tables_; }
   // Lines for the comparison of plans, such as "table user: 1000000 rows of 32, mod, adagrad".
   std::vector<std::string> plan() const;
-  // Returns what the owners have to know. `optimizer` is that of the model.
+  // Returns what the owners have to know. `optimizer` is the model's.
   std::vector<TableSpec> specs(const OptimizerOptions& optimizer) const;
   // Lets the owners keep a moving average of the rows with this decay; 0: none. Called before specs().
   void keep_average(double decay) { average_ = decay; }
 
-  // From now on the rows are those of these owners, which must outlive this.
+  // From now on these owners have the rows; they must outlive this.
   void connect(RowOwners& owners);
   // The values that lookups outside of training steps have. Averages are computed by the owners, so they are
   // always fetched.
@@ -115,11 +115,11 @@ class Tables {
   // Forgets what was announced.
   void forget_ahead();
 
-  // The lookups of forward passes between these are those of this lane, by its index among the batches.
+  // Lookups of forward passes between these two calls belong to this lane, by its index among the batches.
   void begin_lane(size_t lane);
   void end_lane();
-  // Returns the sums of the gradients over the lanes of this worker, `block` out of `lanes`.
-  TableGradients gradients(const LaneRange& block, int64_t lanes);
+  // Returns the sums of the gradients over the lanes of this worker, `range` out of `lanes`.
+  TableGradients gradients(const LaneRange& range, int64_t lanes);
 
  private:
   // The requests for the rows of the lookups, and for each table the first of its rows at each owner, and the

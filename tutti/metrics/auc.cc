@@ -12,7 +12,7 @@ namespace {
 enum class Area { RocCurve, AveragePrecision };
 
 // Without weights, counts the examples per distinct score. With weights, keeps all examples.
-class Ranked final : public Metric, public ReadsColumns {
+class Ranked final : public Metric {
  public:
   Ranked(const Expected& expected, Area area) : expected_(expected), area_(area), weighted_(expected) {}
 

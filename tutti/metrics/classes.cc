@@ -99,7 +99,7 @@ Positions positions_of(const ClassColumns& columns, const torch::Tensor& predict
 }
 
 // A mean over positions, with options that both metrics have.
-class OverPositions : public Metric, public ReadsColumns {
+class OverPositions : public Metric {
  public:
   template <class Options>
   OverPositions(const char* usual_name, std::string label, const Options& options)

@@ -21,7 +21,7 @@ struct GroupValue {
 };
 using GroupRule = std::function<std::optional<GroupValue>(std::span<const Example>)>;
 
-class GroupMean final : public Metric, public ReadsColumns {
+class GroupMean final : public Metric {
  public:
   // `lacks` describes a group that is left out.
   GroupMean(Expected expected, GroupRule rule, std::string lacks)

@@ -71,9 +71,7 @@ bool is_before(const Example& a, const Example& b) {
 
 void require_columns(const List& list, const std::vector<std::string>& there) {
   for (const MetricPtr& metric : list) {
-    const auto* const reads = dynamic_cast<const ReadsColumns*>(metric.get());
-    if (reads == nullptr) continue;
-    for (const std::string& column : reads->columns()) {
+    for (const std::string& column : metric->columns()) {
       if (column.empty() || std::find(there.begin(), there.end(), column) != there.end()) continue;
       fail(ErrorKind::InvalidArgument, "{}: the examples have no column '{}', only {}{}", metric->name(),
            column, fmt::join(there, ", "), did_you_mean(column, there));

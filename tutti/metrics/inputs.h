@@ -38,14 +38,6 @@ struct Expected {
   double most_relevant = 1e100;  // greater relevances are errors
 };
 
-// A metric that knows which columns of a batch it reads.
-class ReadsColumns {
- public:
-  virtual ~ReadsColumns() = default;
-  // The names of the columns; "" for a column that was not given, such as weights.
-  virtual std::vector<std::string> columns() const = 0;
-};
-
 inline std::vector<std::string> columns_of(const Expected& expected) {
   return {expected.label, expected.weights, expected.group};
 }

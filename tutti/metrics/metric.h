@@ -34,6 +34,9 @@ class Metric {
 
   // The key in reports and event files, such as "accuracy".
   virtual const std::string& name() const = 0;
+  // Returns the columns of a batch that the metric is known to read; "" for one that was not given, such as
+  // weights.
+  virtual std::vector<std::string> columns() const { return {}; }
   // Counts a batch. `prediction` has one row per example of `batch`, on the same device. Throws
   // InvalidArgument, and counts nothing of the batch, if the metric cannot use its shapes or values.
   virtual void update(const torch::Tensor& prediction, const Batch& batch) = 0;

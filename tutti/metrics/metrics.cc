@@ -18,7 +18,7 @@
 namespace tutti::metrics {
 namespace {
 
-class SquaredError final : public Metric, public ReadsColumns {
+class SquaredError final : public Metric {
  public:
   enum class Scale { Squared, Root };
   SquaredError(std::string label, Scale scale, const MetricOptions& options)
@@ -76,7 +76,7 @@ class SquaredError final : public Metric, public ReadsColumns {
   RunningMean mean_;
 };
 
-class Mean final : public Metric, public ReadsColumns {
+class Mean final : public Metric {
  public:
   Mean(std::string name, Compute compute, const MeanOptions& options)
       : name_(std::move(name)), compute_(std::move(compute)), options_(options) {}

@@ -28,7 +28,7 @@ struct Terms {
 };
 
 // A metric of examples with one score each.
-class Quotient final : public Metric, public ReadsColumns {
+class Quotient final : public Metric {
  public:
   using Rule = Terms (*)(const Example& example, double threshold);
   struct Kind {
@@ -89,7 +89,7 @@ double of_actual_class(const Example& example) {
   return example.label == 1 ? example.score : 1 - example.score;
 }
 
-class LogLoss final : public Metric, public ReadsColumns {
+class LogLoss final : public Metric {
  public:
   LogLoss(std::string label, const MetricOptions& options)
       : name_(options.name.empty() ? "log_loss" : options.name),
@@ -169,7 +169,7 @@ class LogLoss final : public Metric, public ReadsColumns {
   RunningMean mean_;
 };
 
-class NormalizedEntropy final : public Metric, public ReadsColumns {
+class NormalizedEntropy final : public Metric {
  public:
   explicit NormalizedEntropy(Expected expected) : expected_(std::move(expected)) {}
 

@@ -81,7 +81,7 @@ double area_by_positives(const CurvePoint& a, const CurvePoint& b) {
   return slope * (gained + intercept * logarithm) / (b.true_positives + b.false_negatives);
 }
 
-class ThresholdAuc final : public Metric, public ReadsColumns {
+class ThresholdAuc final : public Metric {
  public:
   ThresholdAuc(Expected expected, const AucOptions& options)
       : expected_(std::move(expected)),

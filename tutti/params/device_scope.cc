@@ -70,12 +70,12 @@ class Pins {
   size_t full_ = 0;                                      // the size at which to look for destroyed tensors
 };
 
-template <class Take>
-void for_each_tensor(const c10::IValue& value, const Take& take) {
+template <class Visit>
+void for_each_tensor(const c10::IValue& value, const Visit& visit_tensor) {
   if (value.isTensor()) {
-    if (value.toTensor().defined()) take(value.toTensor());
+    if (value.toTensor().defined()) visit_tensor(value.toTensor());
   } else if (value.isTensorList()) {
-    for (const torch::Tensor& tensor : value.toTensorVector()) take(tensor);
+    for (const torch::Tensor& tensor : value.toTensorVector()) visit_tensor(tensor);
   }
 }
 

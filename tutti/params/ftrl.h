@@ -24,7 +24,7 @@ struct FtrlOptions {
 };
 
 struct ElementwiseUpdate;
-// Updates a piece of the parameters, whose slots are n and z and whose weight decay is 2 * l2_shrinkage.
+// Updates a chunk of the parameters, whose slots are n and z and whose weight decay is 2 * l2_shrinkage.
 void make_ftrl_step(const FtrlOptions& options, const ElementwiseUpdate& update);
 
 }  // namespace tutti

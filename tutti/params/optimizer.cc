@@ -24,10 +24,10 @@ namespace {
 using optimizer_kinds::SlotView;
 using optimizer_kinds::with_kind;
 
-int64_t slice_elements(const torch::Tensor& values) {
-  // On a GPU every slice would be a kernel launch, and slices would not make better use of its caches.
+int64_t chunk_elements(const torch::Tensor& values) {
+  // On a GPU every chunk would be a kernel launch, and chunks would not make better use of its caches.
   if (!values.device().is_cpu()) return std::max<int64_t>(1, values.numel());
-  return Optimizer::kSliceElements * at::get_num_threads();
+  return Optimizer::kChunkElements * at::get_num_threads();
 }
 
 double rate_of(const torch::optim::OptimizerOptions& options) {
@@ -139,14 +139,14 @@ void Optimizer::begin_replicated() {
   for (Group& group : groups_) group.rate = rate_ > 0 ? group.rate / rate_ : 1;
 }
 
-// Cuts a section where groups of parameters begin and end, and into slices that fit into the cache.
+// Cuts a section where groups of parameters begin and end, and into chunks that fit into the cache.
 void Optimizer::cut(size_t index) {
   const Section& section = sections_[index];
-  const int64_t most = slice_elements(section.values);
+  const int64_t most = chunk_elements(section.values);
   const auto add = [&](int64_t begin, int64_t end, size_t group) {
     for (int64_t at = begin; at < end; at += most) {
       const int64_t length = std::min(most, end - at);
-      slices_.push_back(
+      chunks_.push_back(
           {index, at, section.values.narrow(0, at, length).detach().requires_grad_(true), group});
     }
   };
@@ -176,7 +176,7 @@ size_t Optimizer::group_of(const GroupRange& range) {
 // given with a group, and have their default value there, by those of the optimiser.
 std::unique_ptr<torch::optim::Optimizer> Optimizer::make() const {
   std::vector<torch::optim::OptimizerParamGroup> groups(groups_.size(), std::vector<torch::Tensor>());
-  for (const Slice& slice : slices_) groups[slice.group].params().push_back(slice.values);
+  for (const Chunk& chunk : chunks_) groups[chunk.group].params().push_back(chunk.values);
   for (const Parameters::View& view : views_) groups.front().params().push_back(view.tensor);
   return with_kind(options_, [&](const auto& o, auto kind) {
     std::unique_ptr<torch::optim::Optimizer> made = kind.make(groups, o);
@@ -212,11 +212,11 @@ void Optimizer::step(std::span<const torch::Tensor> gradients) {
 }
 
 void Optimizer::use_gradients(const std::function<torch::Tensor(size_t section)>& gradient_of) {
-  for (Slice& slice : slices_) {
-    const torch::Tensor section = gradient_of(slice.section);
-    const int64_t elements = slice.values.numel();
-    slice.values.mutable_grad() =
-        elements == section.numel() ? section : section.narrow(0, slice.offset, elements);
+  for (Chunk& chunk : chunks_) {
+    const torch::Tensor section = gradient_of(chunk.section);
+    const int64_t elements = chunk.values.numel();
+    chunk.values.mutable_grad() =
+        elements == section.numel() ? section : section.narrow(0, chunk.offset, elements);
   }
 }
 
@@ -250,13 +250,13 @@ std::vector<Optimizer::Slot> Optimizer::slots() const {
     return slots.emplace_back(Slot{name, section.block, section.offset, torch::empty_like(section.values)});
   };
   with_kind(options_, [&](const auto& options, auto kind) {
-    for (const Slice& slice : slices_) {
-      const auto found = optimizer_->state().find(compat::optimizer_state_key(*optimizer_, slice.values));
+    for (const Chunk& chunk : chunks_) {
+      const auto found = optimizer_->state().find(compat::optimizer_state_key(*optimizer_, chunk.values));
       if (found == optimizer_->state().end()) continue;  // SGD without momentum keeps nothing
       auto& state = static_cast<typename decltype(kind)::State&>(*found->second);
       for (const SlotView& view : kind.slots(state, options)) {
-        slot_at(view.name, sections_[slice.section])
-            .vector.narrow(0, slice.offset, slice.values.numel())
+        slot_at(view.name, sections_[chunk.section])
+            .vector.narrow(0, chunk.offset, chunk.values.numel())
             .copy_(*view.tensor);
       }
     }
@@ -279,17 +279,17 @@ void Optimizer::restore(const State& restored) {
 
 void Optimizer::restore_slots(const State& restored) {
   with_kind(options_, [&](const auto& options, auto kind) {
-    using SliceState = typename decltype(kind)::State;
-    for (const Slice& slice : slices_) {
-      auto& kept = optimizer_->state()[compat::optimizer_state_key(*optimizer_, slice.values)];
-      kept = std::make_unique<SliceState>();
-      auto& state = static_cast<SliceState&>(*kept);
+    using ChunkState = typename decltype(kind)::State;
+    for (const Chunk& chunk : chunks_) {
+      auto& kept = optimizer_->state()[compat::optimizer_state_key(*optimizer_, chunk.values)];
+      kept = std::make_unique<ChunkState>();
+      auto& state = static_cast<ChunkState&>(*kept);
       kind.set_step(state, restored.steps);
       for (const SlotView& view : kind.slots(state, options)) {
-        const Section& section = sections_[slice.section];
-        *view.tensor = find_slot(restored.slots, view.name, section.block, section.offset + slice.offset,
-                                 slice.values.numel())
-                           .to(slice.values.options())
+        const Section& section = sections_[chunk.section];
+        *view.tensor = find_slot(restored.slots, view.name, section.block, section.offset + chunk.offset,
+                                 chunk.values.numel())
+                           .to(chunk.values.options())
                            .clone();
         view.tensor->set_requires_grad(false);
       }

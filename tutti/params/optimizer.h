@@ -22,9 +22,9 @@ namespace tutti {
 // Used instead of a learning rate by a worker that does not update the parameters.
 inline constexpr double kNoRate = std::numeric_limits<double>::quiet_NaN();
 
-// torch::optim on flat vectors. It is run on slices of the vectors that fit into the cache: torch::optim
+// torch::optim on flat vectors. It is run on chunks of the vectors that fit into the cache: torch::optim
 // makes several passes over a tensor (ten for Adam), and in this way all but one of them stay in the cache
-// (bench/optimizer.cc). Ends of groups of parameters cut slices too, and each group is one of torch::optim's.
+// (bench/optimizer.cc). Ends of groups of parameters cut chunks too, and each group is one of torch::optim's.
 // Updates the values in place and leaves the gradients alone. Not thread-safe.
 class Optimizer {
  public:
@@ -67,8 +67,8 @@ class Optimizer {
   const OptimizerOptions& options() const { return options_; }
   // The rate of parameters that are in no group; kNoRate if a ReplicatedOptimizer does not tell it.
   double learning_rate() const { return rate_; }
-  // Sets that rate, and those of the groups to its multiples. Throws InvalidArgument if the rate is negative
-  // or not finite.
+  // Sets that rate, and the rates of the groups to its multiples. Throws InvalidArgument if the rate is
+  // negative or not finite.
   void set_learning_rate(double rate);
   // The number of calls of step(), including those before a restore.
   int64_t steps() const { return steps_; }
@@ -79,10 +79,10 @@ class Optimizer {
   // steps resets this one. The learning rate is kept. Throws InvalidArgument if no slot covers a section.
   void restore(const State& state);
 
-  // The number of pieces in which a step updates the parameters.
-  size_t slices() const { return slices_.size(); }
+  // The number of chunks in which a step updates the parameters.
+  size_t chunks() const { return chunks_.size(); }
   // The number of elements that are updated at a time, on the CPU and with one thread.
-  static constexpr int64_t kSliceElements = 65536;
+  static constexpr int64_t kChunkElements = 65536;
 
  private:
   void begin();
@@ -94,13 +94,13 @@ class Optimizer {
   std::vector<Slot> slots() const;
   std::unique_ptr<torch::optim::Optimizer> make() const;
 
-  struct Slice {
+  struct Chunk {
     size_t section;
     int64_t offset;
     torch::Tensor values;
     size_t group;
   };
-  // A group of torch::optim; the first is that of all parameters for which nothing is different.
+  // A group of torch::optim; the first has all parameters for which nothing is different.
   struct Group {
     double rate = 1;
     std::optional<double> weight_decay = {};
@@ -112,7 +112,7 @@ class Optimizer {
   std::vector<GroupRange> ranges_;
   std::vector<Group> groups_ = {{}};
   const std::vector<Parameters::View> views_;  // for a ReplicatedOptimizer only
-  std::vector<Slice> slices_;
+  std::vector<Chunk> chunks_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   double rate_ = 0;
   int64_t steps_ = 0;

@@ -17,7 +17,7 @@
 // The optimisers that OptimizerOptions can hold, for the sources of the class Optimizer.
 namespace tutti::optimizer_kinds {
 
-// One of the vectors that an optimiser keeps for a slice of the parameters.
+// One of the vectors that an optimiser keeps for a chunk of the parameters.
 struct SlotView {
   std::string name;
   torch::Tensor* tensor;
@@ -140,13 +140,13 @@ struct Kind<torch::optim::RMSpropOptions>
   }
 };
 
-// The state that an ElementwiseOptimizer keeps for one slice of the parameters.
+// The state that an ElementwiseOptimizer keeps for one chunk of the parameters.
 struct ElementwiseState final : torch::optim::OptimizerCloneableParamState<ElementwiseState> {
   int64_t step = 0;
   std::vector<torch::Tensor> slots;
 };
 
-// Its steps are those of an ElementwiseOptimizer whose slots do not begin with zeros.
+// Its steps are made as by an ElementwiseOptimizer whose slots do not begin with zeros.
 template <>
 struct Kind<FtrlOptions> {
   static constexpr const char* kName = "ftrl";

@@ -26,7 +26,7 @@
 
 namespace tutti {
 
-// The arguments of ElementwiseOptimizer::update: a piece of the parameters as one-dimensional tensors of the
+// The arguments of ElementwiseOptimizer::update: a chunk of the parameters as one-dimensional tensors of the
 // same length. Values and slots are changed in place; the gradients must not be changed.
 struct ElementwiseUpdate {
   const torch::Tensor values;
@@ -42,8 +42,8 @@ struct ElementwiseUpdate {
 //                                           .update = [](const tutti::ElementwiseUpdate& u) {
 //                                             u.values.sub_(u.grads.sign() * u.rate);
 //                                           }};
-// Like those of torch::optim it can be sharded over workers, has groups and schedules, and its slots are
-// saved by name. Parameter servers have to know it too (Program::optimizers).
+// Like an optimiser of torch::optim it can be sharded over workers, has groups and schedules, and its slots
+// are saved by name. Parameter servers have to know it too (Program::optimizers).
 struct ElementwiseOptimizer {
   std::string name;                     // in checkpoints and errors
   double rate = 0;                      // the learning rate
@@ -57,7 +57,7 @@ struct ElementwiseOptimizer {
 // Any optimiser derived from torch::optim::Optimizer. Every worker makes the whole update with the same
 // gradients, so it cannot be sharded, and parameter servers cannot make it. To be saved in checkpoints it has
 // to implement save() and load(). Groups can only freeze parameters; `make` may build groups of its own,
-// whose learning rates keep their proportions to that of the first group under a schedule.
+// whose learning rates keep their proportions to the rate of the first group under a schedule.
 struct ReplicatedOptimizer {
   std::string name;  // in checkpoints and errors
   // Takes the trained parameters, in the order of Parameters::trained().
@@ -66,7 +66,7 @@ struct ReplicatedOptimizer {
 
 // A choice of optimiser, as in Trainer(..., torch::optim::AdamOptions(1e-4), ...), or with groups of
 // parameters: Trainer(..., {torch::optim::AdamWOptions(1e-4), {{.names = "*.bias", .weight_decay = 0}}},
-// ...). All but ReplicatedOptimizer work element by element, so any slice of a vector can be updated on its
+// ...). All but ReplicatedOptimizer work element by element, so any chunk of a vector can be updated on its
 // own with the same bits.
 struct OptimizerOptions {
   using Kind = std::variant<torch::optim::SGDOptions, torch::optim::AdamOptions, torch::optim::AdamWOptions,

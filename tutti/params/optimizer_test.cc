@@ -47,9 +47,9 @@ torch::Tensor gradient(int64_t elements, int step) {
   return torch::randn({elements});
 }
 
-// The cuts are at odd offsets, so slices end in the middle of vector registers.
+// The cuts are at odd offsets, so chunks end in the middle of vector registers.
 TEST_P(OptimizerTest, gives_the_bits_of_torch_optim_on_the_whole_vector) {
-  const int64_t elements = 3 * Optimizer::kSliceElements + 12347;
+  const int64_t elements = 3 * Optimizer::kChunkElements + 12347;
   torch::manual_seed(1);
   const torch::Tensor start = torch::randn({elements});
 
@@ -79,7 +79,7 @@ TEST_P(OptimizerTest, gives_the_bits_of_torch_optim_on_the_whole_vector) {
 }
 
 TEST_P(OptimizerTest, continues_from_its_slots_as_if_it_had_never_stopped) {
-  const int64_t elements = Optimizer::kSliceElements + 777;
+  const int64_t elements = Optimizer::kChunkElements + 777;
   torch::Tensor values = torch::ones({elements});
   const torch::Tensor grads = torch::zeros({elements});
   Optimizer first({{values, grads}}, GetParam().options);

@@ -118,7 +118,7 @@ class Parameters {
   // values of the view's block, as an optimiser's slot is.
   torch::Tensor view_of(const View& view, const torch::Tensor& vector) const;
 
-  // That of the trained parameters; the CPU if there are none.
+  // The device of the trained parameters; the CPU if there are none.
   torch::Device device() const {
     return blocks_.empty() ? torch::Device(torch::kCPU) : blocks_.front().values.device();
   }

@@ -18,7 +18,7 @@ Precision parse_precision(const std::string& text);
 
 // Computes in this precision, in this thread, until the end of the scope: LibTorch's autocast lowers the
 // operators for which it is accurate. A scope belongs around a forward pass and its loss, but not around the
-// backward pass, whose operators have the types of those of the forward pass. Scopes may be nested.
+// backward pass, whose operators have the types of the forward pass. Scopes may be nested.
 class PrecisionScope {
  public:
   PrecisionScope(torch::Device device, Precision precision)

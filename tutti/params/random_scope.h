@@ -18,8 +18,9 @@ void set_generator_states(torch::Device device, const std::vector<torch::Tensor>
 std::mutex& generator_mutex();
 
 // LibTorch's default generators of the CPU and of a device. The destructor sets them back to the state in
-// which the constructor found them, so that the numbers drawn meanwhile do not disturb those of the program.
-// Threads that draw numbers at the same time disturb one another, unless they hold generator_mutex().
+// which the constructor found them, so that the numbers drawn meanwhile do not disturb the numbers of the
+// program. Threads that draw numbers at the same time disturb one another, unless they hold
+// generator_mutex().
 class RandomScope {
  public:
   explicit RandomScope(torch::Device device) : device_(device), before_(generator_states(device)) {}

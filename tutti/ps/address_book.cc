@@ -144,9 +144,9 @@ std::string find_address(const ClusterSpec& cluster, const Task& task, const net
   const auto deadline = deadline_after(patience);
   const auto book = book_of_chief(cluster, task, credentials, patience);
   do {
-    if (const auto word = book->peek(task.short_name())) {
+    if (const auto entry = book->peek(task.short_name())) {
       Address address = address_in(cluster, task);
-      address.port = static_cast<int>(parse_int(word->substr(0, word->find(' '))).value_or(0));
+      address.port = static_cast<int>(parse_int(entry->substr(0, entry->find(' '))).value_or(0));
       return to_string(address);
     }
     std::this_thread::sleep_for(std::min(until(deadline), kBetweenQuestions));

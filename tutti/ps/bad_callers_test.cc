@@ -334,7 +334,7 @@ TEST_F(BadCallers, that_do_not_listen) {
   constexpr int64_t kElements = 2 << 20;
   const torch::Tensor values = torch::ones({kElements});
   rpc::Message large = begin("ps-async", 4);
-  large.head["parts"] = to_json(std::vector<Part>{{0, 0, kElements, torch::kFloat32}});
+  large.head["block_ranges"] = to_json(std::vector<BlockRange>{{0, 0, kElements, torch::kFloat32}});
   large.pieces = pieces_of({values});
   rpc::Channel channel(address_);
   channel.call("begin", large);

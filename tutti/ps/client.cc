@@ -14,10 +14,10 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/cluster/roles.h"
+#include "tutti/params/optimizer_state.h"
+#include "tutti/params/plan.h"
 #include "tutti/ps/peers.h"
 #include "tutti/ps/wire.h"
-#include "tutti/step/optimizer_state.h"
-#include "tutti/step/plan.h"
 
 namespace tutti::ps {
 namespace {
@@ -60,7 +60,8 @@ Client::Client(const Context& context, Group group, Parameters& parameters, cons
       in_step_(context.config().training.strategy == "ps-sync"),
       same_bits_(in_step_ && context.config().servers.backup == 0),
       peers_(context, servers_of(context.cluster()), "parameter servers", std::move(arena), group_) {
-  for (size_t i = 0; i < peers_.size(); ++i) parts_.push_back(placement.parts_of(static_cast<int>(i)));
+  for (size_t i = 0; i < peers_.size(); ++i)
+    block_ranges_.push_back(placement.block_ranges_of(static_cast<int>(i)));
 }
 
 Client::~Client() = default;
@@ -91,8 +92,8 @@ Agreement Client::kernels() const {
   return {context_.task().short_name(), context_.kernels().lines()};
 }
 
-// Returns the kernels with which all servers have to make updates: those of this task, or, if it computes on
-// a GPU, those of the first server.
+// Returns the kernels with which all servers have to make updates: the kernels of this task or, if it
+// computes on a GPU, of the first server.
 Agreement Client::kernels_of_updates() {
   if (!same_bits_) return {};
   if (context_.kernels().on_cpu())
@@ -146,13 +147,13 @@ void Client::begin(const RunOptions& options, const Standing& standing, const Op
   std::vector<std::string> mixes(peers_.size());
   peers_.for_all([&](size_t i) {
     Optimizer::State mine{.steps = state.steps, .slots = {}};
-    for (const Part& part : parts_[i]) {
-      for (Optimizer::Slot& slot : part_of(state, part.block, part.begin, part.end))
+    for (const BlockRange& range : block_ranges_[i]) {
+      for (Optimizer::Slot& slot : slots_in(state, range.block, range.begin, range.end))
         mine.slots.push_back(std::move(slot));
     }
     const Extras extras = i == 0 ? extras_ : Extras{};
     const Tensors frozen = i == 0 ? on_host(parameters_.frozen()) : Tensors{};
-    std::vector<rpc::Piece> pieces = pieces_of(parts_of(i, own_values()));
+    std::vector<rpc::Piece> pieces = pieces_of(elements_held_by(i, own_values()));
     rpc::Message message{{{"run", run},
                           {"plan", plan},
                           {"kernels", kernels_of_all},
@@ -169,7 +170,7 @@ void Client::begin(const RunOptions& options, const Standing& standing, const Op
                           {"ranges", ranges},
                           {"step", standing.step},
                           {"progress", standing.progress},
-                          {"parts", to_json(parts_[i])},
+                          {"block_ranges", to_json(block_ranges_[i])},
                           {"buffers", pack(extras.buffers, pieces)},
                           {"counters", pack(extras.counters, pieces)},
                           {"frozen", pack(frozen, pieces)},

@@ -45,9 +45,9 @@ struct RowsToBegin {
   int64_t averaged_steps = 0;  // of the moving averages
   // Passes rows with other values than the initial ones, and then those that have changed since a checkpoint
   // had all of them. May be empty.
-  std::function<void(const embedding::TakeRows&)> all = {};
+  std::function<void(const embedding::VisitRows&)> all = {};
   bool all_are_saved = false;  // a checkpoint has them
-  std::function<void(const embedding::TakeRows&)> changed = {};
+  std::function<void(const embedding::VisitRows&)> changed = {};
 };
 
 // The chief's settings for the steps of a run.
@@ -110,7 +110,7 @@ class Client {
   // Waits until as many workers have joined the run as a step of ps-sync needs, for --start-timeout.
   void await_workers();
 
-  // Takes over the chief's values of the parameters that are not trained. They may be those of a checkpoint,
+  // Takes over the chief's values of the parameters that are not trained. They may come from a checkpoint,
   // which only the chief has read.
   void pull_frozen();
   // Copies the newest values that all servers have into parameters and extras; waits until all servers have
@@ -134,7 +134,7 @@ class Client {
   struct Push {
     int64_t step = 0;
     std::optional<double> learning_rate = {};
-    torch::Tensor word = {};
+    torch::Tensor control_word = {};
     // [server][subtree with data]: the server's parts of the gradients.
     std::vector<std::vector<std::vector<torch::Tensor>>> gradients = {};
     // For server 0: the buffers of each subtree with data, and, if there is any, the counters.
@@ -185,7 +185,7 @@ class Client {
     Json progress = Json::object();
     Optimizer::State state = {};
     // With Slots::Keep, the servers keep copies of the slots until write(): `state` has none, and these are
-    // those of each server, without values.
+    // the slots of each server, without values.
     std::vector<std::vector<Optimizer::Slot>> kept = {};  // [server]
     // Of sharded tables: the rows, which the servers keep too; what happened to their ids; and the share of
     // the rows of a server that have changed since all of them were saved, the greatest of all servers.
@@ -243,7 +243,7 @@ class Client {
   int64_t common_step();
   int64_t pull_at(std::optional<int64_t> step);
   std::optional<std::vector<rpc::Message>> try_to_snapshot(Slots slots, embedding::RowShard::Which rows);
-  void send_rows(const RowsToBegin& rows, const embedding::RowPiece& piece, bool changed);
+  void send_rows(const RowsToBegin& rows, const embedding::RowChunk& chunk, bool changed);
   // Asks all servers until nobody is missing (Service, "await").
   void await_nobody(Waiting& waiting, const Json& head, std::string_view end);
   std::vector<Json> join_each(const std::vector<std::string>& plan, std::chrono::milliseconds wait);
@@ -252,7 +252,7 @@ class Client {
   rpc::Message request(const Json& more = Json::object(),
                        const std::vector<torch::Tensor>& tensors = {}) const;
   void tell_all(const char* method, const Json& more, const char* what);
-  std::vector<torch::Tensor> parts_of(size_t server, const std::vector<torch::Tensor>& blocks) const;
+  std::vector<torch::Tensor> elements_held_by(size_t server, const std::vector<torch::Tensor>& blocks) const;
   std::vector<torch::Tensor> own_values() const;
   std::vector<torch::Tensor> places(size_t server, const std::vector<torch::Tensor>& values,
                                     const Extras& extras) const;
@@ -264,7 +264,7 @@ class Client {
   const bool in_step_;    // ps-sync: all servers make each step together
   const bool same_bits_;  // and no worker is left behind, so that the bits do not depend on who is faster
   Extras extras_;
-  std::vector<std::vector<Part>> parts_;  // of each server
+  std::vector<std::vector<BlockRange>> block_ranges_;  // of each server
   std::string run_;
   int64_t step_ = 0;  // for error messages
   int64_t furthest_step_ = 0;

@@ -10,10 +10,10 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
+#include "tutti/params/optimizer_state.h"
 #include "tutti/ps/client.h"
 #include "tutti/ps/wire.h"
 #include "tutti/step/lane_sum.h"
-#include "tutti/step/optimizer_state.h"
 
 // The methods of a parameter client that exchange values and gradients.
 namespace tutti::ps {
@@ -41,15 +41,15 @@ void append(Tensors& to, const Tensors& more) { to.insert(to.end(), more.begin()
 
 }  // namespace
 
-Tensors Client::parts_of(size_t server, const Tensors& blocks) const {
-  Tensors parts;
-  for (const Part& part : parts_[server])
-    parts.push_back(blocks[part.block].narrow(0, part.begin, part.end - part.begin));
-  return parts;
+Tensors Client::elements_held_by(size_t server, const Tensors& blocks) const {
+  Tensors elements;
+  for (const BlockRange& range : block_ranges_[server])
+    elements.push_back(blocks[range.block].narrow(0, range.begin, range.end - range.begin));
+  return elements;
 }
 
 Tensors Client::gradients_of(int server) const {
-  return parts_of(static_cast<size_t>(server), tutti::gradients_of(parameters_));
+  return elements_held_by(static_cast<size_t>(server), tutti::gradients_of(parameters_));
 }
 
 Tensors Client::own_values() const {
@@ -60,7 +60,7 @@ Tensors Client::own_values() const {
 
 // Returns the tensors into which a server's answer is written.
 Tensors Client::places(size_t server, const Tensors& values, const Extras& extras) const {
-  Tensors places = parts_of(server, values);
+  Tensors places = elements_held_by(server, values);
   if (server > 0) return places;
   append(places, extras.buffers);
   append(places, extras.counters);
@@ -119,12 +119,12 @@ Client::Summed Client::push_synchronous(const Push& push, int64_t workers) {
   std::vector<Json> answers(peers_.size());
   peers_.for_all([&](size_t i) {
     rpc::Message message =
-        request({{"step", push.step}, {"expected", workers}, {"scaled", push.scaled}}, {push.word});
+        request({{"step", push.step}, {"expected", workers}, {"scaled", push.scaled}}, {push.control_word});
     if (push.learning_rate) message.head["rate"] = *push.learning_rate;
     append_segments(message, push.gradients[i]);
     if (i == 0) ps::append(message, push.extras);
     if (!push.rows.empty()) append_rows(message, push.rows[i]);
-    control_words[i] = torch::empty({push.word.numel() * group_.world}, torch::kDouble);
+    control_words[i] = torch::empty({push.control_word.numel() * group_.world}, torch::kDouble);
     Tensors into = {control_words[i]};
     append(into, places(i, push.scaled ? tutti::gradients_of(parameters_) : own_values(), extras_));
     answers[i] = call(i, "push", message, into, peers_.patience("gradients", push.step));

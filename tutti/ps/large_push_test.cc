@@ -147,9 +147,9 @@ TEST_F(LargePush, of_inconsistent_workers_is_refused_and_may_be_repeated) {
   start(contributions, 2);
   const auto other = [&] {
     rpc::Message message = contributions.push(1);
-    const torch::Tensor word = Reader(message).take_tensor(
+    const torch::Tensor control_word = Reader(message).take_tensor(
         static_cast<int64_t>(message.pieces[0].bytes.size() / sizeof(double)), torch::kDouble);
-    const torch::Tensor changed = word.clone();
+    const torch::Tensor changed = control_word.clone();
     changed.masked_fill_(changed == 1.0, 0.75);  // the learning rate among others
     message.pieces[0] = piece_of(changed);
     return message;

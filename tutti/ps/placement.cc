@@ -29,31 +29,31 @@ int64_t row_size(const torch::Tensor& tensor) {
   return tensor.dim() == 0 || tensor.size(0) == 0 ? tensor.numel() : tensor.numel() / tensor.size(0);
 }
 
-// Cuts one parameter into pieces, without servers. Rows are divided evenly; the first pieces have one row
+// Cuts one parameter into ranges, without servers. Rows are divided evenly; the first ranges have one row
 // more.
-std::vector<Piece> cut(const torch::Tensor& tensor, size_t parameter, const PlacementRule& rule) {
+std::vector<ParameterRange> cut(const torch::Tensor& tensor, size_t parameter, const PlacementRule& rule) {
   const auto bytes = static_cast<int64_t>(tensor.nbytes());
   const bool whole = rule.kind != PlacementRule::Kind::Split || bytes <= rule.bytes || tensor.dim() == 0;
   const int64_t rows = whole ? 1 : tensor.size(0);
-  const int64_t pieces = whole ? 1 : std::min(rows, (bytes + rule.bytes - 1) / rule.bytes);
+  const int64_t count = whole ? 1 : std::min(rows, (bytes + rule.bytes - 1) / rule.bytes);
   const int64_t row = whole ? tensor.numel() : row_size(tensor);
-  std::vector<Piece> result;
+  std::vector<ParameterRange> result;
   int64_t begin = 0;
-  for (int64_t i = 0; i < pieces; ++i) {
-    const int64_t end = begin + (rows / pieces + (i < rows % pieces ? 1 : 0)) * row;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t end = begin + (rows / count + (i < rows % count ? 1 : 0)) * row;
     result.push_back({parameter, begin, end, 0});
     begin = end;
   }
   return result;
 }
 
-std::vector<Section> sections_of(const std::vector<Part>& parts) {
+std::vector<Section> sections_of(const std::vector<BlockRange>& block_ranges) {
   std::vector<Section> sections;
-  for (const Part& part : parts) {
-    const auto options = torch::TensorOptions().dtype(part.type);
-    const int64_t size = part.end - part.begin;
+  for (const BlockRange& range : block_ranges) {
+    const auto options = torch::TensorOptions().dtype(range.type);
+    const int64_t size = range.end - range.begin;
     sections.push_back(
-        {torch::zeros({size}, options), torch::empty({size}, options), part.block, part.begin});
+        {torch::zeros({size}, options), torch::empty({size}, options), range.block, range.begin});
   }
   return sections;
 }
@@ -87,50 +87,50 @@ Placement::Placement(const Parameters& parameters, int servers, const PlacementR
       add(view, {i, 0, view.tensor.numel(), *pins[i]});
       continue;
     }
-    for (Piece piece : cut(view.tensor, i, rule)) {
+    for (ParameterRange range : cut(view.tensor, i, rule)) {
       const auto least = std::min_element(load.begin(), load.end()) - load.begin();
-      piece.server = rule.kind == PlacementRule::Kind::RoundRobin ? dealt % servers : static_cast<int>(least);
-      load[static_cast<size_t>(piece.server)] +=
-          (piece.end - piece.begin) * static_cast<int64_t>(view.tensor.element_size());
-      add(view, piece);
+      range.server = rule.kind == PlacementRule::Kind::RoundRobin ? dealt % servers : static_cast<int>(least);
+      load[static_cast<size_t>(range.server)] +=
+          (range.end - range.begin) * static_cast<int64_t>(view.tensor.element_size());
+      add(view, range);
     }
     ++dealt;
   }
 }
 
-void Placement::add(const Parameters::View& view, const Piece& piece) {
-  pieces_.push_back(piece);
-  parts_.push_back(
-      {view.block, view.offset + piece.begin, view.offset + piece.end, view.tensor.scalar_type()});
+void Placement::add(const Parameters::View& view, const ParameterRange& range) {
+  parameter_ranges_.push_back(range);
+  block_ranges_.push_back(
+      {view.block, view.offset + range.begin, view.offset + range.end, view.tensor.scalar_type()});
 }
 
-std::vector<Part> Placement::parts_of(int server) const {
-  std::vector<Part> parts;
-  for (size_t i = 0; i < pieces_.size(); ++i) {
-    if (pieces_[i].server == server) parts.push_back(parts_[i]);
+std::vector<BlockRange> Placement::block_ranges_of(int server) const {
+  std::vector<BlockRange> block_ranges;
+  for (size_t i = 0; i < parameter_ranges_.size(); ++i) {
+    if (parameter_ranges_[i].server == server) block_ranges.push_back(block_ranges_[i]);
   }
-  std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) {
+  std::sort(block_ranges.begin(), block_ranges.end(), [](const BlockRange& a, const BlockRange& b) {
     return std::pair(a.block, a.begin) < std::pair(b.block, b.begin);
   });
-  return parts;
+  return block_ranges;
 }
 
 std::vector<std::string> Placement::lines(const Parameters& parameters, std::string_view job) const {
   std::vector<std::string> lines;
-  for (const Piece& piece : pieces_) {
-    const Parameters::View& view = parameters.trained()[piece.parameter];
+  for (const ParameterRange& range : parameter_ranges_) {
+    const Parameters::View& view = parameters.trained()[range.parameter];
     const int64_t row = std::max<int64_t>(1, row_size(view.tensor));
-    const bool whole = piece.end - piece.begin == view.tensor.numel();
-    const std::string rows = whole ? "" : fmt::format(" rows {}..{}", piece.begin / row, piece.end / row);
+    const bool whole = range.end - range.begin == view.tensor.numel();
+    const std::string rows = whole ? "" : fmt::format(" rows {}..{}", range.begin / row, range.end / row);
     lines.push_back(fmt::format("{}{}: (Parameter {}): /job:{}/replica:0/task:{}/device:CPU:0", view.name,
-                                rows, describe(view.tensor), job, piece.server));
+                                rows, describe(view.tensor), job, range.server));
   }
   return lines;
 }
 
-Shard::Shard(const std::vector<Part>& parts, const OptimizerOptions& optimizer,
+Shard::Shard(const std::vector<BlockRange>& block_ranges, const OptimizerOptions& optimizer,
              std::vector<GroupRange> ranges)
-    : sections_(sections_of(parts)), optimizer_(sections_, optimizer, std::move(ranges)) {}
+    : sections_(sections_of(block_ranges)), optimizer_(sections_, optimizer, std::move(ranges)) {}
 
 int64_t Shard::bytes() const {
   int64_t bytes = 0;

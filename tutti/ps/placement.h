@@ -21,14 +21,14 @@ struct PlacementRule {
     Split,       // like Greedy, after parameters above `bytes` were cut along dimension 0
   };
   Kind kind = Kind::RoundRobin;
-  int64_t bytes = 0;  // Split only: the maximum size of a piece
+  int64_t bytes = 0;  // Split only: the maximum size of a range
 };
 
 // Parses "round-robin", "greedy" or "split:256K". Throws InvalidArgument for anything else.
 PlacementRule parse_placement(std::string_view text);
 
-// A contiguous range of one parameter on one server. A parameter that is not cut is a single piece.
-struct Piece {
+// A contiguous range of one parameter on one server. A parameter that is not cut is a single range.
+struct ParameterRange {
   size_t parameter;  // index in Parameters::trained()
   int64_t begin;     // element offsets, in memory order
   int64_t end;
@@ -36,7 +36,7 @@ struct Piece {
 };
 
 // A contiguous range of one block of the parameters.
-struct Part {
+struct BlockRange {
   size_t block;
   int64_t begin;  // element offsets in the block's vector
   int64_t end;
@@ -54,31 +54,31 @@ class Placement {
             const PinnedServers& pinned = {});
 
   int servers() const { return servers_; }
-  const std::vector<Piece>& pieces() const { return pieces_; }
-  // Returns the parts that a server holds, in memory order.
-  std::vector<Part> parts_of(int server) const;
+  const std::vector<ParameterRange>& parameter_ranges() const { return parameter_ranges_; }
+  // Returns the ranges that a server holds, in memory order.
+  std::vector<BlockRange> block_ranges_of(int server) const;
 
-  // Returns one line per piece: "conv1.weight: (Parameter float32[32,1,5,5]):
+  // Returns one line per range: "conv1.weight: (Parameter float32[32,1,5,5]):
   // /job:ps/replica:0/task:0/device:CPU:0". The lines of a parameter that is cut also name its rows.
   std::vector<std::string> lines(const Parameters& parameters, std::string_view job) const;
 
  private:
-  void add(const Parameters::View& view, const Piece& piece);
+  void add(const Parameters::View& view, const ParameterRange& range);
 
   int servers_;
-  std::vector<Piece> pieces_;
-  std::vector<Part> parts_;  // [piece], the same order as pieces_
+  std::vector<ParameterRange> parameter_ranges_;
+  std::vector<BlockRange> block_ranges_;  // [i] is the range of parameter_ranges_[i]
 };
 
 // One server's part of the parameters and the optimiser that updates it. Not thread-safe.
 class Shard {
  public:
   // Values are zero. Gradients are uninitialised, so that unused memory is never committed.
-  // `ranges` are those of the optimiser's groups in all parameters.
-  Shard(const std::vector<Part>& parts, const OptimizerOptions& optimizer,
+  // `ranges` are where the optimiser's groups lie in all parameters.
+  Shard(const std::vector<BlockRange>& block_ranges, const OptimizerOptions& optimizer,
         std::vector<GroupRange> ranges = {});
 
-  // Returns the sections that this server holds, one for each part, in their order.
+  // Returns the sections that this server holds, one for each range, in their order.
   std::span<const Section> sections() const { return sections_; }
   Optimizer& optimizer() { return optimizer_; }
   const Optimizer& optimizer() const { return optimizer_; }

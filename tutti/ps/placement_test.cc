@@ -21,7 +21,7 @@ struct Net : torch::nn::Module {
 
 std::vector<int> servers_of(const Placement& placement) {
   std::vector<int> servers;
-  for (const Piece& piece : placement.pieces()) servers.push_back(piece.server);
+  for (const ParameterRange& range : placement.parameter_ranges()) servers.push_back(range.server);
   return servers;
 }
 
@@ -37,14 +37,14 @@ TEST(Placement, gives_each_to_the_server_with_the_fewest_bytes) {
   EXPECT_THAT(servers_of(Placement(parameters, 2, parse_placement("greedy"))), ElementsAre(0, 1, 1, 1));
 }
 
-// 13 rows in pieces of at most 1,200 bytes, which are 3 rows, give pieces of 3, 3, 3, 2 and 2 rows.
+// 13 rows in ranges of at most 1,200 bytes, which are 3 rows, give ranges of 3, 3, 3, 2 and 2 rows.
 TEST(Placement, cuts_large_parameters_evenly_by_rows) {
   Net net;
   const Parameters parameters(net);
   const Placement placement(parameters, 2, parse_placement("split:1200"));
   std::vector<int64_t> rows;
-  for (const Piece& piece : placement.pieces()) {
-    if (piece.parameter == 0) rows.push_back((piece.end - piece.begin) / 100);
+  for (const ParameterRange& range : placement.parameter_ranges()) {
+    if (range.parameter == 0) rows.push_back((range.end - range.begin) / 100);
   }
   EXPECT_THAT(rows, ElementsAre(3, 3, 3, 2, 2));
 }
@@ -58,9 +58,9 @@ TEST(Placement, covers_every_element_once_by_any_rule) {
       int64_t elements = 0;
       std::vector<std::pair<int64_t, int64_t>> sections;
       for (int server = 0; server < servers; ++server) {
-        for (const Part& part : placement.parts_of(server)) {
-          elements += part.end - part.begin;
-          sections.emplace_back(part.begin, part.end);
+        for (const BlockRange& range : placement.block_ranges_of(server)) {
+          elements += range.end - range.begin;
+          sections.emplace_back(range.begin, range.end);
         }
       }
       std::sort(sections.begin(), sections.end());

@@ -26,12 +26,7 @@ rpc::HostOptions host_options(const Context& context, const std::shared_ptr<Shar
     fail(ErrorKind::InvalidArgument, "{} is not a parameter server: only tasks of the job 'ps' are",
          context.task().short_name());
   }
-  rpc::HostOptions options = host_at_own_address(context);
-  options.report = [shared, log = options.report](const std::string& text) {
-    log(text);
-    shared->note_refusal(text);
-  };
-  return options;
+  return host_at_own_address(context, shared->refused());
 }
 
 std::vector<ServiceOptions::Member> workers_in(const ClusterSpec& cluster) {
@@ -204,7 +199,7 @@ std::vector<std::string> GroupServices::in_no_group(const Services& services) co
   for (const int rank : missing)
     names.push_back(fmt::format("{}, which has not connected{}",
                                 options_.workers.at(static_cast<size_t>(rank)).text(),
-                                options_.shared->refusals()));
+                                options_.shared->refused()->text()));
   return names;
 }
 

@@ -81,24 +81,24 @@ void Client::begin_rows(const RowsToBegin& rows) {
     peers_.call(i, "tables", {std::move(head), {}}, peers_.patience("the tables"));
   });
   const auto send = [&](bool changed) {
-    return [this, &rows, changed](const embedding::RowPiece& piece) { send_rows(rows, piece, changed); };
+    return [this, &rows, changed](const embedding::RowChunk& chunk) { send_rows(rows, chunk, changed); };
   };
   if (rows.all) rows.all(send(false));
   if (rows.all_are_saved) tell_all("rows_saved", Json::object(), "the tables");
   if (rows.changed) rows.changed(send(true));
 }
 
-void Client::send_rows(const RowsToBegin& rows, const embedding::RowPiece& piece, bool changed) {
+void Client::send_rows(const RowsToBegin& rows, const embedding::RowChunk& chunk, bool changed) {
   const auto table = std::find_if(rows.tables.begin(), rows.tables.end(),
-                                  [&](const embedding::TableSpec& each) { return each.name == piece.table; });
+                                  [&](const embedding::TableSpec& each) { return each.name == chunk.table; });
   if (table == rows.tables.end())
     fail(ErrorKind::InvalidArgument, "the checkpoint has the table '{}', which this model does not have",
-         piece.table);
+         chunk.table);
   const embedding::RowLayout layout(table->placement, table->rows, servers());
-  const std::vector<embedding::RowShard::State> parts = embedding::split(piece.rows, layout);
+  const std::vector<embedding::RowShard::State> parts = embedding::split(chunk.rows, layout);
   peers_.for_all([&](size_t i) {
-    const auto tensors = embedding::tensors_of(piece.table, parts[i]);
-    rpc::Message message{{{"table", piece.table}, {"changed", changed}}, {}};
+    const auto tensors = embedding::tensors_of(chunk.table, parts[i]);
+    rpc::Message message{{{"table", chunk.table}, {"changed", changed}}, {}};
     message.head["rows"] = pack_named(tensors, message.pieces);
     peers_.call(i, "rows", message, peers_.patience("the rows of tables"));
   });

@@ -14,10 +14,10 @@
 #include "tutti/base/error.h"
 #include "tutti/base/memory.h"
 #include "tutti/base/text.h"
+#include "tutti/params/plan.h"
 #include "tutti/ps/peers.h"
 #include "tutti/ps/wire.h"
 #include "tutti/rpc/buffers.h"
-#include "tutti/step/plan.h"
 
 // Workers, the run and notes. The steps are in service_steps.cc.
 namespace tutti::ps {
@@ -50,18 +50,6 @@ size_t SharedByGroups::reserve(const Service* service, size_t bytes) {
   else if (bytes <= available)
     reserved_[service] = bytes;
   return available;
-}
-
-void SharedByGroups::note_refusal(const std::string& text) {
-  const std::lock_guard lock(mutex_);
-  last_refusal_ = text;
-  ++refusals_;
-}
-
-std::string SharedByGroups::refusals() const {
-  const std::lock_guard lock(mutex_);
-  if (refusals_ == 0) return "";
-  return fmt::format(" (callers that this server has refused: {}; the last: {})", refusals_, last_refusal_);
 }
 
 rpc::Message Service::serve(const rpc::Caller& caller, const std::string& method,
@@ -342,7 +330,7 @@ std::string Service::whereabouts(int rank) const {
   if (found != workers_.end()) return found->second.name + ", which is gone";
   return fmt::format("{}, which has not connected{}",
                      member.task.empty() ? fmt::format("the worker of rank {}", rank) : member.text(),
-                     options_.shared->refusals());
+                     options_.shared->refused()->text());
 }
 
 std::string Service::chief_without_run() const { return "the chief, " + whereabouts(0); }
@@ -503,9 +491,8 @@ void Service::require_room_for_step() const {
   const size_t available = options_.shared->reserve(this, needed);
   if (needed <= available) return;
   fail(ErrorKind::Overloaded,
-       "not enough memory for the gradients of embedding rows: those of step {} need {}, but this server may "
-       "use "
-       "at most {}. Start more servers (--ps), so that each has fewer rows, or use a smaller --batch",
+       "not enough memory for the gradients of embedding rows: step {} needs {}, but this server may use at "
+       "most {}. Start more servers (--ps), so that each has fewer rows, or use a smaller --batch",
        run_->step, human_bytes(bytes), human_bytes(available));
 }
 

@@ -19,6 +19,7 @@
 #include "tutti/base/waiting.h"
 #include "tutti/comm/executor.h"
 #include "tutti/embedding/owned_rows.h"
+#include "tutti/ps/peers.h"
 #include "tutti/ps/placement.h"
 #include "tutti/ps/sync_step.h"
 #include "tutti/rpc/host.h"
@@ -27,8 +28,7 @@ namespace tutti::ps {
 
 class Service;
 
-// The groups of workers of one server share its memory, and the list of callers that its host has refused.
-// Thread-safe.
+// What the groups of workers of one server share. Thread-safe.
 class SharedByGroups {
  public:
   explicit SharedByGroups(size_t memory = rpc::HostOptions{}.memory) : memory_(memory) {}
@@ -36,21 +36,18 @@ class SharedByGroups {
   // Reserves memory for the pending requests of a group's service, in place of what it had before, and
   // returns what is available to it. If that is less than `bytes`, reserves nothing.
   size_t reserve(const Service* service, size_t bytes);
-  void note_refusal(const std::string& text);
-  // Returns " (callers that this server has refused: ...)", or "" if there are none: for errors about a
-  // worker that has not come, which may be one of them.
-  std::string refusals() const;
+  // The callers that the server's host has refused.
+  const std::shared_ptr<RefusedCallers>& refused() const { return refused_; }
 
  private:
   const size_t memory_;
-  mutable std::mutex mutex_;
-  std::map<const Service*, size_t> reserved_;  // all below: guarded by mutex_
-  std::string last_refusal_;
-  int64_t refusals_ = 0;
+  const std::shared_ptr<RefusedCallers> refused_ = std::make_shared<RefusedCallers>();
+  std::mutex mutex_;
+  std::map<const Service*, size_t> reserved_;  // guarded by mutex_
 };
 
 struct ServiceOptions {
-  // The names and addresses of the group's workers by rank, for messages about those that have not come.
+  // The names and addresses of the group's workers by rank, for messages about workers that have not come.
   struct Member {
     std::string task;     // "worker/1"
     std::string address;  // "h:2224"; "": unknown
@@ -78,7 +75,7 @@ struct ServiceOptions {
 //
 // - state: returns {begun, run, step, cpu_seconds, ...} to any caller.
 // - begin: from the chief: the values of the part, the optimiser's state, and the settings of the steps. If
-//   the chief sends the kernels of updates, checks that they are those of this server; if not, the run ends
+//   the chief sends the kernels of updates, checks that this server has the same; if not, the run ends
 //   for all, unless the kernels may differ.
 // - await: waits until the chief has begun the run or, of the run that the caller has joined, until as many
 //   workers have joined as a step needs; returns who is missing when the caller's patience ends.

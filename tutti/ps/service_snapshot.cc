@@ -7,9 +7,9 @@
 #include <torch/types.h>
 
 #include "tutti/base/error.h"
+#include "tutti/params/optimizer_state.h"
 #include "tutti/ps/service.h"
 #include "tutti/ps/wire.h"
-#include "tutti/step/optimizer_state.h"
 #include "tutti/store/shared_files.h"
 
 // The methods of a parameter server that take and write consistent copies for checkpoints.

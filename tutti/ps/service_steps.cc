@@ -9,10 +9,10 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
+#include "tutti/params/optimizer_state.h"
 #include "tutti/ps/peers.h"
 #include "tutti/ps/service.h"
 #include "tutti/ps/wire.h"
-#include "tutti/step/optimizer_state.h"
 
 // The methods of a parameter server that read and update the parameters.
 namespace tutti::ps {
@@ -24,8 +24,8 @@ constexpr int64_t kMostExamples = int64_t{1} << 40;  // per push
 void require_as_long_as_said(const Json& head, const rpc::Message& message) {
   int64_t bytes = store::bytes_in(head.at("buffers")) + store::bytes_in(head.at("counters")) +
                   store::bytes_in(head.at("frozen")) + store::bytes_in(head.at("state").at("tensors"));
-  for (const Part& part : parts_from_json(head.at("parts")))
-    bytes += (part.end - part.begin) * static_cast<int64_t>(c10::elementSize(part.type));
+  for (const BlockRange& range : block_ranges_from_json(head.at("block_ranges")))
+    bytes += (range.end - range.begin) * static_cast<int64_t>(c10::elementSize(range.type));
   if (bytes != bytes_of(message))
     fail(ErrorKind::InvalidArgument, "the message announces {} bytes, but has {}", bytes, bytes_of(message));
 }
@@ -68,7 +68,8 @@ Service::Run::Run(const Json& head, const rpc::Message& message,
       synchronous(text_in(head, "strategy") == "ps-sync"),
       backup(number_within(head, "backup", 0, kMostWorkers)),
       staleness(number_within(head, "staleness", -kMostSteps, kMostSteps)),
-      shard(parts_from_json(head.at("parts")), optimizer_from_json(head.at("optimizer"), optimizers),
+      shard(block_ranges_from_json(head.at("block_ranges")),
+            optimizer_from_json(head.at("optimizer"), optimizers),
             ranges_from_json(head.value("ranges", Json::array()))),
       step(number_within(head, "step", 0, kMostSteps)),
       progress(object_in(head, "progress")),
@@ -285,11 +286,11 @@ void Service::take_gradients(Lock& lock, const rpc::Caller& caller, int rank, co
     if (run->refusals > refusals) throw Error(*run->why_refused);
   };
   // Reads without the lock, because the network may be slow.
-  const auto read = [&](const auto& take) {
-    if (request.incoming == nullptr) return take();
+  const auto read = [&](const auto& read_next) {
+    if (request.incoming == nullptr) return read_next();
     auto taken = [&] {
       const Unlocked unlocked(lock);
-      return take();
+      return read_next();
     }();
     require_present(caller, request);
     check_step();
@@ -308,20 +309,20 @@ void Service::take_gradients(Lock& lock, const rpc::Caller& caller, int rank, co
     check_step();
   };
   Reader reader(request);
-  const torch::Tensor word = read([&] { return sync.read_word(reader); });
-  sync.offer_word(rank, step, word, caller.shares_memory ? 0 : bytes_of_rows(request.head));
+  const torch::Tensor control_word = read([&] { return sync.read_control_word(reader); });
+  sync.offer_control_word(rank, step, control_word, caller.shares_memory ? 0 : bytes_of_rows(request.head));
   run->late.clear();
   or_refuse_step([&] { require_room_for_step(); });
   for (size_t segment = 0; segment < sync.segments(); ++segment) {
     if (request.incoming != nullptr)
       await([&] { return sync.has_room_for(segment); }, [&](int other) { return sync.awaits(other); });
-    sync.offer(rank, segment, read([&] { return sync.read_segment(rank, word, segment, reader); }));
+    sync.offer(rank, segment, read([&] { return sync.read_segment(rank, control_word, segment, reader); }));
     if (run->backup > 0) continue;
     or_refuse_step([&] {
       if (sync.add_offered(step)) changed_.notify_all();
     });
   }
-  sync.offer_rest(rank, read([&] { return sync.read_rest(rank, word, request.head, reader); }));
+  sync.offer_rest(rank, read([&] { return sync.read_rest(rank, control_word, request.head, reader); }));
   ++workers_.at(rank).pushes;
   const int64_t expected =
       run->backup == 0 ? run->workers : number_within(request.head, "expected", 1, run->workers);

@@ -595,7 +595,7 @@ TEST(Service, mentions_whom_its_host_has_refused_where_a_worker_has_never_come) 
   };
   call(0, "begin", begin("ps-async", 2, 0));
   call(0, "join", join(0));
-  shared->note_refusal("10.0.0.3:4711 was refused: the caller has another secret than this server");
+  shared->refused()->note("10.0.0.3:4711 was refused: the caller has another secret than this server");
   rpc::Message fits{head(), {}};
   fits.head.update({{"fits", 1}, {"patience", 1}});
   expect_error(ErrorKind::Timeout, HasSubstr("another secret"), [&] { call(0, "await_finish", fits); });

@@ -8,7 +8,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/comm/reduce.h"
-#include "tutti/params/lanes.h"
+#include "tutti/step/tree_sum.h"
 
 namespace tutti::ps {
 namespace {
@@ -28,9 +28,9 @@ size_t bytes_in(const Tensors& tensors) {
 }
 
 // Returns the number of subtrees of each rank.
-std::vector<size_t> subtrees_in(const ControlWord& word, int workers) {
+std::vector<size_t> subtrees_in(const ControlWord& control, int workers) {
   std::vector<size_t> subtrees(static_cast<size_t>(workers));
-  for (const ControlWord::Source& source : word.sources()) ++subtrees[static_cast<size_t>(source.rank)];
+  for (const ControlWord::Source& source : control.sources()) ++subtrees[static_cast<size_t>(source.rank)];
   return subtrees;
 }
 
@@ -45,45 +45,46 @@ SyncStep::SyncStep(std::vector<Section> sections, Optimizer& optimizer, Tensors 
       counters_(std::move(counters)),
       segments_(segments_of(gradients_)),
       one_lane_(options.lanes == 1),
-      blocks_(blocks_of(options.workers, options.lanes)),
+      ranges_(lanes_of_all(options.workers, options.lanes)),
       lanes_(options.lanes),
       rows_(options.rows),
       name_of_(options.name_of ? options.name_of : [](int rank) { return fmt::format("rank {}", rank); }),
-      word_(blocks_, options.lanes, kNumbers),
-      subtrees_(subtrees_in(word_, options.workers)),
+      control_(ranges_, options.lanes, kNumbers),
+      subtrees_(subtrees_in(control_, options.workers)),
       control_words_(static_cast<size_t>(options.workers)),
       offers_(static_cast<size_t>(options.workers)) {}
 
-bool SyncStep::has_any_data(int rank, const torch::Tensor& word) const {
+bool SyncStep::has_any_data(int rank, const torch::Tensor& control_word) const {
   for (size_t subtree = 0; subtree < subtrees_[static_cast<size_t>(rank)]; ++subtree) {
-    if (word_.has_data(word, subtree)) return true;
+    if (control_.has_data(control_word, subtree)) return true;
   }
   return false;
 }
 
-torch::Tensor SyncStep::read_word(Reader& reader) const {
-  return reader.take_tensor(word_.size(), torch::kDouble).clone();
+torch::Tensor SyncStep::read_control_word(Reader& reader) const {
+  return reader.take_tensor(control_.size(), torch::kDouble).clone();
 }
 
-std::vector<rpc::Piece> SyncStep::read_segment(int rank, const torch::Tensor& word, size_t segment,
+std::vector<rpc::Piece> SyncStep::read_segment(int rank, const torch::Tensor& control_word, size_t segment,
                                                Reader& reader) const {
   std::vector<rpc::Piece> of_subtrees(subtrees_[static_cast<size_t>(rank)]);
   for (size_t subtree = 0; subtree < of_subtrees.size(); ++subtree) {
-    if (word_.has_data(word, subtree)) of_subtrees[subtree] = reader.take_bytes(segments_[segment].bytes);
+    if (control_.has_data(control_word, subtree))
+      of_subtrees[subtree] = reader.take_bytes(segments_[segment].bytes);
   }
   return of_subtrees;
 }
 
-SyncStep::Rest SyncStep::read_rest(int rank, const torch::Tensor& word, const Json& head,
+SyncStep::Rest SyncStep::read_rest(int rank, const torch::Tensor& control_word, const Json& head,
                                    Reader& reader) const {
   Rest rest;
   for (size_t subtree = 0; subtree < subtrees_[static_cast<size_t>(rank)]; ++subtree) {
     Tensors& buffers = rest.buffers.emplace_back();
-    if (!word_.has_data(word, subtree)) continue;
+    if (!control_.has_data(control_word, subtree)) continue;
     for (const torch::Tensor& like : buffers_)
       buffers.push_back(reader.take_tensor(like.numel(), like.scalar_type()));
   }
-  if (has_any_data(rank, word)) {
+  if (has_any_data(rank, control_word)) {
     for (const torch::Tensor& like : counters_)
       rest.counters.push_back(reader.take_tensor(like.numel(), like.scalar_type()));
   }
@@ -92,26 +93,28 @@ SyncStep::Rest SyncStep::read_rest(int rank, const torch::Tensor& word, const Js
   return rest;
 }
 
-void SyncStep::offer_word(int rank, int64_t step, const torch::Tensor& word, size_t row_bytes) {
-  if (word_.step_of(word) != step)
-    fail(ErrorKind::InvalidArgument, "the gradients are for step {}, expected step {}", word_.step_of(word),
-         step);
+void SyncStep::offer_control_word(int rank, int64_t step, const torch::Tensor& control_word,
+                                  size_t row_bytes) {
+  if (control_.step_of(control_word) != step)
+    fail(ErrorKind::InvalidArgument, "the gradients are for step {}, expected step {}",
+         control_.step_of(control_word), step);
   const auto place = static_cast<size_t>(rank);
-  if (added_ > 0) require_same_examples(rank, word);
-  control_words_[place] = word;
+  if (added_ > 0) require_same_examples(rank, control_word);
+  control_words_[place] = control_word;
   Offer& offer = offers_[place].emplace();
   offer.segments.resize(segments_.size());
   offer.row_bytes = row_bytes;
 }
 
 // A part of the gradients of these examples has been added already.
-void SyncStep::require_same_examples(int rank, const torch::Tensor& word) const {
+void SyncStep::require_same_examples(int rank, const torch::Tensor& control_word) const {
   const torch::Tensor& before = control_words_[static_cast<size_t>(rank)];
   for (size_t subtree = 0; subtree < subtrees_[static_cast<size_t>(rank)]; ++subtree) {
-    if (word_.has_data(before, subtree) != word_.has_data(word, subtree) ||
-        word_.numbers_of(before, subtree)[kExamples] != word_.numbers_of(word, subtree)[kExamples])
+    if (control_.has_data(before, subtree) != control_.has_data(control_word, subtree) ||
+        control_.numbers_of(before, subtree)[kExamples] !=
+            control_.numbers_of(control_word, subtree)[kExamples])
       fail(ErrorKind::InvalidArgument,
-           "the worker of rank {} was replaced during a step, and the gradients of the new one are those of "
+           "the worker of rank {} was replaced during a step, and the new one sends the gradients of "
            "other examples: start it with the same data and flags, or continue from a checkpoint",
            rank);
   }
@@ -123,17 +126,17 @@ void SyncStep::offer(int rank, size_t segment, std::vector<rpc::Piece> of_subtre
 
 void SyncStep::offer_rest(int rank, Rest rest) {
   Offer& offer = *offers_[static_cast<size_t>(rank)];
-  if (rows_ != nullptr) offer.rows = rows_->sums_in(rest.rows, blocks_.at(static_cast<size_t>(rank)));
+  if (rows_ != nullptr) offer.rows = rows_->sums_in(rest.rows, ranges_.at(static_cast<size_t>(rank)));
   offer.rest = std::move(rest);
 }
 
 void SyncStep::offer(int rank, int64_t step, const rpc::Message& message) {
   Reader reader(message);
-  const torch::Tensor word = read_word(reader);
-  offer_word(rank, step, word);
+  const torch::Tensor control_word = read_control_word(reader);
+  offer_control_word(rank, step, control_word);
   for (size_t segment = 0; segment < segments_.size(); ++segment)
-    offer(rank, segment, read_segment(rank, word, segment, reader));
-  offer_rest(rank, read_rest(rank, word, message.head, reader));
+    offer(rank, segment, read_segment(rank, control_word, segment, reader));
+  offer_rest(rank, read_rest(rank, control_word, message.head, reader));
 }
 
 void SyncStep::withdraw(int rank) {
@@ -180,16 +183,16 @@ size_t SyncStep::row_bytes() const {
 
 // Workers without an offer had no data.
 ReduceOutcome SyncStep::read_control_words(int64_t step) {
-  for (torch::Tensor& word : control_words_) {
-    if (!word.defined()) word = word_.without_data(step);
+  for (torch::Tensor& control_word : control_words_) {
+    if (!control_word.defined()) control_word = control_.without_data(step);
   }
-  const ReduceOutcome outcome = word_.read(control_words_);
+  const ReduceOutcome outcome = control_.read(control_words_);
   if (outcome.not_finite >= 0)
     fail(ErrorKind::InvalidArgument,
          "the gradients of {} are not finite at step {}. Try a lower learning rate, or check the data; "
          "--no-nan-guard continues the training anyway",
          name_of_(outcome.not_finite), step);
-  if (outcome.any_data) numbers_ = word_.sum_numbers(control_words_);
+  if (outcome.any_data) numbers_ = control_.sum_numbers(control_words_);
   return outcome;
 }
 
@@ -253,13 +256,13 @@ void SyncStep::apply(double factor) {
                   optimizer_.steps());
 }
 
-// `inputs` has one place for each source; those of sources without data are ignored.
+// `inputs` has one place for each source; places of sources without data are ignored.
 void SyncStep::add(std::vector<const std::byte*> inputs, std::byte* output,
                    const comm::Reduction& reduction) const {
   for (size_t s = 0; s < inputs.size(); ++s) {
-    if (!word_.order().all[s].present) inputs[s] = nullptr;
+    if (!control_.order().all[s].present) inputs[s] = nullptr;
   }
-  comm::reduce(inputs, {&output, 1}, reduction, word_.order().program);
+  comm::reduce(inputs, {&output, 1}, reduction, control_.order().program);
 }
 
 void SyncStep::add_segment() {
@@ -267,7 +270,7 @@ void SyncStep::add_segment() {
   const torch::Tensor output =
       gradients_[segment.vector].narrow(0, segment.begin, segment.end - segment.begin);
   std::vector<const std::byte*> inputs;
-  for (const ControlWord::Source& source : word_.sources()) {
+  for (const ControlWord::Source& source : control_.sources()) {
     const auto& offer = offers_[static_cast<size_t>(source.rank)];
     inputs.push_back(offer ? offer->segments[added_][source.subtree].bytes.data() : nullptr);
   }
@@ -282,7 +285,7 @@ void SyncStep::add_segment() {
 void SyncStep::add_buffers() {
   for (size_t i = 0; i < buffers_.size(); ++i) {
     std::vector<const std::byte*> inputs;
-    for (const ControlWord::Source& source : word_.sources()) {
+    for (const ControlWord::Source& source : control_.sources()) {
       const auto& offer = offers_[static_cast<size_t>(source.rank)];
       const bool is_there = offer && !offer->rest->buffers[source.subtree].empty();
       inputs.push_back(is_there ? bytes_of(offer->rest->buffers[source.subtree][i]).data() : nullptr);

@@ -29,15 +29,15 @@ struct SyncOptions {
 // workers' lanes, adds them along the tree over the lanes, divides by the number of all examples and updates
 // the part. The result has the same bits as with every other strategy.
 //
-// A worker's message consists of its control word; the gradients, segment by segment, each from those of its
-// subtrees that have data; the buffers of these subtrees, if this server has any; the counters if the worker
-// has any data; and the gradients of rows (append_rows). It is offered in the same parts, so that a segment
-// can be added up and released as soon as all workers have offered it.
+// A worker's message consists of its control word; the gradients, segment by segment, each from those
+// subtrees of the worker that have data; the buffers of these subtrees, if this server has any; the counters
+// if the worker has any data; and the gradients of rows (append_rows). It is offered in the same parts, so
+// that a segment can be added up and released as soon as all workers have offered it.
 //
 // Not thread-safe, but the read methods may be called while another thread calls any method.
 class SyncStep {
  public:
-  // How many segments of a worker may wait for those of the others.
+  // How many segments of a worker may wait for segments of the others.
   static constexpr size_t kAhead = 4;
   // The end of a worker's message.
   struct Rest {
@@ -46,7 +46,7 @@ class SyncStep {
     embedding::RowGradients rows;
   };
 
-  // The optimiser is that of the sections, and must outlive this object. `buffers` are averaged over the
+  // The optimiser updates the sections, and must outlive this object. `buffers` are averaged over the
   // lanes; `counters` are copied from a worker that had data.
   SyncStep(std::vector<Section> sections, Optimizer& optimizer, std::vector<torch::Tensor> buffers,
            std::vector<torch::Tensor> counters, const SyncOptions& options);
@@ -54,15 +54,15 @@ class SyncStep {
   size_t segments() const { return segments_.size(); }
 
   // Read the parts of a worker's message, in this order. A message of the wrong form throws InvalidArgument.
-  torch::Tensor read_word(Reader& reader) const;
-  std::vector<rpc::Piece> read_segment(int rank, const torch::Tensor& word, size_t segment,
+  torch::Tensor read_control_word(Reader& reader) const;
+  std::vector<rpc::Piece> read_segment(int rank, const torch::Tensor& control_word, size_t segment,
                                        Reader& reader) const;
-  Rest read_rest(int rank, const torch::Tensor& word, const Json& head, Reader& reader) const;
+  Rest read_rest(int rank, const torch::Tensor& control_word, const Json& head, Reader& reader) const;
 
   // Offer these parts. A worker that was replaced during a step may offer them again: segments that have been
-  // added are then ignored. The new word must have as many examples as the old one. `row_bytes` is the memory
-  // of this process that the gradients of rows will take.
-  void offer_word(int rank, int64_t step, const torch::Tensor& word, size_t row_bytes = 0);
+  // added are then ignored. The new control word must have as many examples as the old one. `row_bytes` is
+  // the memory of this process that the gradients of rows will take.
+  void offer_control_word(int rank, int64_t step, const torch::Tensor& control_word, size_t row_bytes = 0);
   void offer(int rank, size_t segment, std::vector<rpc::Piece> of_subtrees);
   void offer_rest(int rank, Rest rest);
   // Reads and offers a whole message, which has to stay where it is until add_up() or withdraw().
@@ -108,8 +108,8 @@ class SyncStep {
     std::vector<embedding::RowSumsView> rows;  // [table]; refer to the memory of `rest`
   };
 
-  bool has_any_data(int rank, const torch::Tensor& word) const;
-  void require_same_examples(int rank, const torch::Tensor& word) const;
+  bool has_any_data(int rank, const torch::Tensor& control_word) const;
+  void require_same_examples(int rank, const torch::Tensor& control_word) const;
   ReduceOutcome read_control_words(int64_t step);
   void add_segment();
   void add_buffers();
@@ -123,11 +123,11 @@ class SyncStep {
   const std::vector<torch::Tensor> counters_;
   const std::vector<Segment> segments_;
   const bool one_lane_;
-  const std::vector<LaneRange> blocks_;  // [rank]
+  const std::vector<LaneRange> ranges_;  // [rank]
   const int64_t lanes_;
   embedding::OwnedRows* const rows_;
   const std::function<std::string(int rank)> name_of_;
-  ControlWord word_;
+  ControlWord control_;
   const std::vector<size_t> subtrees_;        // [rank]: their number
   std::vector<torch::Tensor> control_words_;  // [rank]; undefined: the worker has offered none
   std::vector<std::optional<Offer>> offers_;  // [rank]

@@ -43,25 +43,27 @@ class Worker {
   Worker(Step& step, int rank, rpc::Message message)
       : sync_(step.sync), rank_(rank), message_(std::move(message)), reader_(message_) {}
 
-  void offer_word() {
-    word_ = sync_.read_word(reader_);
-    sync_.offer_word(rank_, 0, word_);
+  void offer_control_word() {
+    control_word_ = sync_.read_control_word(reader_);
+    sync_.offer_control_word(rank_, 0, control_word_);
   }
   void offer_segment() {
-    sync_.offer(rank_, next_, sync_.read_segment(rank_, word_, next_, reader_));
+    sync_.offer(rank_, next_, sync_.read_segment(rank_, control_word_, next_, reader_));
     ++next_;
   }
   void offer_segments(size_t end) {
     while (next_ < end) offer_segment();
   }
-  void offer_rest() { sync_.offer_rest(rank_, sync_.read_rest(rank_, word_, message_.head, reader_)); }
+  void offer_rest() {
+    sync_.offer_rest(rank_, sync_.read_rest(rank_, control_word_, message_.head, reader_));
+  }
 
  private:
   SyncStep& sync_;
   const int rank_;
   const rpc::Message message_;
   Reader reader_;
-  torch::Tensor word_;
+  torch::Tensor control_word_;
   size_t next_ = 0;
 };
 
@@ -84,7 +86,7 @@ TEST_P(SyncStepOf, adds_parts_in_any_order_of_workers_to_the_bits_of_whole_messa
     const std::vector<size_t> without = rank == 1 ? std::vector<size_t>{0} : std::vector<size_t>();
     whole.sync.offer(rank, 0, contributions.push(rank, without));
     all.push_back(std::make_unique<Worker>(parts, rank, contributions.push(rank, without)));
-    all.back()->offer_word();
+    all.back()->offer_control_word();
   }
   std::reverse(all.begin(), all.end());
   EXPECT_EQ(parts.sync.offers(), 0);
@@ -115,9 +117,9 @@ TEST(SyncStep, tells_who_is_behind) {
   std::vector<std::unique_ptr<Worker>> all;
   for (int rank = 0; rank < 2; ++rank)
     all.push_back(std::make_unique<Worker>(step, rank, contributions.push(rank)));
-  all[0]->offer_word();
+  all[0]->offer_control_word();
   all[0]->offer_segments(2);
-  all[1]->offer_word();
+  all[1]->offer_control_word();
   EXPECT_FALSE(step.sync.awaits(0));
   EXPECT_TRUE(step.sync.awaits(1));
   EXPECT_TRUE(step.sync.awaits(2));
@@ -134,8 +136,8 @@ TEST(SyncStep, a_worker_that_comes_back_in_the_middle_offers_everything_again) {
     Step step(2, 4);
     Worker stays(step, 0, contributions.push(0));
     Worker lost(step, 1, contributions.push(1));
-    stays.offer_word();
-    lost.offer_word();
+    stays.offer_control_word();
+    lost.offer_control_word();
     stays.offer_segments(std::min(lost_at + SyncStep::kAhead, kSegments));
     lost.offer_segments(lost_at);
     EXPECT_EQ(step.sync.add_offered(0), lost_at > 0);
@@ -143,7 +145,7 @@ TEST(SyncStep, a_worker_that_comes_back_in_the_middle_offers_everything_again) {
     EXPECT_FALSE(step.sync.add_offered(0));
     EXPECT_TRUE(step.sync.awaits(1));
     Worker back(step, 1, contributions.push(1));
-    back.offer_word();
+    back.offer_control_word();
     stays.offer_segments(kSegments);
     back.offer_segments(kSegments);
     step.sync.add_offered(0);
@@ -161,7 +163,7 @@ TEST(SyncStep, a_worker_that_comes_back_with_other_examples_is_refused_once_some
     const Contributions contributions(2, 4, kElements);
     for (const int rank : {0, 1}) {
       Worker worker(step, rank, contributions.push(rank));
-      worker.offer_word();
+      worker.offer_control_word();
       if (added) worker.offer_segments(1);
     }
     EXPECT_EQ(step.sync.add_offered(0), added);
@@ -170,16 +172,16 @@ TEST(SyncStep, a_worker_that_comes_back_with_other_examples_is_refused_once_some
          {std::pair(std::vector<size_t>{0}, 2.0), std::pair(std::vector<size_t>(), 3.0)}) {
       Worker other(step, 1, contributions.push(1, without, examples));
       if (added) {
-        expect_error(ErrorKind::InvalidArgument, HasSubstr("those of other examples"),
-                     [&] { other.offer_word(); });
+        expect_error(ErrorKind::InvalidArgument, HasSubstr("the gradients of other examples"),
+                     [&] { other.offer_control_word(); });
       } else {
-        EXPECT_NO_THROW(other.offer_word());
+        EXPECT_NO_THROW(other.offer_control_word());
       }
     }
     // After all were discarded, the step begins anew.
     step.sync.withdraw_all();
     Worker other(step, 1, contributions.push(1, {}, 3));
-    EXPECT_NO_THROW(other.offer_word());
+    EXPECT_NO_THROW(other.offer_control_word());
   }
 }
 
@@ -188,7 +190,7 @@ TEST(SyncStep, a_step_in_which_nobody_has_data_lets_all_go_on) {
   const Contributions contributions(2, 2, kElements);
   for (const int rank : {0, 1}) {
     Worker worker(step, rank, contributions.push(rank, {0}));
-    worker.offer_word();
+    worker.offer_control_word();
     worker.offer_segment();
     EXPECT_EQ(step.sync.add_offered(0), rank == 1);
     EXPECT_EQ(step.sync.has_room_for(kSegments - 1), rank == 1);
@@ -204,7 +206,7 @@ TEST(SyncStep, counts_one_that_has_offered_only_a_part_as_one_without_data) {
   Step step(2, 2);
   step.sync.offer(0, 0, contributions.push(0));
   Worker late(step, 1, contributions.push(1));
-  late.offer_word();
+  late.offer_control_word();
   late.offer_segments(2);
   EXPECT_EQ(step.sync.add_up(0).examples, 2);
   expect_equal(step, whole);

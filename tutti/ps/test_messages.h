@@ -12,11 +12,11 @@
 
 #include "tutti/params/lanes.h"
 #include "tutti/params/optimizer.h"
+#include "tutti/params/optimizer_state.h"
 #include "tutti/ps/wire.h"
 #include "tutti/rpc/host.h"
 #include "tutti/step/control_word.h"
 #include "tutti/step/lane_sum.h"
-#include "tutti/step/optimizer_state.h"
 
 // For tests: the messages of a chief and of workers to a server.
 namespace tutti::ps {
@@ -43,7 +43,7 @@ inline rpc::Message begin(const char* strategy, int workers, int64_t staleness =
            {"optimizer", tutti::to_json(torch::optim::SGDOptions(1.0))},
            {"step", 0},
            {"progress", Json::object()},
-           {"parts", to_json(std::vector<Part>{{0, 0, kSize, torch::kFloat32}})},
+           {"block_ranges", to_json(std::vector<BlockRange>{{0, 0, kSize, torch::kFloat32}})},
            {"buffers", Json::array()},
            {"counters", Json::array()},
            {"frozen", Json::array()},
@@ -69,21 +69,21 @@ inline torch::Tensor values_in(const rpc::Message& answer) {
 
 // The push of a worker with the only lane.
 inline rpc::Message push_of_step(int64_t step, double gradient, double rate = kNoRate) {
-  const ControlWord control(blocks_of(1, 1), 1, kNumbers);
-  const torch::Tensor word = torch::zeros({control.size()}, torch::kDouble);
-  control.write(word, step, {}, rate,
+  const ControlWord control(lanes_of_all(1, 1), 1, kNumbers);
+  const torch::Tensor control_word = torch::zeros({control.size()}, torch::kDouble);
+  control.write(control_word, step, {}, rate,
                 {{{0, 0}, TreeSum::Vectors{torch::tensor({1.0, 1.0, 1.0, 0.0}, torch::kDouble)}}});
-  rpc::Message message{head(), pieces_of({word, torch::full({kSize}, gradient)})};
+  rpc::Message message{head(), pieces_of({control_word, torch::full({kSize}, gradient)})};
   message.head["step"] = step;
   return message;
 }
 
 // The push of a worker without a lane.
 inline rpc::Message push_without_lane(int64_t step, double rate) {
-  const ControlWord control(blocks_of(1, 1), 1, kNumbers);
-  const torch::Tensor word = torch::zeros({control.size()}, torch::kDouble);
-  control.write(word, step, {}, rate, {});
-  rpc::Message message{head(), pieces_of({word})};
+  const ControlWord control(lanes_of_all(1, 1), 1, kNumbers);
+  const torch::Tensor control_word = torch::zeros({control.size()}, torch::kDouble);
+  control.write(control_word, step, {}, rate, {});
+  rpc::Message message{head(), pieces_of({control_word})};
   message.head["step"] = step;
   return message;
 }

@@ -24,7 +24,7 @@ class Contributions {
         lanes_(lanes),
         elements_(elements),
         step_(step),
-        word_(blocks_of(workers, lanes), lanes, kNumbers) {}
+        control_(lanes_of_all(workers, lanes), lanes, kNumbers) {}
 
   // Returns the worker's message. Each subtree whose number is in `without` has no data.
   rpc::Message push(int rank, const std::vector<size_t>& without = {}, double examples = 2) const {
@@ -32,10 +32,10 @@ class Contributions {
     std::vector<std::vector<torch::Tensor>> gradients;
     std::vector<torch::Tensor> rest;
     auto random = at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(rank) + 1);
-    for (size_t s = 0; s < word_.sources().size(); ++s) {
-      if (word_.sources()[s].rank != rank) continue;
+    for (size_t s = 0; s < control_.sources().size(); ++s) {
+      if (control_.sources()[s].rank != rank) continue;
       const size_t subtree = subtrees.size();
-      subtrees.push_back({word_.order().all[s].place, {}});
+      subtrees.push_back({control_.order().all[s].place, {}});
       if (std::find(without.begin(), without.end(), subtree) != without.end()) continue;
       subtrees.back().values = {torch::tensor({0.5, examples, 1.0, 0.0}, torch::kDouble)};
       gradients.push_back({torch::rand({elements_}, random)});
@@ -43,9 +43,9 @@ class Contributions {
       rest.push_back(torch::rand({1}, random).to(torch::kDouble));
     }
     if (!gradients.empty()) rest.push_back(torch::full({2}, 7, torch::kLong));
-    const torch::Tensor word = torch::zeros({word_.size()}, torch::kDouble);
-    word_.write(word, step_, {}, 1.0, subtrees);
-    rpc::Message message{head(), pieces_of({word})};
+    const torch::Tensor control_word = torch::zeros({control_.size()}, torch::kDouble);
+    control_.write(control_word, step_, {}, 1.0, subtrees);
+    rpc::Message message{head(), pieces_of({control_word})};
     message.head.update({{"step", step_}, {"expected", workers_}});
     append_segments(message, gradients);
     append(message, rest);
@@ -57,10 +57,11 @@ class Contributions {
     const std::vector<torch::Tensor> buffers = {torch::zeros({3}), torch::zeros({1}, torch::kDouble)};
     const std::vector<torch::Tensor> counters = {torch::zeros({2}, torch::kLong)};
     message.pieces = pieces_of({torch::ones({elements_})});
-    message.head.update({{"lanes", lanes_},
-                         {"parts", to_json(std::vector<Part>{{0, 0, elements_, torch::kFloat32}})},
-                         {"buffers", pack(buffers, message.pieces)},
-                         {"counters", pack(counters, message.pieces)}});
+    message.head.update(
+        {{"lanes", lanes_},
+         {"block_ranges", to_json(std::vector<BlockRange>{{0, 0, elements_, torch::kFloat32}})},
+         {"buffers", pack(buffers, message.pieces)},
+         {"counters", pack(counters, message.pieces)}});
     return message;
   }
 
@@ -69,7 +70,7 @@ class Contributions {
   const int64_t lanes_;
   const int64_t elements_;
   const int64_t step_;
-  const ControlWord word_;
+  const ControlWord control_;
 };
 
 // Copies the pieces of an answer.

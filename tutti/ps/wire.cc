@@ -192,24 +192,26 @@ store::Snapshot unpack_snapshot(const Json& outline, Reader& reader) {
   return {unpack_named(outline.at("tensors"), reader), outline.at("values")};
 }
 
-Json to_json(const std::vector<Part>& parts) {
+Json to_json(const std::vector<BlockRange>& ranges) {
   Json json = Json::array();
-  for (const Part& part : parts) {
-    json.push_back(
-        {{"block", part.block}, {"begin", part.begin}, {"end", part.end}, {"type", type_name(part.type)}});
+  for (const BlockRange& range : ranges) {
+    json.push_back({{"block", range.block},
+                    {"begin", range.begin},
+                    {"end", range.end},
+                    {"type", type_name(range.type)}});
   }
   return json;
 }
 
-std::vector<Part> parts_from_json(const Json& json) {
-  std::vector<Part> parts;
+std::vector<BlockRange> block_ranges_from_json(const Json& json) {
+  std::vector<BlockRange> ranges;
   for (const Json& one : json) {
-    parts.push_back({static_cast<size_t>(size_in(one, "block")), size_in(one, "begin"), size_in(one, "end"),
-                     type_in(one, "type")});
-    if (parts.back().end < parts.back().begin)
-      fail(ErrorKind::InvalidArgument, "a part ends at {}, before it begins", parts.back().end);
+    ranges.push_back({static_cast<size_t>(size_in(one, "block")), size_in(one, "begin"), size_in(one, "end"),
+                      type_in(one, "type")});
+    if (ranges.back().end < ranges.back().begin)
+      fail(ErrorKind::InvalidArgument, "a range ends at {}, before it begins", ranges.back().end);
   }
-  return parts;
+  return ranges;
 }
 
 int64_t bytes_of(const rpc::Message& message) {

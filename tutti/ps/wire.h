@@ -109,11 +109,11 @@ Json to_json(const Agreement& agreement);
 // Returns an agreement without lines if the field is missing.
 Agreement agreement_in(const Json& head, const char* name);
 
-Json to_json(const std::vector<Part>& parts);
-std::vector<Part> parts_from_json(const Json& json);
+Json to_json(const std::vector<BlockRange>& ranges);
+std::vector<BlockRange> block_ranges_from_json(const Json& json);
 
 // Appends the gradients of a server's rows to a message; they have to stay where they are. rows_in() returns
-// those of a message, whose memory they refer to; none if there are none.
+// the gradients in a message, whose memory they refer to; none if there are none.
 void append_rows(rpc::Message& message, const embedding::RowGradients& rows);
 embedding::RowGradients rows_in(const Json& head, Reader& reader);
 // Returns their size, according to the head of the message.

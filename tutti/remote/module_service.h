@@ -36,8 +36,8 @@ void load_state(Parameters& parameters, Optimizer& optimizer, const store::Named
 //              kernels that compute here, which the client compares with its own
 //   forward    takes inputs and the state of the client's generator, so that dropout draws the same
 //              numbers as on the client; returns outputs and the new state. Keeps the graph on request
-//   backward   takes gradients of the outputs of a graph and returns those of its inputs; gradients of the
-//              parameters are accumulated here. Drops the graph unless the client retains it
+//   backward   takes the gradients of a graph's outputs and returns the gradients of its inputs; gradients
+//              of the parameters are accumulated here. Drops the graph unless the client retains it
 //   zero_grad, step, sha256
 //   state, load  parameters, buffers and the optimiser's state, by name
 //   end        ends the job when all clients have left
@@ -45,7 +45,7 @@ void load_state(Parameters& parameters, Optimizer& optimizer, const store::Named
 // run one at a time. Thread-safe.
 class ModuleService final : public rpc::Service {
  public:
-  // The kernels are those of the serving task, whose name is for error messages too.
+  // `kernels` has the kernels of the serving task and its name, which is for error messages too.
   explicit ModuleService(Agreement kernels, const GraphLimits& limits = {});
 
   // To be called before open(). Throws InvalidArgument if the name is taken, Unimplemented if the module is

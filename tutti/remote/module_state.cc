@@ -5,8 +5,8 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
+#include "tutti/params/optimizer_state.h"
 #include "tutti/remote/module_service.h"
-#include "tutti/step/optimizer_state.h"
 
 namespace tutti::ps {
 namespace {

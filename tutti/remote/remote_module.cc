@@ -18,11 +18,11 @@
 #include "tutti/base/type_name.h"
 #include "tutti/base/waiting.h"
 #include "tutti/cluster/device_spec.h"
+#include "tutti/params/plan.h"
 #include "tutti/params/random_scope.h"
 #include "tutti/ps/peers.h"
 #include "tutti/ps/wire.h"
 #include "tutti/rpc/channel.h"
-#include "tutti/step/plan.h"
 
 namespace tutti {
 namespace {

@@ -16,9 +16,9 @@ namespace tutti::rpc {
 namespace {
 
 constexpr size_t kAlignment = 64;
-// Smaller blocks are cheap to get from the heap.
+// Smaller buffers are cheap to get from the heap.
 constexpr size_t kWorthKeeping = size_t{256} << 10;
-// More free blocks than this are kept only if all are not larger than that. Freed blocks are not always
+// More free buffers than this are kept only if all are not larger than that. Freed buffers are not always
 // reused by the heap, because they are aligned.
 constexpr size_t kMostKept = 16;
 constexpr size_t kMostIdle = size_t{256} << 20;
@@ -29,7 +29,7 @@ struct Free {
 };
 using Memory = std::unique_ptr<std::byte, Free>;
 
-struct Block {
+struct Buffer {
   size_t size = 0;
   Memory memory;
 };
@@ -48,16 +48,16 @@ struct Buffers::State {
   std::mutex mutex;
   std::condition_variable changed;
   size_t out = 0;             // bytes in use; this and all below: guarded by mutex
-  size_t idle = 0;            // bytes of free blocks that are kept for reuse
-  std::list<Block> kept;      // the free blocks, the newest first
+  size_t idle = 0;            // bytes of free buffers that are kept for reuse
+  std::list<Buffer> kept;     // the free buffers, the newest first
   std::list<size_t> waiting;  // sizes of the waiting requests, in order of arrival
 
   bool has_room(size_t bytes) const { return bytes <= budget - out; }
   bool await_room(std::unique_lock<std::mutex>& lock, size_t bytes,
                   const std::function<bool()>& keep_waiting);
-  Block claim(size_t bytes);
+  Buffer claim(size_t bytes);
   void drop_idle(size_t bytes);
-  void give_back(Block block);
+  void give_back(Buffer buffer);
 };
 
 // Returns false if the caller stopped waiting.
@@ -78,24 +78,24 @@ bool Buffers::State::await_room(std::unique_lock<std::mutex>& lock, size_t bytes
   return wanted;
 }
 
-// Takes a kept block that is not much larger than needed, or reserves room for a new one.
-Block Buffers::State::claim(size_t bytes) {
-  const auto found = std::find_if(kept.begin(), kept.end(), [&](const Block& block) {
-    return block.size >= bytes && block.size - bytes <= bytes / kSpareOfBuffer && has_room(block.size);
+// Takes a kept buffer that is not much larger than needed, or reserves room for a new one.
+Buffer Buffers::State::claim(size_t bytes) {
+  const auto found = std::find_if(kept.begin(), kept.end(), [&](const Buffer& buffer) {
+    return buffer.size >= bytes && buffer.size - bytes <= bytes / kSpareOfBuffer && has_room(buffer.size);
   });
-  Block block{bytes, {}};
+  Buffer buffer{bytes, {}};
   if (found != kept.end()) {
-    block = std::move(*found);
+    buffer = std::move(*found);
     kept.erase(found);
-    idle -= block.size;
+    idle -= buffer.size;
   } else {
     drop_idle(bytes);
   }
-  out += block.size;
-  return block;
+  out += buffer.size;
+  return buffer;
 }
 
-// Frees kept blocks until `bytes` more can be in use.
+// Frees kept buffers until `bytes` more can be in use.
 void Buffers::State::drop_idle(size_t bytes) {
   while (!kept.empty() && (bytes > budget - out - idle || (kept.size() > kMostKept && idle > kMostIdle))) {
     idle -= kept.back().size;
@@ -103,13 +103,13 @@ void Buffers::State::drop_idle(size_t bytes) {
   }
 }
 
-void Buffers::State::give_back(Block block) {
+void Buffers::State::give_back(Buffer buffer) {
   {
     const std::lock_guard lock(mutex);
-    out -= block.size;
-    if (block.memory != nullptr && block.size >= kWorthKeeping) {
-      idle += block.size;
-      kept.push_front(std::move(block));
+    out -= buffer.size;
+    if (buffer.memory != nullptr && buffer.size >= kWorthKeeping) {
+      idle += buffer.size;
+      kept.push_front(std::move(buffer));
       drop_idle(0);
     }
     if (waiting.empty()) return;
@@ -123,19 +123,19 @@ std::shared_ptr<std::byte> Buffers::allocate(size_t bytes, const std::function<b
   if (bytes > state_->budget)
     fail(ErrorKind::Overloaded, "a message of {} is larger than the limit of {} for all messages together",
          human_bytes(bytes), human_bytes(state_->budget));
-  Block block;
+  Buffer buffer;
   {
     std::unique_lock lock(state_->mutex);
     if (!state_->await_room(lock, bytes, keep_waiting)) return nullptr;
-    block = state_->claim(bytes);
+    buffer = state_->claim(bytes);
   }
-  const size_t size = block.size;
-  if (block.memory == nullptr) block.memory = make_memory(size);
-  if (block.memory == nullptr) {
+  const size_t size = buffer.size;
+  if (buffer.memory == nullptr) buffer.memory = make_memory(size);
+  if (buffer.memory == nullptr) {
     state_->give_back({size, {}});
     fail(ErrorKind::Overloaded, "no memory for a message of {}", human_bytes(bytes));
   }
-  return {block.memory.release(), [state = state_, size](std::byte* used) {
+  return {buffer.memory.release(), [state = state_, size](std::byte* used) {
             state->give_back({size, Memory(used)});
           }};
 }

@@ -6,10 +6,10 @@
 
 namespace tutti::rpc {
 
-// A reused block is larger than requested by at most one part in this number.
+// A reused buffer is larger than requested by at most one part in this number.
 inline constexpr size_t kSpareOfBuffer = 8;
 
-// Memory for incoming messages, from one budget for all callers. Returned blocks are reused, because fresh
+// Memory for incoming messages, from one budget for all callers. Returned buffers are reused, because fresh
 // memory costs more than what is then done with it. Thread-safe.
 class Buffers {
  public:
@@ -24,7 +24,7 @@ class Buffers {
 
  private:
   struct State;
-  const std::shared_ptr<State> state_;  // shared with the blocks in use
+  const std::shared_ptr<State> state_;  // shared with the buffers in use
 };
 
 }  // namespace tutti::rpc

@@ -28,7 +28,7 @@ void cut(const Parameters& parameters, size_t block, int64_t bytes, Buckets& buc
   buckets.all.push_back(bucket);
 }
 
-int64_t cells_in(const comm::Slice& slice) { return (slice.size() + kCell - 1) / kCell; }
+int64_t units_in(const comm::ElementRange& range) { return (range.size() + kSliceUnit - 1) / kSliceUnit; }
 
 // Adds in a fixed order: eight partial sums side by side.
 template <class T>
@@ -51,25 +51,25 @@ double sum_of_squares(const T* values, int64_t count) {
   return sum;
 }
 
-// Returns the worker's part of each bucket of gradients.
+// Returns the worker's slice of each bucket of gradients.
 std::vector<torch::Tensor> gradients_in(const Buckets& buckets, int rank = 0, int world = 1) {
-  std::vector<torch::Tensor> parts;
+  std::vector<torch::Tensor> slices;
   for (const Bucket& bucket : buckets.all) {
     if (bucket.gradients)
-      parts.push_back(section_of(buckets.vectors[bucket.vector], part_of(bucket, rank, world)));
+      slices.push_back(elements_of(buckets.vectors[bucket.vector], slice_of(bucket, rank, world)));
   }
-  return parts;
+  return slices;
 }
 
-// Returns the sum of squares of each cell (kCell) of these vectors, one after the other.
+// Returns the sum of squares of each unit (kSliceUnit) of these vectors, one after the other.
 std::vector<double> squares_of(const std::vector<torch::Tensor>& sections) {
   std::vector<double> squares;
   for (const torch::Tensor& section : sections) {
     const torch::Tensor values = section.is_cpu() && section.scalar_type() == torch::kFloat
                                      ? section
                                      : section.to(torch::kCPU, torch::kDouble);
-    for (int64_t begin = 0; begin < values.numel(); begin += kCell) {
-      const int64_t count = std::min(kCell, values.numel() - begin);
+    for (int64_t begin = 0; begin < values.numel(); begin += kSliceUnit) {
+      const int64_t count = std::min(kSliceUnit, values.numel() - begin);
       squares.push_back(values.scalar_type() == torch::kFloat
                             ? sum_of_squares(static_cast<const float*>(values.data_ptr()) + begin, count)
                             : sum_of_squares(static_cast<const double*>(values.data_ptr()) + begin, count));
@@ -99,26 +99,26 @@ Buckets buckets_of(const Parameters& parameters, int64_t bytes) {
   return buckets;
 }
 
-comm::Slice part_of(const Bucket& bucket, int rank, int world) {
-  const int64_t cells = cells_in(bucket.slice());
-  const auto at = [&](int r) { return std::min(bucket.end, bucket.begin + cells * r / world * kCell); };
+comm::ElementRange slice_of(const Bucket& bucket, int rank, int world) {
+  const int64_t units = units_in(bucket.range());
+  const auto at = [&](int r) { return std::min(bucket.end, bucket.begin + units * r / world * kSliceUnit); };
   return {at(rank), at(rank + 1)};
 }
 
-std::vector<Section> parts_of(const Parameters& parameters, int rank, int world) {
+std::vector<Section> sections_of(const Parameters& parameters, int rank, int world) {
   if (world == 1) return parameters.blocks();
   std::vector<Section> sections;
   for (const Bucket& bucket : buckets_of(parameters).all) {
-    const comm::Slice part = part_of(bucket, rank, world);
-    if (!bucket.gradients || part.size() == 0) continue;
+    const comm::ElementRange slice = slice_of(bucket, rank, world);
+    if (!bucket.gradients || slice.size() == 0) continue;
     const Section& block = parameters.blocks()[bucket.vector];
     sections.push_back(
-        {section_of(block.values, part), section_of(block.grads, part), bucket.vector, part.begin});
+        {elements_of(block.values, slice), elements_of(block.grads, slice), bucket.vector, slice.begin});
   }
   return sections;
 }
 
-// A sum takes one pass and no memory, but that of finite numbers may be infinite.
+// A sum takes one pass and no memory, but the sum of finite numbers may be infinite.
 bool is_finite(const torch::Tensor& vector) {
   const torch::NoGradGuard no_grad;
   return std::isfinite(vector.sum().item<double>()) || torch::isfinite(vector).all().item<bool>();
@@ -144,25 +144,25 @@ double clip_norm(const Buckets& buckets, double largest, double other_squares) {
 double clip_norm_scattered(comm::Communicator& comm, const Buckets& buckets, double largest, int64_t step,
                            double other_squares) {
   const torch::NoGradGuard no_grad;
-  const auto cells_of = [&](const Bucket& bucket, int rank) {
-    return bucket.gradients ? cells_in(part_of(bucket, rank, comm.world())) : 0;
+  const auto units_of = [&](const Bucket& bucket, int rank) {
+    return bucket.gradients ? units_in(slice_of(bucket, rank, comm.world())) : 0;
   };
   const std::vector<torch::Tensor> own = gradients_in(buckets, comm.rank(), comm.world());
   std::vector<torch::Tensor> squares;  // [rank]
   std::vector<const double*> next;     // [rank]
   for (int rank = 0; rank < comm.world(); ++rank) {
-    int64_t cells = 0;
-    for (const Bucket& bucket : buckets.all) cells += cells_of(bucket, rank);
-    squares.push_back(torch::empty({cells}, torch::kDouble));
+    int64_t units = 0;
+    for (const Bucket& bucket : buckets.all) units += units_of(bucket, rank);
+    squares.push_back(torch::empty({units}, torch::kDouble));
     next.push_back(static_cast<const double*>(squares.back().data_ptr()));
   }
   comm.all_gather_uneven(squares, torch::tensor(squares_of(own), torch::kDouble),
                          {.what = "the norm of gradients", .step = step});
-  // Adds in the order of the cells, as norm_of() does on a single worker, so that the bits are the same.
+  // Adds in the order of the units, as norm_of() does on a single worker, so that the bits are the same.
   double sum = 0;
   for (const Bucket& bucket : buckets.all) {
     for (int rank = 0; rank < comm.world(); ++rank) {
-      for (int64_t cells = cells_of(bucket, rank); cells > 0; --cells)
+      for (int64_t units = units_of(bucket, rank); units > 0; --units)
         sum += *next[static_cast<size_t>(rank)]++;
     }
   }

@@ -19,12 +19,12 @@ struct Bucket {
   int64_t end;
   bool gradients;  // false: the bucket holds buffers
 
-  comm::Slice slice() const { return {begin, end}; }
+  comm::ElementRange range() const { return {begin, end}; }
 };
 
 // Returns these elements of a vector, as a view.
-inline torch::Tensor section_of(const torch::Tensor& vector, const comm::Slice& slice) {
-  return vector.narrow(0, slice.begin, slice.size());
+inline torch::Tensor elements_of(const torch::Tensor& vector, const comm::ElementRange& range) {
+  return vector.narrow(0, range.begin, range.size());
 }
 
 // The vectors that are summed in a step, gradients first, cut at parameter boundaries into buckets of at
@@ -36,22 +36,22 @@ struct Buckets {
   std::vector<size_t> of_parameter;  // [index in Parameters::trained()]
 
   // Returns the elements of the bucket.
-  torch::Tensor section(const Bucket& bucket) const {
-    return section_of(vectors[bucket.vector], bucket.slice());
+  torch::Tensor elements(const Bucket& bucket) const {
+    return elements_of(vectors[bucket.vector], bucket.range());
   }
 };
 
 inline constexpr int64_t kBucketBytes = int64_t{1} << 20;
 Buckets buckets_of(const Parameters& parameters, int64_t bytes = kBucketBytes);
 
-// The unit, in elements, in which a bucket is divided among the workers. Cells are counted from the beginning
+// The unit, in elements, in which a bucket is divided among the workers. Units are counted from the beginning
 // of the bucket; the last one may be shorter.
-inline constexpr int64_t kCell = 1024;
-// Returns the part of the bucket that worker `rank` of `world` owns, as a slice of the bucket's vector.
-comm::Slice part_of(const Bucket& bucket, int rank, int world);
-// Returns what the worker owns of all parameters: a section for each bucket of which it owns a part, or, with
-// one worker, the blocks. It owns no part of some buckets with fewer cells than there are workers.
-std::vector<Section> parts_of(const Parameters& parameters, int rank, int world);
+inline constexpr int64_t kSliceUnit = 1024;
+// Returns the slice of the bucket that worker `rank` of `world` owns, as a range of the bucket's vector.
+comm::ElementRange slice_of(const Bucket& bucket, int rank, int world);
+// Returns what the worker owns of all parameters: a section for each bucket of which it owns a slice, or,
+// with one worker, the blocks. It owns no slice of some buckets with fewer units than there are workers.
+std::vector<Section> sections_of(const Parameters& parameters, int rank, int world);
 
 // Returns false if an element is NaN or infinite.
 bool is_finite(const torch::Tensor& vector);
@@ -63,7 +63,7 @@ double clip_factor(double norm, double largest);
 
 // Scales the gradients so that the norm of all of them together is at most `largest`; returns the norm
 // before. In clip_norm() each worker holds all gradients and nothing is sent. In clip_norm_scattered() each
-// worker holds and scales its own part. Both give the same bits.
+// worker holds and scales its own slices. Both give the same bits.
 double clip_norm(const Buckets& buckets, double largest, double other_squares = 0);
 double clip_norm_scattered(comm::Communicator& comm, const Buckets& buckets, double largest, int64_t step,
                            double other_squares = 0);

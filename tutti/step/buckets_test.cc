@@ -46,10 +46,10 @@ TEST(Buckets, parts_are_all_of_it_for_any_number_of_workers) {
     for (const int world : {1, 2, 3, 7, 64}) {
       int64_t next = bucket.begin;
       for (int rank = 0; rank < world; ++rank) {
-        const comm::Slice part = part_of(bucket, rank, world);
-        EXPECT_EQ(part.begin, next);
-        EXPECT_TRUE(part.end == bucket.end || (part.end - bucket.begin) % kCell == 0);
-        next = part.end;
+        const comm::ElementRange slice = slice_of(bucket, rank, world);
+        EXPECT_EQ(slice.begin, next);
+        EXPECT_TRUE(slice.end == bucket.end || (slice.end - bucket.begin) % kSliceUnit == 0);
+        next = slice.end;
       }
       EXPECT_EQ(next, bucket.end);
     }

@@ -14,10 +14,10 @@ namespace {
 // The layout of the beginning of a word.
 enum Head { kStep, kStop, kSignal, kSave, kRate, kNotFinite, kHead };
 
-// Returns the subtrees that TreeSum::finish() returns for this block, without values.
-std::vector<TreeSum::Subtree> subtrees_of(LaneRange block, int64_t leaves) {
-  TreeSum empty({}, block, leaves);
-  for (int64_t leaf = block.begin; leaf < block.end; ++leaf) empty.skip();
+// Returns the subtrees that TreeSum::finish() returns for this range, without values.
+std::vector<TreeSum::Subtree> subtrees_of(LaneRange range, int64_t leaves) {
+  TreeSum empty({}, range, leaves);
+  for (int64_t leaf = range.begin; leaf < range.end; ++leaf) empty.skip();
   return empty.finish();
 }
 
@@ -48,11 +48,11 @@ void Wishes::add(const Wishes& other) {
   signal = std::max(signal, other.signal);
 }
 
-ControlWord::ControlWord(std::span<const LaneRange> blocks, int64_t leaves, int64_t numbers)
+ControlWord::ControlWord(std::span<const LaneRange> ranges, int64_t leaves, int64_t numbers)
     : numbers_(numbers) {
   std::vector<comm::Source> order;
-  for (size_t rank = 0; rank < blocks.size(); ++rank) {
-    const auto subtrees = subtrees_of(blocks[rank], leaves);
+  for (size_t rank = 0; rank < ranges.size(); ++rank) {
+    const auto subtrees = subtrees_of(ranges[rank], leaves);
     for (size_t i = 0; i < subtrees.size(); ++i) {
       order.push_back({subtrees[i].place, static_cast<int>(rank)});
       sources_.push_back({static_cast<int>(rank), i});

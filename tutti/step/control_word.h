@@ -8,8 +8,8 @@
 #include <torch/types.h>
 
 #include "tutti/comm/reduce.h"
-#include "tutti/params/lanes.h"
 #include "tutti/params/optimizer.h"
+#include "tutti/step/tree_sum.h"
 
 namespace tutti {
 
@@ -48,8 +48,8 @@ class ControlWord {
     size_t subtree;  // index among the subtrees of that rank
   };
 
-  // `blocks` are the leaves of each rank, in rank order and without gaps, of a tree with `leaves` leaves.
-  ControlWord(std::span<const LaneRange> blocks, int64_t leaves, int64_t numbers);
+  // `ranges` are the leaves of each rank, in rank order and without gaps, of a tree with `leaves` leaves.
+  ControlWord(std::span<const LaneRange> ranges, int64_t leaves, int64_t numbers);
 
   int64_t size() const;
   // The largest number of sums that one worker holds.

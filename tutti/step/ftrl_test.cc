@@ -163,7 +163,7 @@ TEST(Ftrl, has_the_same_bits_in_any_number_of_parts_and_after_a_restore) {
       const Parameters parameters(*module);
       std::vector<std::unique_ptr<Optimizer>> parts;
       const auto make = [&](int rank) {
-        return std::make_unique<Optimizer>(parameters, parts_of(parameters, rank, workers),
+        return std::make_unique<Optimizer>(parameters, sections_of(parameters, rank, workers),
                                            OptimizerOptions(options, {{.names = "*.bias", .weight_decay = 0},
                                                                       {.names = "1.*", .rate = 0.5}}));
       };

@@ -162,7 +162,7 @@ void GradientMean::on_gradient(size_t parameter) {
 // loop of the program's own would end without a reason for them.
 void GradientMean::require_finite(size_t bucket) const {
   const Buckets& buckets = reducer_.buckets();
-  if (!checks_ || !buckets.all[bucket].gradients || is_finite(buckets.section(buckets.all[bucket]))) return;
+  if (!checks_ || !buckets.all[bucket].gradients || is_finite(buckets.elements(buckets.all[bucket]))) return;
   for (size_t i = 0; i < parameters_.trained().size(); ++i) {
     const Parameters::View& view = parameters_.trained()[i];
     const torch::Tensor gradient = parameters_.view_of(view, parameters_.blocks()[view.block].grads);
@@ -208,7 +208,7 @@ void GradientMean::share_update() {
   const torch::NoGradGuard no_grad;
   std::vector<torch::Tensor> values;
   for (const Section& block : parameters_.blocks()) values.push_back(block.values);
-  reducer_.spread(values);
+  reducer_.sums().spread(values, step_);
 }
 
 // The counters of a worker without data have not advanced, so they are broadcast from a worker that had data.

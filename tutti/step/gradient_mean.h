@@ -2,13 +2,14 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include <torch/types.h>
 
+#include "tutti/cluster/context.h"
 #include "tutti/comm/communicator.h"
+#include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
 #include "tutti/step/lane_sum.h"
 #include "tutti/step/reducer.h"
@@ -18,7 +19,7 @@ namespace tutti {
 class BackwardWatch;
 
 // Computes the mean gradient of a step over the examples of all lanes of all workers, and the mean of the
-// floating buffers over the lanes. Other buffers are those of a worker's own last lane: the same everywhere
+// floating buffers over the lanes. Other buffers are as a worker's last lane leaves them: the same everywhere
 // if they count batches, and not shared if they depend on the data. A step is begin_step(); for each lane of
 // this worker either begin_lane(), forward, begin_backward(), one backward pass, add(), or skip(); then
 // finish(). If the reducer overlaps, gradients are sent while the last backward pass still runs: gradients
@@ -44,15 +45,14 @@ class GradientMean final : public LaneSum {
                const ReducerOptions& options = {});
   ~GradientMean() override;
 
-  LaneRange lanes() const { return reducer_.block(); }
-  // "tree" or "fast".
-  std::string name() const { return reducer_.name(); }
+  LaneRange lanes() const { return reducer_.own_lanes(); }
+  std::string name() const { return reducer_.sums().name(); }
   double weight(int64_t examples) const override { return vectors_.weight(examples); }
 
   // Begins a step. If the previous step was broken off, restores the buffers to their values before it,
   // except with one lane in all, where they keep the values from its forward pass. The learning rate is
-  // compared with that of the other workers; kNoRate is not compared. Throws InvalidArgument if a parameter
-  // has been frozen or unfrozen since the parameters were made.
+  // compared with the rate of the other workers; kNoRate is not compared. Throws InvalidArgument if a
+  // parameter has been frozen or unfrozen since the parameters were made.
   void begin_step(int64_t step, const Wishes& wishes = {}, double learning_rate = kNoRate);
   void begin_lane() override;
   void begin_backward(const torch::Tensor& loss, int64_t examples) override;
@@ -62,18 +62,24 @@ class GradientMean final : public LaneSum {
     reducer_.skip();
     ++lanes_added_;
   }
-  // Called after the last lane. Leaves the means in the vectors of every worker, or only its own part of them
-  // if gradients are scattered. All workers have to be at the same step.
+  // Called after the last lane. Leaves the means in the vectors of every worker, or only its own slices of
+  // them if gradients are scattered. All workers have to be at the same step.
   Result finish();
 
-  // Access to the residuals of rounding (see Reducer). May be called only between two steps.
-  std::optional<Residuals> residuals() const { return reducer_.residuals(); }
-  void set_residuals(const Residuals& residuals) { reducer_.set_residuals(residuals); }
+  // The residuals of rounding to --wire-precision are part of the run's state: without them the next
+  // gradients differ. A checkpoint stores them beside the optimiser's state, in slots that each belong to one
+  // worker. Every worker has to call these functions, between two steps (residuals.cc).
+  //
+  // Adds the residuals of all workers to `state` at rank 0. Does nothing if there are none.
+  void gather_residuals(Optimizer::State& state) const;
+  // Removes the residuals from `state` at rank 0 and distributes them to the workers. They are valid for one
+  // number of workers: with another number they are dropped, and a warning is logged.
+  void restore_residuals(const Context& context, Optimizer::State& state);
 
   // Limits the norm of the mean gradient; returns the norm before. It includes gradients that are elsewhere,
   // the sum of whose squares is given.
   double clip_norm(double largest, double other_squares = 0);
-  // If gradients are scattered, sends each worker's updated part of the parameters to all.
+  // If gradients are scattered, sends each worker's updated slices of the parameters to all.
   void share_update();
 
  private:

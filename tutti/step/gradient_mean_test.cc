@@ -74,7 +74,7 @@ Trained train(comm::Communicator& comm, const Job& job) {
   net.to(job.type);
   Parameters parameters(net, {.allocate = shared_allocator(comm, torch::kCPU)});
   Optimizer optimizer(
-      job.reducer.scatter ? parts_of(parameters, comm.rank(), comm.world()) : parameters.blocks(),
+      job.reducer.scatter ? sections_of(parameters, comm.rank(), comm.world()) : parameters.blocks(),
       job.optimizer);
   GradientMean mean(parameters, comm, kLanes, job.reducer);
   for (int64_t step = 0; step < kSteps; ++step) {

@@ -5,9 +5,9 @@
 
 #include <torch/types.h>
 
-#include "tutti/params/lanes.h"
 #include "tutti/params/parameters.h"
 #include "tutti/step/control_word.h"
+#include "tutti/step/tree_sum.h"
 
 namespace tutti {
 
@@ -78,7 +78,7 @@ class LaneVectors {
   // lane they are the same, since every lane starts from the values before the step.
   const std::vector<torch::Tensor>& counters() const { return counters_; }
   const torch::Tensor& numbers() const { return numbers_; }
-  // Returns a copy of the sum of the losses in the numbers; undefined if that of a lane is not known.
+  // Returns a copy of the sum of the losses in the numbers; undefined if the loss of a lane is not known.
   torch::Tensor loss_sum() const;
 
  private:
@@ -96,7 +96,7 @@ class LaneVectors {
 // The sum over the lanes of this worker, for another task to complete: a server or a master. Not thread-safe.
 class LocalSum final : public LaneSum {
  public:
-  // `vectors` must outlive this. Sums `gradients`, which are those of the parameters, whole or in parts, and
+  // `vectors` must outlive this. Sums `gradients`, the gradients of the parameters, whole or in parts, and
   // then the buffers and the numbers of the vectors. `leaves` are the lanes' places in a tree with `of`
   // leaves.
   LocalSum(LaneVectors& vectors, std::vector<torch::Tensor> gradients, const LaneRange& leaves, int64_t of);

@@ -13,8 +13,8 @@
 
 #include "tutti/base/test_errors.h"
 #include "tutti/params/optimizer.h"
+#include "tutti/params/optimizer_state.h"
 #include "tutti/step/buckets.h"
-#include "tutti/step/optimizer_state.h"
 
 namespace tutti::own_optimizers_test {
 namespace {
@@ -77,7 +77,7 @@ TEST(OwnOptimizers, an_elementwise_one_has_the_same_bits_in_any_number_of_parts)
     const Parameters parameters(*net);
     std::vector<std::unique_ptr<Optimizer>> parts;
     for (int rank = 0; rank < workers; ++rank)
-      parts.push_back(std::make_unique<Optimizer>(parameters, parts_of(parameters, rank, workers),
+      parts.push_back(std::make_unique<Optimizer>(parameters, sections_of(parameters, rank, workers),
                                                   OptimizerOptions(lion(0.01), groups)));
     for (int step = 0; step < 5; ++step) {
       fill(parameters, step);

@@ -235,7 +235,7 @@ TEST_P(GroupedOptimizer, gives_the_bits_of_the_groups_of_torch_optim) {
     std::vector<std::unique_ptr<Optimizer>> parts;
     for (int rank = 0; rank < workers; ++rank)
       parts.push_back(
-          std::make_unique<Optimizer>(parameters, parts_of(parameters, rank, workers), options()));
+          std::make_unique<Optimizer>(parameters, sections_of(parameters, rank, workers), options()));
     const auto reference = grouped();
     const auto expected = GetParam().plain(
         {{reference->wte->weight, reference->proj->weight},
@@ -287,8 +287,8 @@ TEST_P(GroupedOptimizer, without_groups_is_one_pass_over_the_vector) {
   OptimizerOptions plain = options();
   plain.groups.clear();
   EXPECT_TRUE(ranges_of(parameters, plain.groups).empty());
-  EXPECT_EQ(Optimizer(parameters, parameters.blocks(), plain).slices(), 1);
-  EXPECT_EQ(Optimizer(parameters, parameters.blocks(), options()).slices(), 5);
+  EXPECT_EQ(Optimizer(parameters, parameters.blocks(), plain).chunks(), 1);
+  EXPECT_EQ(Optimizer(parameters, parameters.blocks(), options()).chunks(), 5);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, GroupedOptimizer, testing::ValuesIn(group_cases()),

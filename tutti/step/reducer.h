@@ -4,38 +4,17 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
-#include <string>
 #include <vector>
 
 #include <torch/types.h>
 
-#include "tutti/base/config.h"
 #include "tutti/comm/communicator.h"
 #include "tutti/comm/executor.h"
-#include "tutti/params/lanes.h"
-#include "tutti/step/buckets.h"
+#include "tutti/step/bucket_sums.h"
 #include "tutti/step/control_word.h"
-#include "tutti/step/rounding.h"
+#include "tutti/step/tree_sum.h"
 
 namespace tutti {
-
-struct ReducerOptions {
-  bool fast = false;          // add in any order that the communicator chooses
-  bool scatter = false;       // give each worker only its own part of the sum of gradients
-  RoundingOptions wire = {};  // ignored if it is fast, or if all workers share memory
-  // For GradientMean: refuse to send gradients that are not finite.
-  bool nan_guard = false;
-};
-// Returns the options that --reduce, --wire-precision, --error-feedback, --optimizer-state and --nan-guard
-// set.
-ReducerOptions reducer_options(const RunConfig& config);
-// "reduce tree", "reduce tree, bfloat16 on the wire, scattered".
-std::string to_string(const ReducerOptions& options);
-
-// Returns the memory that the workers of this host share; nullptr if they share none, or if the vectors are
-// on a device other than the CPU.
-comm::SharedVectors* shared_by(comm::Communicator& comm, torch::Device device);
 
 // Sums the results of all lanes of a step over all workers: TreeSum adds the lanes of this worker, and the
 // communicator the upper part of the same tree across workers. So the sums have the same bits for any
@@ -54,24 +33,21 @@ comm::SharedVectors* shared_by(comm::Communicator& comm, torch::Device device);
 // throws the reason, also at every later call. Not thread-safe.
 class Reducer {
  public:
-  // Returns the divisor of a summed vector, given the sums of the numbers; 0: no division.
-  using Divisor = std::function<double(const Bucket& bucket, const torch::Tensor& numbers)>;
+  using Divisor = BucketSums::Divisor;
 
   // The communicator must outlive the reducer. Every worker makes one, with buckets of the same sizes.
   Reducer(comm::Communicator& comm, Buckets buckets, torch::Tensor numbers, int64_t lanes, Divisor divisor,
           const ReducerOptions& options = {});
-  ~Reducer();
 
-  LaneRange block() const { return block_; }
+  LaneRange own_lanes() const { return own_lanes_; }
   const Buckets& buckets() const { return buckets_; }
-  // "tree", "tree, bfloat16 on the wire" or "fast".
-  std::string name() const;
-  // Returns true if calling open() can overlap communication with computation. If all workers share memory,
-  // one sync point before and one after all sums take less time.
-  bool overlaps() const { return comm_.world() > 1 && (memory_ == nullptr || comm_.shared() == nullptr); }
+  BucketSums& sums() { return sums_; }
+  const BucketSums& sums() const { return sums_; }
+  // Returns true if calling open() can overlap communication with computation.
+  bool overlaps() const { return sums_.overlap(); }
 
   // Begins a step and forgets a step that was broken off. `learning_rate` is the one with which this worker
-  // will use the sums; it is compared with that of the other workers, unless it is kNoRate.
+  // will use the sums; it is compared with the rate of the other workers, unless it is kNoRate.
   void begin(int64_t step, const Wishes& wishes, double learning_rate = kNoRate);
   // add() takes the results of the next lane from vectors and numbers; skip() says that the lane has no data.
   void add();
@@ -86,18 +62,9 @@ class Reducer {
   void ready(size_t bucket);
 
   // Leaves the sums of all lanes in the vectors and numbers of every worker or, if gradients are scattered,
-  // each worker's own part. Throws InvalidArgument if the workers are not at the same step, if lanes of this
-  // worker are missing, or if learning rates differ.
+  // each worker's own slices. Throws InvalidArgument if the workers are not at the same step, if lanes of
+  // this worker are missing, or if learning rates differ.
   ReduceOutcome finish();
-
-  // Access to the residuals of rounding; nullopt without rounding or error feedback. May be called only
-  // between two steps that succeeded.
-  std::optional<Residuals> residuals() const;
-  // Sets the residuals of this worker, saved with the same rank and number of workers.
-  void set_residuals(const Residuals& residuals);
-
-  // Distributes every worker's part of the buckets to all. The vectors are as long as those of the buckets.
-  void spread(const std::vector<torch::Tensor>& vectors);
 
  private:
   // One bucket in one step.
@@ -109,11 +76,9 @@ class Reducer {
   using Tensors = std::vector<torch::Tensor>;
 
   TreeSum make_sum(Tensors vectors, int64_t lanes, std::vector<Tensors> waiting_room = {}) const;
-  void prepare_sums(int64_t lanes);
-  comm::SlicedSum sum_over(const Bucket& bucket, const std::vector<Tensors>& sections, int here) const;
   void add_bucket(size_t bucket);
   void start(std::function<void()> job);
-  void start_words();
+  void exchange_control_words();
   void start_ready();
   void sum(size_t begin, size_t end);
   void give_up();
@@ -124,21 +89,18 @@ class Reducer {
   comm::Communicator& comm_;
   const Buckets buckets_;
   const torch::Tensor numbers_;
-  const Divisor divisor_;
-  const ReducerOptions options_;
-  const LaneRange block_;
+  const bool fast_;  // ReducerOptions::fast
+  const LaneRange own_lanes_;
   TreeSum numbers_sum_;
   std::vector<Progress> progress_;  // [bucket]
-  ControlWord word_;
-  comm::SharedVectors* const memory_;   // that of the workers of this host; null if there is none
-  std::vector<comm::SlicedSum> sums_;   // [bucket]
-  std::optional<RoundedSums> rounded_;  // empty if nothing is rounded
+  ControlWord control_;
+  BucketSums sums_;
 
   // The order in which buckets are sent: at first from back to front, since the backward pass begins at the
   // back; after the first step, the order in which they were ready on rank 0.
   std::vector<size_t> order_;
   std::vector<size_t> seen_;
-  bool agreed_ = false;
+  bool agreed_;
 
   // The state of the current step.
   int64_t step_ = 0;

@@ -69,7 +69,7 @@ void reduce_and_compare(comm::Communicator& comm, int64_t lanes, uint64_t withou
     std::vector<std::optional<torch::Tensor>> leaves;
     for (int64_t lane = 0; lane < lanes; ++lane)
       leaves.push_back(lane_values(lane, step, without_data, size));
-    for (int64_t lane = reducer.block().begin; lane < reducer.block().end; ++lane) {
+    for (int64_t lane = reducer.own_lanes().begin; lane < reducer.own_lanes().end; ++lane) {
       const auto& leaf = leaves[static_cast<size_t>(lane)];
       if (!leaf) {
         vector.fill_(std::nan(""));

@@ -41,7 +41,7 @@ RoundedSums::RoundedSums(comm::Communicator& comm, const Buckets& buckets, size_
   }
 }
 
-// Returns, for each worker, its part of all subtrees of this worker, rounded and concatenated.
+// Returns, for each worker, its slice of all subtrees of this worker, rounded and concatenated.
 RoundedSums::Tensors RoundedSums::to_send(size_t bucket, const comm::SlicedSum& sum) {
   const Bucket& which = buckets_.all[bucket];
   Tensors sections;
@@ -54,21 +54,21 @@ RoundedSums::Tensors RoundedSums::to_send(size_t bucket, const comm::SlicedSum& 
   }
   Tensors sends;
   for (int rank = 0; rank < comm_.world(); ++rank) {
-    const comm::Slice part = part_of(which, rank, comm_.world());
-    Tensors pieces = {torch::empty({0}, on_wire_)};
+    const comm::ElementRange slice = slice_of(which, rank, comm_.world());
+    Tensors slices = {torch::empty({0}, on_wire_)};
     for (const torch::Tensor& section : sections)
-      pieces.push_back(section.narrow(0, part.begin - which.begin, part.size()));
-    sends.push_back(pieces.size() == 2 ? pieces[1] : torch::cat(pieces));
+      slices.push_back(section.narrow(0, slice.begin - which.begin, slice.size()));
+    sends.push_back(slices.size() == 2 ? slices[1] : torch::cat(slices));
   }
   return sends;
 }
 
-// Returns this worker's part of the rounded subtrees of all workers, by rank.
-RoundedSums::Tensors RoundedSums::get_parts(size_t bucket, const comm::SlicedSum& sum, int64_t step) {
-  const comm::Slice part = part_of(buckets_.all[bucket], comm_.rank(), comm_.world());
+// Returns this worker's slice of the rounded subtrees of all workers, by rank.
+RoundedSums::Tensors RoundedSums::get_slices(size_t bucket, const comm::SlicedSum& sum, int64_t step) {
+  const comm::ElementRange slice = slice_of(buckets_.all[bucket], comm_.rank(), comm_.world());
   std::vector<int64_t> sizes(static_cast<size_t>(comm_.world()), 0);
   for (const comm::Source& source : sum.sources->all) {
-    if (source.present) sizes[static_cast<size_t>(source.rank)] += part.size();
+    if (source.present) sizes[static_cast<size_t>(source.rank)] += slice.size();
   }
   Tensors received;
   for (const int64_t size : sizes) received.push_back(torch::empty({size}, on_wire_));
@@ -76,10 +76,10 @@ RoundedSums::Tensors RoundedSums::get_parts(size_t bucket, const comm::SlicedSum
   return received;
 }
 
-torch::Tensor RoundedSums::add_parts(const Bucket& bucket, const comm::SlicedSum& sum,
-                                     const Tensors& received) const {
+torch::Tensor RoundedSums::add_slices(const Bucket& bucket, const comm::SlicedSum& sum,
+                                      const Tensors& received) const {
   comm::Reduction reduction = sum.reduction;
-  reduction.count = part_of(bucket, comm_.rank(), comm_.world()).size();
+  reduction.count = slice_of(bucket, comm_.rank(), comm_.world()).size();
   Tensors exact;
   for (const torch::Tensor& tensor : received) exact.push_back(tensor.to(reduction.type));
   Tensors inputs;
@@ -94,24 +94,24 @@ torch::Tensor RoundedSums::add_parts(const Bucket& bucket, const comm::SlicedSum
   return result;
 }
 
-void RoundedSums::hand_out(size_t bucket, const comm::SlicedSum& sum, const torch::Tensor& part,
+void RoundedSums::hand_out(size_t bucket, const comm::SlicedSum& sum, const torch::Tensor& slice,
                            int64_t step) {
   const Bucket& which = buckets_.all[bucket];
   if (sum.scatters()) {
-    sum.outputs[0].copy_(part);
+    sum.outputs[0].copy_(slice);
     return;
   }
   Tensors rounded;
   for (int rank = 0; rank < comm_.world(); ++rank)
-    rounded.push_back(torch::empty({part_of(which, rank, comm_.world()).size()}, on_wire_));
-  comm_.all_gather_uneven(rounded, roundings_[bucket]->sum.round(part),
+    rounded.push_back(torch::empty({slice_of(which, rank, comm_.world()).size()}, on_wire_));
+  comm_.all_gather_uneven(rounded, roundings_[bucket]->sum.round(slice),
                           {.what = "the sum of gradients", .step = step});
   sum.outputs[0].copy_(torch::cat(rounded));
 }
 
 void RoundedSums::add(size_t bucket, const comm::SlicedSum& sum, int64_t step) {
-  const Tensors received = get_parts(bucket, sum, step);
-  hand_out(bucket, sum, add_parts(buckets_.all[bucket], sum, received), step);
+  const Tensors received = get_slices(bucket, sum, step);
+  hand_out(bucket, sum, add_slices(buckets_.all[bucket], sum, received), step);
 }
 
 // Calls visit(rounding, section) for each Rounding, with the part of the residuals that belongs to it.
@@ -122,9 +122,9 @@ void RoundedSums::for_each_rounding(Self& self, const Residuals& residuals, cons
     if (!roundings) continue;
     const Bucket& bucket = self.buckets_.all[b];
     for (size_t i = 0; i < residuals.subtrees.size() && i < roundings->subtrees.size(); ++i)
-      visit(roundings->subtrees[i], section_of(residuals.subtrees[i][bucket.vector], bucket.slice()));
-    const comm::Slice own = part_of(bucket, self.comm_.rank(), self.comm_.world());
-    visit(roundings->sum, section_of(residuals.sums[bucket.vector], own));
+      visit(roundings->subtrees[i], elements_of(residuals.subtrees[i][bucket.vector], bucket.range()));
+    const comm::ElementRange own = slice_of(bucket, self.comm_.rank(), self.comm_.world());
+    visit(roundings->sum, elements_of(residuals.sums[bucket.vector], own));
   }
 }
 

@@ -21,12 +21,12 @@ struct RoundingOptions {
   bool error_feedback = true;
 };
 
-// The residuals of rounding on one worker, which are added to the next gradients: vectors as long as those of
-// the buckets, used for the buckets that hold gradients.
+// The residuals of rounding on one worker, which are added to the next gradients: vectors as long as the
+// vectors of the buckets, used for the buckets that hold gradients.
 struct Residuals {
   using Vectors = std::vector<torch::Tensor>;
   std::vector<Vectors> subtrees = {};  // of what this worker sends
-  Vectors sums = {};                   // of the sums that it hands out; zero outside of its part
+  Vectors sums = {};                   // of the sums that it hands out; zero outside of its slice
 };
 
 // Rounds a vector of gradients to fewer bits in each step, before it is sent, and adds the rounding error to
@@ -48,7 +48,7 @@ class Rounding {
 };
 
 // Adds gradients that are rounded before they are sent, and whose sum is rounded before it is handed out. The
-// worker that owns a part of a bucket adds it in the exact type. Not thread-safe.
+// worker that owns a slice of a bucket adds it in the exact type. Not thread-safe.
 class RoundedSums {
  public:
   // All arguments must outlive this. No worker holds more than `most_subtrees` sums of a bucket.
@@ -74,9 +74,9 @@ class RoundedSums {
   };
 
   Tensors to_send(size_t bucket, const comm::SlicedSum& sum);
-  Tensors get_parts(size_t bucket, const comm::SlicedSum& sum, int64_t step);
-  torch::Tensor add_parts(const Bucket& bucket, const comm::SlicedSum& sum, const Tensors& received) const;
-  void hand_out(size_t bucket, const comm::SlicedSum& sum, const torch::Tensor& part, int64_t step);
+  Tensors get_slices(size_t bucket, const comm::SlicedSum& sum, int64_t step);
+  torch::Tensor add_slices(const Bucket& bucket, const comm::SlicedSum& sum, const Tensors& received) const;
+  void hand_out(size_t bucket, const comm::SlicedSum& sum, const torch::Tensor& slice, int64_t step);
   template <class Self, class Visit>
   static void for_each_rounding(Self& self, const Residuals& residuals, const Visit& visit);
 

@@ -46,7 +46,7 @@ int64_t count_in(const json& object, std::string_view key, const std::string& pa
   return count;
 }
 
-const json& part_of(const json& object, const char* key, const std::string& path) {
+const json& field_of(const json& object, const char* key, const std::string& path) {
   const auto found = object.find(key);
   if (found == object.end()) fail(ErrorKind::DataLoss, "{}: '{}' is missing", path, key);
   return *found;
@@ -66,11 +66,11 @@ Manifest manifest_in(const std::string& path, const json& json) {
   manifest.sequence = count_in(json, "sequence", path, kMost);
   manifest.tutti_version = value_in<std::string>(json, "tutti_version", path);
   manifest.libtorch_version = value_in<std::string>(json, "libtorch_version", path);
-  manifest.state = part_of(json, "state", path);
+  manifest.state = field_of(json, "state", path);
   if (!manifest.state.is_object() && !manifest.state.is_null())
     fail(ErrorKind::DataLoss, "{}: 'state' should be an object, but it is {}", path,
          json_type_name(manifest.state));
-  const auto& files = part_of(json, "files", path);
+  const auto& files = field_of(json, "files", path);
   if (!files.is_array())
     fail(ErrorKind::DataLoss, "{}: 'files' should be a list, but it is {}", path, json_type_name(files));
   for (const auto& entry : files) {
@@ -85,7 +85,7 @@ Manifest manifest_in(const std::string& path, const json& json) {
   if (json.contains("base")) {
     const auto& base = json.at("base");
     manifest.base = {.step = count_in(base, "step", path, kMost), .parts = {}};
-    for (const auto& part : part_of(base, "parts", path)) {
+    for (const auto& part : field_of(base, "parts", path)) {
       if (!part.is_string()) fail(ErrorKind::DataLoss, "{}: {} is not the name of a part", path, part.dump());
       manifest.base->parts.push_back(part.get<std::string>());
     }
@@ -119,8 +119,8 @@ void verify(const std::string& path, const ManifestFile& listed) {
   const uint32_t checksum = checksum_of_file(file);
   if (checksum != listed.checksum) {
     fail(ErrorKind::DataLoss,
-         "{}: the checksum of the file is {:08x}, but that of the written data was {:08x}", path, checksum,
-         listed.checksum);
+         "{}: the checksum of the file is {:08x}, but the checksum of the written data was {:08x}", path,
+         checksum, listed.checksum);
   }
 }
 

@@ -246,25 +246,26 @@ void check_filled(const std::string& path, const std::vector<TensorInfo>& tensor
     fail(ErrorKind::DataLoss, "{}: bytes {} to {} belong to no tensor", path, at, file_size);
 }
 
-constexpr int64_t kPieceBytes = 16 << 20;
+constexpr int64_t kChunkBytes = 16 << 20;
 
 std::span<const std::byte> bytes_of(const torch::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.data_ptr()), static_cast<size_t>(tensor.nbytes())};
 }
 
-// Splits along the first dimension until a piece is small enough to be copied.
-void copy_pieces(const torch::Tensor& tensor, const std::function<void(std::span<const std::byte>)>& take) {
+// Splits along the first dimension until a chunk is small enough to be copied.
+void copy_chunks(const torch::Tensor& tensor,
+                 const std::function<void(std::span<const std::byte>)>& visit_bytes) {
   const auto bytes = static_cast<int64_t>(tensor.nbytes());
   if (tensor.device().is_cpu() && tensor.is_contiguous()) {
-    take(bytes_of(tensor));
-  } else if (bytes <= kPieceBytes || tensor.dim() == 0) {
-    take(bytes_of(tensor.contiguous().cpu()));
+    visit_bytes(bytes_of(tensor));
+  } else if (bytes <= kChunkBytes || tensor.dim() == 0) {
+    visit_bytes(bytes_of(tensor.contiguous().cpu()));
   } else if (tensor.size(0) == 1) {
-    copy_pieces(tensor.select(0, 0), take);
+    copy_chunks(tensor.select(0, 0), visit_bytes);
   } else {
-    const int64_t rows = std::max<int64_t>(1, tensor.size(0) * kPieceBytes / bytes);
+    const int64_t rows = std::max<int64_t>(1, tensor.size(0) * kChunkBytes / bytes);
     for (int64_t row = 0; row < tensor.size(0); row += rows) {
-      copy_pieces(tensor.narrow(0, row, std::min(rows, tensor.size(0) - row)), take);
+      copy_chunks(tensor.narrow(0, row, std::min(rows, tensor.size(0) - row)), visit_bytes);
     }
   }
 }
@@ -280,7 +281,7 @@ WrittenFile write_safetensors(const std::string& path, const NamedTensors& tenso
   writer.write(little_endian(header.size()));
   writer.write(header);
   for (const NamedTensor& named : ordered) {
-    for_each_piece(named.tensor, [&writer](std::span<const std::byte> piece) { writer.write(piece); });
+    for_each_chunk(named.tensor, [&writer](std::span<const std::byte> chunk) { writer.write(chunk); });
   }
   writer.finish();
   return {.bytes = writer.bytes(), .checksum = writer.checksum()};
@@ -337,10 +338,10 @@ NamedTensors SafetensorsFile::read_all() const {
   return all;
 }
 
-void for_each_piece(const torch::Tensor& tensor,
-                    const std::function<void(std::span<const std::byte>)>& take) {
+void for_each_chunk(const torch::Tensor& tensor,
+                    const std::function<void(std::span<const std::byte>)>& visit_bytes) {
   // A negated view has the opposite sign of the numbers in its memory.
-  copy_pieces(tensor.detach().resolve_neg(), take);
+  copy_chunks(tensor.detach().resolve_neg(), visit_bytes);
 }
 
 }  // namespace tutti::store

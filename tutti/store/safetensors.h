@@ -15,9 +15,10 @@
 
 namespace tutti::store {
 
-// Passes the elements of a tensor to `take` in row-major order, in pieces. A tensor that is on a GPU or not
-// contiguous is copied one piece at a time; other tensors are not copied.
-void for_each_piece(const torch::Tensor& tensor, const std::function<void(std::span<const std::byte>)>& take);
+// Passes the elements of a tensor to `visit_bytes` in row-major order, in chunks. A tensor that is on a GPU
+// or not contiguous is copied one chunk at a time; other tensors are not copied.
+void for_each_chunk(const torch::Tensor& tensor,
+                    const std::function<void(std::span<const std::byte>)>& visit_bytes);
 
 // The format of the `safetensors` package: the length of the header in 8 bytes (little-endian), the header in
 // JSON, the elements. Types: F64 F32 F16 BF16 I64 I32 I16 I8 U8 BOOL.

@@ -354,8 +354,8 @@ TEST(Safetensors, reads_what_the_python_package_wrote) {
 
 std::string collected(const torch::Tensor& tensor) {
   std::string bytes;
-  for_each_piece(tensor, [&bytes](std::span<const std::byte> piece) {
-    bytes.append(reinterpret_cast<const char*>(piece.data()), piece.size());
+  for_each_chunk(tensor, [&bytes](std::span<const std::byte> chunk) {
+    bytes.append(reinterpret_cast<const char*>(chunk.data()), chunk.size());
   });
   return bytes;
 }
@@ -364,15 +364,15 @@ std::string memory_of(const torch::Tensor& contiguous) {
   return {static_cast<const char*>(contiguous.data_ptr()), static_cast<size_t>(contiguous.nbytes())};
 }
 
-TEST(ForEachPiece, gives_the_elements_in_order_whatever_the_strides) {
+TEST(ForEachChunk, gives_the_elements_in_order_whatever_the_strides) {
   const torch::Tensor tensor = torch::arange(24, torch::kInt).reshape({2, 3, 4});
   EXPECT_EQ(collected(tensor), memory_of(tensor));
   EXPECT_EQ(collected(tensor.permute({2, 0, 1})), memory_of(tensor.permute({2, 0, 1}).contiguous()));
   EXPECT_EQ(collected(torch::ones({0, 3}).t()), "");
 }
 
-TEST(ForEachPiece, cuts_large_views_without_losing_an_element) {
-  // 40 MB, which gives several pieces, of one row and of many rows.
+TEST(ForEachChunk, cuts_large_views_without_losing_an_element) {
+  // 40 MB, which gives several chunks, of one row and of many rows.
   const torch::Tensor tensor = torch::arange(5'000'000, torch::kLong);
   EXPECT_EQ(collected(tensor.reshape({2, 2'500'000}).t()),
             memory_of(tensor.reshape({2, 2'500'000}).t().contiguous()));

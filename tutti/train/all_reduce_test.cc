@@ -7,6 +7,7 @@
 #include "tutti/comm/test_ranks.h"
 #include "tutti/metrics/test_metrics.h"
 #include "tutti/params/lanes.h"
+#include "tutti/train/strategies/connected.h"
 #include "tutti/train/test_training.h"
 
 namespace tutti::all_reduce_test {

@@ -10,6 +10,8 @@
 
 namespace tutti {
 
+class AllReduce;
+
 // A way of training in which each worker computes its lanes in its own process: alone, by all-reduce, or with
 // parameter servers. A Trainer calls step(), which reads the batches of the lanes from a queue. A loop of the
 // program's own computes its lanes between begin_step() and end_step() (DistributedOptimizer).
@@ -41,9 +43,10 @@ class DataParallel : public Strategy {
 
 // Makes the strategy of --strategy, which is not in-graph, for a loop of the program's own that has made
 // these parameters. Context and parameters must outlive it. `module` is null if it has no sharded embeddings.
+// Sets `all_reduce` to the strategy if that is an AllReduce.
 std::unique_ptr<DataParallel> make_strategy(const Context& context,
                                             const std::shared_ptr<torch::nn::Module>& module,
                                             Parameters& parameters, const OptimizerOptions& optimizer,
-                                            const StrategyOptions& options);
+                                            const StrategyOptions& options, AllReduce** all_reduce);
 
 }  // namespace tutti

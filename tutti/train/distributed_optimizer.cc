@@ -11,7 +11,6 @@
 
 #include "tutti/base/error.h"
 #include "tutti/step/gradient_mean.h"
-#include "tutti/step/plan.h"
 #include "tutti/train/strategies/all_reduce.h"
 
 namespace tutti {
@@ -23,7 +22,7 @@ StrategyOptions strategy_options(const Context& context, const DistributedOptimi
   const RunConfig& config = context.config();
   if (config.training.strategy == "in-graph")
     fail(ErrorKind::InvalidArgument,
-         "--strategy in-graph: passive workers compute the lanes of a Trainer, and not those of a training "
+         "--strategy in-graph: passive workers compute the lanes of a Trainer, and not of a training "
          "loop of your own. Use a Trainer, or another --strategy");
   StrategyOptions all{.group = options.group ? *options.group : all_workers(context),
                       .clip_norm = options.clip_norm,
@@ -75,9 +74,8 @@ DistributedOptimizer::DistributedOptimizer(const Context& context, Parameters& p
       strategy_options_(strategy_options(context_, options, reducer_options_)),
       all_lanes_(strategy_options_.lanes),
       lanes_(lanes_of(strategy_options_.group->rank, strategy_options_.group->world, all_lanes_)),
-      strategy_(make_strategy(context_, options.module, parameters, optimizer, strategy_options_)) {
-  if (group().is_chief()) warn_of_sparse_tables(context, parameters);
-}
+      strategy_(
+          make_strategy(context_, options.module, parameters, optimizer, strategy_options_, &all_reduce_)) {}
 
 comm::Communicator& DistributedOptimizer::communicator() {
   require_between_steps("the communicator is requested");
@@ -87,7 +85,7 @@ comm::Communicator& DistributedOptimizer::communicator() {
 AllReduce& DistributedOptimizer::all_reduce() {
   static_cast<void>(communicator());  // throws if there is none
   context_.require_worker();
-  return dynamic_cast<AllReduce&>(*strategy_);  // by which connected workers train
+  return *all_reduce_;
 }
 
 void DistributedOptimizer::broadcast_from(int root) { all_reduce().broadcast_from(root); }
@@ -139,9 +137,8 @@ template <class Body>
 void DistributedOptimizer::add(const char* what, Body body) {
   if (random_ && open_lanes().back() != this)
     fail(ErrorKind::InvalidArgument,
-         "{} was called for a lane while that of another optimiser, whose zero_grad() was called later, is "
-         "open: add "
-         "that one first",
+         "{} was called for a lane while a lane of another optimiser, whose zero_grad() was called later, "
+         "is open: add that lane first",
          what);
   enter_step(what);
   try {

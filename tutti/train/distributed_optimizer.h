@@ -16,7 +16,7 @@
 #include "tutti/params/parameters.h"
 #include "tutti/params/precision.h"
 #include "tutti/params/random_scope.h"
-#include "tutti/step/reducer.h"
+#include "tutti/step/bucket_sums.h"
 #include "tutti/train/data_parallel.h"
 
 namespace tutti {
@@ -54,10 +54,10 @@ struct DistributedOptimizerOptions {
 //   }
 //   opt.step();
 // Call zero_grad() before the forward pass. From then until the lane is added, random numbers, as in dropout,
-// are those of the lane: they depend on --seed, the lane and the number of updates, and so are the same with
-// any number of workers and after a resume. The program's random numbers outside of lanes are not affected.
-// The forward pass is computed in the precision of --precision, up to the backward pass of opt.backward(), or
-// until the lane is added.
+// depend on --seed, the lane and the number of updates, and so are the same with any number of workers and
+// after a resume. The program's random numbers outside of lanes are not affected. The forward pass is
+// computed in the precision of --precision, up to the backward pass of opt.backward(), or until the lane is
+// added.
 //
 // With parameter servers, step() pushes the gradients to them and pulls the new values, as the steps of a
 // Trainer do. The steps have to be made in a Loop, which begins the run on the servers and saves their state;
@@ -89,9 +89,9 @@ class DistributedOptimizer {
   // Connected workers only: copies the parameters, the buffers and, unless it is sharded, the optimiser's
   // state from rank `root` to all workers.
   void broadcast_from(int root);
-  // Connected workers only: gather_state() returns the whole state of the optimiser at rank 0, and an empty
-  // one elsewhere; restore() distributes such a state from rank 0 to all workers. It includes the residuals
-  // of --wire-precision (gather_residuals).
+  // Connected workers only: gather_state() returns the whole state of the optimiser on the chief, and an
+  // empty state elsewhere; restore() distributes such a state from the chief to all workers. It includes the
+  // residuals of --wire-precision (GradientMean::gather_residuals).
   Optimizer::State gather_state();
   void restore(const Optimizer::State& state);
 
@@ -115,7 +115,7 @@ class DistributedOptimizer {
   // multiply: with one loss for several optimisers, call loss.backward(), and then add_lane() of each, in the
   // opposite order of zero_grad().
   void backward(const torch::Tensor& loss, int64_t examples = 1);
-  // Adds the current gradients, which are those of the mean over `examples` examples. If all counts are equal
+  // Adds the current gradients, which are means over `examples` examples. If all counts are equal
   // they may be omitted. A mean loss is passed on to the result of the step, and so to a Loop's history.
   void add_lane(int64_t examples = 1, const torch::Tensor& loss = {});
   // Averages the gradients over the examples of all workers and makes one update with them. If the worker has
@@ -125,8 +125,8 @@ class DistributedOptimizer {
   // returns 0, and the next call of Loop::goes_on() starts again at the step that all tasks have.
   int64_t step(int64_t examples = 1);
 
-  // The learning rate of the next step, of the parameters that are in no group; those of the groups are
-  // multiples of it. Every worker has to set the same rate. A Loop sets it by itself if it has a schedule
+  // The learning rate of the next step, of the parameters that are in no group; the rates of the groups
+  // are multiples of it. Every worker has to set the same rate. A Loop sets it by itself if it has a schedule
   // (LoopOptions::learning_rate). Throws InvalidArgument if the rate is negative or not finite.
   void set_learning_rate(double rate) { optimizer().set_learning_rate(rate); }
   double learning_rate() const { return strategy_->replica().optimizer().learning_rate(); }
@@ -195,6 +195,7 @@ class DistributedOptimizer {
   std::optional<PrecisionScope> forward_;  // from zero_grad() until backward(), or until the lane is added
   uint64_t first_node_ = 0;                // of autograd's graph, in this forward pass
   LaneSum* sum_ = nullptr;                 // of the current step; null before the first
+  AllReduce* all_reduce_ = nullptr;        // the strategy of connected workers; null with servers
   // Last member: its destructor waits until everything has been sent.
   const std::unique_ptr<DataParallel> strategy_;
 };

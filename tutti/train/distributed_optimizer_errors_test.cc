@@ -346,7 +346,7 @@ TEST(DistributedOptimizer, lanes_of_two_optimisers_are_added_in_opposite_order) 
   expect_error(ErrorKind::InvalidArgument, HasSubstr("call loss.backward(), and then add_lane() of each"),
                [&] { b.backward(loss()); });
   loss().backward();
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("add that one first"), [&] { a.add_lane(); });
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("add that lane first"), [&] { a.add_lane(); });
   b.add_lane();
   a.add_lane();
   a.step();

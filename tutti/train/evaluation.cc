@@ -65,7 +65,7 @@ torch::Tensor forward(const Trainable& model, const Batch& batch, torch::Tensor*
   return is_rounded ? prediction.to(torch::kFloat32) : prediction;
 }
 
-// Returns the values of rank 0 on all ranks.
+// Returns the values of the chief on all workers.
 std::map<std::string, double> values_of_chief(comm::Communicator& comm,
                                               const std::map<std::string, double>& own) {
   if (comm.world() == 1) return own;

@@ -91,13 +91,13 @@ struct Evaluation {
 // The advice of a training about the forward passes of its evaluations. Each text is logged once.
 class PassAdvice {
  public:
-  // Silent advice logs nothing, as that of a worker that does not write the values.
+  // Without a log nothing is said, as on a worker that does not write the values.
   explicit PassAdvice(const Log* log = nullptr) : log_(log) {}
 
   // Says how to save a forward pass if a batch needs two: because the loss function returns no predictions
   // or, if the program has its own Trainable::predict, because its predictions may be others.
   void two_passes(bool has_own_predict);
-  // Warns if the loss function returns other predictions than those of `predict`, which is called only for
+  // Warns if the loss function returns other predictions than `predict`, which is called only for
   // the first batch of the training's evaluations. Does nothing if it throws an error.
   void compare(const torch::Tensor& of_loss, const std::function<torch::Tensor()>& predict);
 

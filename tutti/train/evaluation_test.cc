@@ -301,6 +301,24 @@ TEST(Evaluation, names_that_do_not_exist_are_found_before_the_first_step) {
                     HasSubstr("have only accuracy, loss, test_accuracy, test_loss")));
 }
 
+TEST(Evaluation, a_value_that_a_hook_of_the_program_tells_may_be_monitored) {
+  class Recall final : public Hook {
+    std::vector<std::string> reported() const override { return {"recall"}; }
+    void after_step(Training& training, const StepResult&) override {
+      training.report_validation({{"recall", training.step < 3 ? 0.1 * training.step : 0.2}});
+    }
+  };
+  const Context context = test_context(evaluated_config(20));
+  Trainer trainer(context, test_net(), kAdam, test_loss);
+  trainer.add_hook(std::make_unique<Recall>());
+  trainer.add_hook(hooks::early_stopping({.monitor = "recall", .goal = hooks::Goal::Greater, .patience = 4}));
+  FitOptions options;
+  options.validate = {.feed = test_feed(8), .metrics = label_accuracy(), .every_steps = 10};
+  trainer.fit(test_feed(), options);
+  EXPECT_GE(trainer.step(), 6);
+  EXPECT_LT(trainer.step(), 20);
+}
+
 // All examples are left out, so that there is no mean.
 TEST(Evaluation, a_value_that_cannot_be_determined_is_no_better_than_any) {
   const TestFolder folder;

@@ -20,6 +20,7 @@
 #include "tutti/train/export/versions.h"
 #include "tutti/train/load.h"
 #include "tutti/train/replica.h"
+#include "tutti/train/strategies/connected.h"
 #include "tutti/train/trainer.h"
 
 // Exports models; the part of TrainingRun that does so.

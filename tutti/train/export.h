@@ -38,7 +38,8 @@ struct FreeSize {
   // The inputs that have it, and at which dimension: {{"tokens", 1}, {"mask", 1}}. In every call it is the
   // same in all of them. (Dimension 0 is the number of examples.)
   std::vector<std::pair<std::string, int64_t>> of = {};
-  // The least value that the model is called with. The greatest value that is checked is that of the feed.
+  // The least value that the model is called with. The greatest value that is checked is the greatest value
+  // in the feed.
   int64_t least = 1;
 };
 
@@ -57,8 +58,8 @@ struct ExportOptions {
   std::vector<std::string> leave_out = {};
   // If true, exports the weights of the last step even if there is a moving average.
   bool last_weights = false;
-  // The difference of a number of the exported model from that of the trained one, as a part of 1 + its
-  // absolute value, up to which they count as equal. Empty: 1e-5, or 0.02 with --precision bf16.
+  // Numbers of the exported and of the trained model count as equal if they differ by at most this part of
+  // 1 + the absolute value. Empty: 1e-5, or 0.02 with --precision bf16.
   std::optional<double> tolerance = {};
   // The number of examples of the feed with which the model is traced and checked.
   int64_t examples = 32;

@@ -74,7 +74,7 @@ class HistoryHook final : public Hook {
 // feed that is the same otherwise, because a program may read its data again for each fit. Not thread-safe.
 class FeedsSeen {
  public:
-  // Returns the number of the feed. `ranges` are those of the feed's lanes.
+  // Returns the number of the feed. `ranges` are the examples of the feed's lanes.
   size_t number_of(const data::Feed& feed, const std::vector<data::ExampleRange>& ranges);
 
  private:
@@ -90,7 +90,7 @@ class FeedsSeen {
 };
 
 // An exponential moving average of the parameters of one or more nets, which often generalises better than
-// the last values: the mean of the values after all steps so far, in which those of k steps ago have the
+// the last values: the mean of the values after all steps so far, in which the values of k steps ago have the
 // weight decay^k (AverageWeights). The values before the first step have no weight. Buffers are not averaged.
 // Not thread-safe.
 class MovingAverage final : public Hook {
@@ -113,8 +113,8 @@ class MovingAverage final : public Hook {
   void after_step(Training& training, const StepResult& result) override;
   // Begins again with the present values of the parameters.
   void restart();
-  // Calls `body` while the parameters have the averaged values, or those of the last step, and lookups read
-  // such rows. May be nested.
+  // Calls `body` while the parameters have the averaged values, or the values of the last step, and lookups
+  // read such rows. May be nested.
   void with_average(const std::function<void()>& body);
   void without_average(const std::function<void()>& body);
   // Returns true if the parameters have the averaged values.

@@ -8,8 +8,8 @@
 #include "tutti/data/sampler.h"
 #include "tutti/params/lanes.h"
 #include "tutti/params/parameters.h"
+#include "tutti/params/plan.h"
 #include "tutti/step/gradient_mean.h"
-#include "tutti/step/plan.h"
 #include "tutti/train/model.h"
 #include "tutti/train/replica.h"
 
@@ -46,7 +46,7 @@ class Objective {
 
   torch::Tensor evaluate() {
     mean_.begin_step(evaluations_++);
-    // The random numbers are those of step 0 in every evaluation, which so computes the same function.
+    // Every evaluation draws the random numbers of step 0, and so computes the same function.
     for (int64_t lane = mean_.lanes().begin; lane < mean_.lanes().end; ++lane)
       replica_.run_lane(0, lane, batches_[static_cast<size_t>(lane - mean_.lanes().begin)], mean_,
                         [](int64_t, const Batch&, const LossOutput&) {});

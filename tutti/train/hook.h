@@ -38,7 +38,7 @@ struct Training {
   const Group& group;  // the workers that train together
   Parameters& parameters;
   Optimizer& optimizer;
-  // All nets that are trained together; `parameters` and `optimizer` are those of the first.
+  // All nets that are trained together; `parameters` and `optimizer` belong to the first.
   std::vector<SessionPart> parts = {};
   int64_t first_step = 0;  // the step at which this run started or resumed
   int64_t step = 0;        // steps done
@@ -48,8 +48,8 @@ struct Training {
   // The parameters are held by servers: changes that a hook makes in this process are lost.
   bool keeps_parameters_elsewhere = false;
   bool has_rows = false;  // the model has sharded embeddings, whose rows `parameters` does not include
-  torch::nn::Module* module = nullptr;  // that of a Trainer; null in a Loop
-  bool went_on = false;  // first_step is not that of a checkpoint: this worker joined a running training
+  torch::nn::Module* module = nullptr;  // the module of a Trainer; null in a Loop
+  bool went_on = false;         // first_step is of no checkpoint: this worker joined a running training
   int64_t steps_per_epoch = 0;  // 0: unknown
   int64_t epoch = 0;            // the index of the current pass over the feed, from 0
   // In Hook::end(): a signal or --stop-after has ended the steps, and a later run continues.
@@ -128,7 +128,7 @@ class Hook {
   // The last step of training.epoch has been made. Called after after_step().
   virtual void end_epoch(Training&) {}
   // The model has been validated or evaluated, by fit(), by a Loop or by a hook (hooks::evaluation,
-  // Training::report_validation), with these values. Those of an evaluation with a name have it as a prefix:
+  // Training::report_validation), with these values. If the evaluation has a name, it is their prefix:
   // "test_accuracy". With parameter servers and in-graph only the chief is told.
   virtual void after_validation(Training&, const std::map<std::string, double>& /*values*/) {}
   // In a task that evaluates beside the training, an evaluator: the parameters have the values of a new
@@ -136,7 +136,7 @@ class Hook {
   virtual void evaluate(Training&) {}
   // Step number training.step is about to be made.
   virtual void before_step(Training&) {}
-  // A lane of this worker has been computed; the parameters are still those from before the step. Its
+  // A lane of this worker has been computed; the parameters still have their values from before the step. Its
   // gradients may already be being sent, so this method must not communicate or make a backward pass.
   virtual void after_lane(Training&, int64_t /*lane*/, const Batch&, const LossOutput&) {}
   // The step is done, and counted in training.step.
@@ -150,6 +150,9 @@ class Hook {
   // of all values are known when the training starts, and none has this name, the training throws
   // InvalidArgument.
   virtual std::string monitored() const { return ""; }
+  // The names of the values that this hook tells by Training::report_validation() or report_evaluation(), so
+  // that another hook may monitor them.
+  virtual std::vector<std::string> reported() const { return {}; }
 
   // The state of the hook that checkpoints contain, such as the best value so far; see StatePart. A resumed
   // run restores it before begin(). A hook with such a state needs a name.
@@ -157,8 +160,8 @@ class Hook {
   virtual Snapshot state() const { return {}; }
   virtual void restore(const Snapshot& /*state*/) {}
 
-  // The training ends with an error; end() is not called. If another task was lost, the parameters may be
-  // those of a partly applied step. Must not throw.
+  // The training ends with an error; end() is not called. If another task was lost, the parameters may have
+  // the values of a partly applied step. Must not throw.
   virtual void on_error(Training&, const std::exception&) noexcept {}
 };
 

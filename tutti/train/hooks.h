@@ -63,8 +63,8 @@ std::unique_ptr<Hook> summaries(const SummariesOptions& options = {});
 
 struct BatchMetricsOptions {
   std::optional<int64_t> every = {};  // steps between values; empty: --summary-every; 0: never
-  // The values are those of the batches of the last so many steps, of all workers. A resumed run begins with
-  // none of them, and the log says how many there are.
+  // Each value is over the batches of all workers in this many last steps. A resumed run begins with none of
+  // these batches, and the log says how many there are.
   int64_t window = 1;
 };
 

@@ -22,7 +22,7 @@
 namespace tutti {
 
 // Returns the tensors of a file or checkpoint by name, on the CPU, without the program that wrote them: the
-// weights and buffers of a checkpoint folder (run/ckpt-100), those of the checkpoint that was saved last in a
+// weights and buffers of a checkpoint folder (run/ckpt-100) or of the checkpoint that was saved last in a
 // log directory (run, or run/start-1), or everything in a .safetensors file or in a dictionary of tensors
 // that torch.save() of Python has written (store/torch_file.h). Rows of sharded embeddings are joined:
 // "user.weight" in the order of the ids or, for a dynamic table, in the order of "user.ids". A tensor that
@@ -30,8 +30,8 @@ namespace tutti {
 // a damaged file is a DataLoss.
 std::map<std::string, torch::Tensor> load(const std::string& path);
 
-// The same for a checkpoint that was read, with each tensor once: with the values of the last step, or with
-// those of the moving average, which has_average() says that there is.
+// The same for a checkpoint that was read, with each tensor once: with the values of the last step or, if
+// has_average(), of the moving average.
 std::vector<store::NamedTensor> tensors_in(const store::Checkpoint& checkpoint,
                                            embedding::RowValues values = embedding::RowValues::Last);
 bool has_average(const store::Checkpoint& checkpoint);

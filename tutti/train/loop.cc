@@ -11,7 +11,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/metrics/metrics.h"
-#include "tutti/step/plan.h"
+#include "tutti/params/plan.h"
 #include "tutti/train/evaluation.h"
 #include "tutti/train/export.h"
 #include "tutti/train/hooks.h"
@@ -98,18 +98,17 @@ void Loop::set_other_nets() {
   if (parts_.size() == 1) return;
   std::vector<AllReduce*> nets;
   for (const LoopPart& part : parts_) {
-    DataParallel& strategy = *part.optimizer.strategy_;
     if (!part.optimizer.tables().empty())
       fail(ErrorKind::InvalidArgument,
            "a loop of several nets cannot train the sharded embeddings of '{}': make the nets submodules of "
            "one",
            part.name);
-    if (strategy.facts().keeps_parameters_elsewhere)
+    if (part.optimizer.all_reduce_ == nullptr)
       fail(ErrorKind::InvalidArgument,
            "--strategy {}: a loop of several nets needs connected workers. Use --strategy allreduce, or "
            "train the nets as submodules of one",
-           strategy.facts().name);
-    nets.push_back(&dynamic_cast<AllReduce&>(strategy));
+           part.optimizer.strategy_->facts().name);
+    nets.push_back(part.optimizer.all_reduce_);
   }
   nets.front()->set_other_nets({nets.begin() + 1, nets.end()});
 }
@@ -121,7 +120,7 @@ Loop::~Loop() {
     if (std::uncaught_exceptions() > exceptions_before_) run_.give_up(why);
   }
   // The other nets may end before the first.
-  if (parts_.size() > 1) dynamic_cast<AllReduce&>(strategy()).set_other_nets({});
+  if (parts_.size() > 1) optimizer_.all_reduce_->set_other_nets({});
 }
 
 int64_t Loop::end_step() const {

@@ -33,7 +33,7 @@ struct LoopOptions {
   // The decay of a moving average of the weights of all nets, such as 0.999; 0: none. The average is used for
   // validations, and saved in checkpoints, as the part "average". It follows the steps of the loop.
   double average = 0;
-  // The learning rate of all nets, at each step of the loop; empty: that of the optimisers, or what the
+  // The learning rate of all nets, at each step of the loop; empty: the rate of the optimisers, or what the
   // program sets (DistributedOptimizer::set_learning_rate).
   Schedule learning_rate = {};
   // The folder in --logdir for checkpoints and event files; "": the log directory itself. If a program has
@@ -86,7 +86,7 @@ class Loop {
   Loop(const Loop&) = delete;
   Loop& operator=(const Loop&) = delete;
 
-  // Adds a hook. It is called after those of the flags, but before a checkpoint is saved, so that the
+  // Adds a hook. It is called after the hooks of the flags, but before a checkpoint is saved, so that the
   // checkpoint includes its changes. Objects that it refers to must outlive the loop.
   void add_hook(std::unique_ptr<Hook> hook) { run_.add_hook(std::move(hook)); }
 
@@ -121,10 +121,10 @@ class Loop {
   const History& history() const { return run_.history(); }
 
   // Does the work between two steps, and returns true if another step is to be made. The first call gives
-  // every worker the newest intact checkpoint, or the state of rank 0 (so broadcast_from(0) is not needed).
-  // The last call writes the last checkpoint and the report; after a signal, which takes effect after the
-  // same step on all workers, it then throws Interrupted. If --stop-after ends the loop, it does not throw,
-  // but the next Loop or Trainer of the program does.
+  // every worker the newest intact checkpoint, or the state of the chief (so broadcast_from(0) is not
+  // needed). The last call writes the last checkpoint and the report; after a signal, which takes effect
+  // after the same step on all workers, it then throws Interrupted. If --stop-after ends the loop, it does
+  // not throw, but the next Loop or Trainer of the program does.
   bool goes_on() { return advance({}); }
   // Like goes_on(), for data that can run out: see DistributedOptimizer::goes_on().
   bool goes_on(bool has_data) { return advance(has_data); }

@@ -113,7 +113,7 @@ class Listener final : public Hook {
   std::function<void(Training&)> after_step_;
 };
 
-constexpr milliseconds kTimeout{300};
+constexpr milliseconds kTimeout{60000};
 
 TEST(Loop, all_wait_at_the_end_for_the_chief_that_writes) {
   const TestFolder folder;
@@ -121,7 +121,7 @@ TEST(Loop, all_wait_at_the_end_for_the_chief_that_writes) {
     std::string heard;
     OnRank on(comm, flags_for(folder / "run", 3, "1"));
     on.loop.add_hook(std::make_unique<Listener>(heard, [&](Training&) {
-      if (comm.rank() == 0) std::this_thread::sleep_for(kTimeout / 2);
+      if (comm.rank() == 0) std::this_thread::sleep_for(milliseconds(150));
     }));
     on.run();
     EXPECT_EQ(store::CheckpointDir(folder / "run").steps(), (std::vector<int64_t>{1, 2, 3})) << comm.rank();

@@ -134,7 +134,7 @@ class Model::Instance {
 namespace {
 
 // A metric of one of the parts that predictions are composed of.
-class OfPart final : public metrics::Metric, public metrics::ReadsColumns {
+class OfPart final : public metrics::Metric {
  public:
   using Shapes = std::function<const std::vector<Shape>&()>;
 
@@ -142,10 +142,7 @@ class OfPart final : public metrics::Metric, public metrics::ReadsColumns {
       : metric_(std::move(metric)), shapes_(std::move(shapes)), part_(part) {}
 
   const std::string& name() const override { return metric_->name(); }
-  std::vector<std::string> columns() const override {
-    const auto* const reads = dynamic_cast<const metrics::ReadsColumns*>(metric_.get());
-    return reads == nullptr ? std::vector<std::string>() : reads->columns();
-  }
+  std::vector<std::string> columns() const override { return metric_->columns(); }
   void update(const torch::Tensor& prediction, const Batch& batch) override {
     Shape shape = shapes_().at(part_);
     const torch::Tensor columns = prediction.narrow(1, columns_of(shapes_(), part_), columns_of(shape));

@@ -77,7 +77,7 @@ Replica::Replica(Trainable model, const OptimizerOptions& optimizer, const Repli
       own_parameters_(parameters_of(model_, options)),
       parameters_(own_parameters_ ? *own_parameters_ : *options.parameters),
       optimizer_(parameters_,
-                 parts_of(allocated(parameters_, optimizer, options), options.part, options.parts),
+                 sections_of(allocated(parameters_, optimizer, options), options.part, options.parts),
                  optimizer),
       tables_(tables_of(model_)) {}
 

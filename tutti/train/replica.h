@@ -15,7 +15,6 @@
 #include "tutti/data/batch.h"
 #include "tutti/data/batch_queue.h"
 #include "tutti/embedding/tables.h"
-#include "tutti/params/lanes.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
 #include "tutti/params/precision.h"
@@ -37,7 +36,7 @@ struct ReplicaOptions {
   // before they are moved there: it may be memory in which the vectors of all workers have to match.
   Allocate allocate = {};
   std::function<void(const Parameters&, const OptimizerOptions&)> before_allocate = {};
-  // The part of the parameters that the optimiser updates, out of `parts` (parts_of).
+  // The part of the parameters that the optimiser updates, out of `parts` (sections_of).
   int part = 0;
   int parts = 1;
   // The parameters that a loop of the program's own has made, which computes the lanes itself: then the model

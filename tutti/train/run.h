@@ -65,7 +65,7 @@ class Server {
 };
 
 // Runs a serving task until the job is done: a parameter server if its job is one of servers, else a passive
-// worker (passive/master.h). `optimizers` are those of Server.
+// worker (passive/master.h). `optimizers` are as for Server.
 void serve(const Context& context, std::vector<ElementwiseOptimizer> optimizers = {});
 
 }  // namespace tutti

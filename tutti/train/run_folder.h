@@ -37,7 +37,7 @@ std::vector<std::string> differing(const Json& saved, const Json& now);
 // that a later process can make the same model (tutti export).
 void record_flags(const Context& context, store::Checkpoint& checkpoint);
 
-// The folder in that of a run to which evaluators write.
+// The folder inside of a run's folder to which evaluators write.
 inline constexpr const char* kEvaluatorFolder = "evaluator";
 
 // The checkpoints of one run, in --logdir or a folder in it, as set by --resume and --keep. Without --logdir

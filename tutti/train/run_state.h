@@ -17,12 +17,12 @@ struct RunState {
     Stopped,      // by --stop-after: a later run continues, but this job ends
   };
 
-  // Of the run and of those that continue it from its checkpoints.
+  // The same for all runs that continue from each other's checkpoints.
   std::string id;
   Phase phase = Phase::Training;
   int64_t fit = 0;   // the index of the call of fit(), from 0; in a Loop 0
   int64_t step = 0;  // steps done
-  // The sequence of the first checkpoint of this run. Earlier ones in the folder are those of a run that was
+  // The sequence of the first checkpoint of this run. Earlier ones in the folder belong to a run that was
   // abandoned (--resume never).
   int64_t first_sequence = 0;
   std::string launch;  // launch_of(); "" if the launcher has no name for it

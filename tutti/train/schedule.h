@@ -34,8 +34,8 @@ class Schedule {
       : function_(std::move(function)), end_(end), follows_the_run_(follows_the_run) {}
 
   explicit operator bool() const { return static_cast<bool>(function_); }
-  // `length` is that of the run; 0 or Training::kEndless if it is unknown. Throws InvalidArgument then if the
-  // schedule takes its length from the run.
+  // `length` is the length of the run; 0 or Training::kEndless if it is unknown. Throws InvalidArgument then
+  // if the schedule takes its length from the run.
   double operator()(int64_t step, int64_t length = 0) const;
   // The number of steps for which the schedule was made; none if it has no end or takes it from the run.
   std::optional<int64_t> end() const { return end_; }

@@ -47,7 +47,7 @@ Progress progress_of(const Json& json) {
 
 namespace {
 
-// Copies the tensors, which are those of the running training.
+// Copies the tensors, which the running training goes on to change.
 store::Checkpoint copy_of(store::Checkpoint checkpoint) {
   const torch::NoGradGuard no_grad;
   const auto copy = [](std::vector<store::NamedTensor>& tensors) {

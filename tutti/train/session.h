@@ -26,7 +26,7 @@ namespace tutti {
 
 // The part of a checkpoint with the states of LibTorch's random generators. Each rank has its own.
 inline constexpr const char* kGenerators = "random";
-// The part with the history of the current fit, which is that of a hook.
+// The part with the history of the current fit, which a hook keeps.
 inline constexpr const char* kHistory = "hook-history";
 
 // A net of a run with its optimiser. If a run has several, each has a name.
@@ -101,13 +101,13 @@ class Session {
   // of the previous checkpoint, if it could not be written.
   //
   // `shared` are files that are written besides: into the folder that open_folder() has made, by other tasks
-  // or by write_parts(). With `rows_base`, the rows of sharded tables are those that have changed since the
-  // checkpoint of that step.
+  // or by write_parts(). With `rows_base`, only the rows of sharded tables that have changed since
+  // the checkpoint of that step are saved.
   void save(const Progress& progress, const std::vector<Optimizer::State>& optimizers,
             const Snapshots& more = {}, const std::vector<store::SharedFile>& shared = {},
             std::optional<int64_t> rows_base = {});
-  // Returns the step of the last checkpoint with all rows of sharded tables, on the chief, if the one of this
-  // step may have only those that have changed since (--checkpoint-rows).
+  // Returns the step of the last checkpoint with all rows of sharded tables, on the chief, if the checkpoint
+  // of this step may have only the rows that have changed since (--checkpoint-rows).
   std::optional<int64_t> rows_base(int64_t step) const;
   // Makes the folder of the next checkpoint, on the chief; returns "" if nothing is written.
   std::string open_folder();
@@ -135,7 +135,7 @@ class Session {
     std::vector<Optimizer::State> optimizers = {{}};  // one per part
     Snapshots more = {};
     // Of the sharded tables (store::kRowsPart), which are not in `more`. If the checkpoint has only rows that
-    // have changed, `rows` are all those of its base.
+    // have changed, `rows` are all rows of its base.
     Snapshot rows = {};
     std::optional<Snapshot> changed_rows = {};
     // False if the run begins with weights alone (--resume weights).

@@ -13,8 +13,8 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
+#include "tutti/params/optimizer_state.h"
 #include "tutti/remote/remote_module.h"
-#include "tutti/step/optimizer_state.h"
 
 namespace tutti {
 namespace {
@@ -66,7 +66,7 @@ void require_same_optimizer(const Optimizer& optimizer, const store::Checkpoint&
        where, saved, optimizer.name());
 }
 
-// Assembles the optimiser's vectors from their named pieces.
+// Assembles the optimiser's vectors from the tensors of the parameters.
 std::vector<Optimizer::Slot> slots_of(const Parameters& parameters, const TensorsByName& saved) {
   std::vector<Optimizer::Slot> slots;
   for (const auto& [full_name, tensor] : saved) {
@@ -118,7 +118,7 @@ TensorsByName joined(const Parameters& parameters, const store::Checkpoint& chec
       elements[name] += tensor.numel();
     }
   }
-  // The parts are in the order of memory, which was that of the layout with which they were saved.
+  // The parts are in the order of memory of the layout with which they were saved.
   const bool channels_last =
       checkpoint.state.value("settings", nlohmann::json::object()).value("layout", "") == "channels-last";
   for (const auto& [name, vector] : flat) {

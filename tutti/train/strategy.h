@@ -18,8 +18,8 @@
 #include "tutti/metrics/metric.h"
 #include "tutti/params/lanes.h"
 #include "tutti/params/parameters.h"
+#include "tutti/step/bucket_sums.h"
 #include "tutti/step/control_word.h"
-#include "tutti/step/reducer.h"
 #include "tutti/store/report.h"
 #include "tutti/train/replica.h"
 #include "tutti/train/session.h"
@@ -28,7 +28,7 @@
 namespace tutti {
 
 struct StepResult {
-  int64_t step = 0;  // steps made so far, including those of other workers
+  int64_t step = 0;  // steps made so far, including the steps of other workers
   // True if this worker made the last of these steps or took part in it. False if its gradients are still in
   // transit, or arrived when there was no step left to make.
   bool made = true;
@@ -59,7 +59,7 @@ struct StepRange {
 // The facts about a way of training that do not change after its start.
 struct StrategyFacts {
   std::string name = {};  // "allreduce"
-  LaneRange lanes = {};   // those of this worker
+  LaneRange lanes = {};   // of this worker
   bool in_step = true;    // all workers make every step together, and so stop after the same one
   // The number of steps that compute each lane once: the number of workers if each makes its steps alone.
   int64_t steps_per_batch = 1;
@@ -152,28 +152,10 @@ struct StrategyOptions {
 std::unique_ptr<Strategy> make_strategy(const Context& context, const Trainable& model,
                                         const OptimizerOptions& optimizer, const StrategyOptions& options);
 
-// The functions below are for workers that are connected to each other. Every worker has to call them.
-
-// Starts a run: only rank 0 reads the checkpoint, since the others may be on machines without it. The others
-// receive progress, lanes and further parts; the caller still has to send the parameters and the optimiser's
-// state.
-Session::Start start_together(const Context& context, comm::Communicator& comm, Session& session);
-// Waits, on all ranks, until rank 0 has written all checkpoints.
-void finish_saving(const Context& context, comm::Communicator& comm, Session& session);
-// Merges the counts of all workers, on each of them, in one exchange.
-void merge(comm::Communicator& comm, const metrics::List& list);
-// See Strategy::share().
-Json share(const Context& context, comm::Communicator& comm, const std::string& what,
-           const Strategy::MakeValue& make);
-
 // Returns the message of a chief to the others: the result of `make`, or its exception. result_of() returns
 // the result, or throws the Error.
 Json outcome_of(const Strategy::MakeValue& make);
 Json result_of(const Json& outcome);
-
-StatePart generators_part(torch::Device device, int rank);
-// Returns the parts, at rank 0 with the generators of all ranks.
-Snapshots gather_generators(comm::Communicator& comm, Snapshots parts);
 
 // Returns the facts that a resumed run must share with its checkpoint, for any kind of training.
 RunFacts facts_of(const Context& context, const ReducerOptions& reducer, double clip_norm, int world,

@@ -17,7 +17,7 @@
 namespace tutti {
 
 // The result of a loss function: the mean over the batch's examples, and optionally the predictions, so that
-// metrics of the training batches cost nothing extra, and those of an evaluation no second forward pass. Can
+// metrics of the training batches cost nothing extra, and an evaluation needs no second forward pass. Can
 // be constructed from the loss alone.
 struct LossOutput {
   LossOutput(torch::Tensor mean_loss) : loss(std::move(mean_loss)) {}  // NOLINT(google-explicit-constructor)

@@ -10,8 +10,8 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/data/feed.h"
-#include "tutti/step/plan.h"
-#include "tutti/step/reducer.h"
+#include "tutti/params/plan.h"
+#include "tutti/step/bucket_sums.h"
 #include "tutti/train/export/exporter.h"
 
 namespace tutti {
@@ -57,7 +57,6 @@ Trainer::Trainer(const Context& context, Trainable model, const OptimizerOptions
   require_tables_to_leave_out(options.exports.leave_out, embedding::tables_in(replica().module()));
   run_.keep_average({options.average});
   run_.schedule({options.learning_rate});
-  if (strategy_->group().is_chief()) warn_of_sparse_tables(context_, replica().parameters());
   run_.session().describe(facts());
 }
 

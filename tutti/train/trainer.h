@@ -14,7 +14,6 @@
 #include "tutti/comm/group.h"
 #include "tutti/data/feed.h"
 #include "tutti/metrics/metric.h"
-#include "tutti/params/lanes.h"
 #include "tutti/store/report.h"
 #include "tutti/train/export.h"
 #include "tutti/train/fit_state.h"
@@ -74,7 +73,7 @@ class Trainer {
   Trainer(const Trainer&) = delete;
   Trainer& operator=(const Trainer&) = delete;
 
-  // Adds a hook. It is called after those of the flags, but before a checkpoint is saved, so that the
+  // Adds a hook. It is called after the hooks of the flags, but before a checkpoint is saved, so that the
   // checkpoint includes its changes.
   void add_hook(std::unique_ptr<Hook> hook) { run_.add_hook(std::move(hook)); }
 
@@ -120,7 +119,7 @@ class Trainer {
   // Returns the predictions for all examples of the feed, one row each, in its order. Can be called by a
   // single worker, unless rows of sharded embeddings are on other hosts, or other workers have their average.
   //
-  // If evaluate() or predict() is called before the first fit(), it starts the run: the weights are those of
+  // If evaluate() or predict() is called before the first fit(), it starts the run, with the weights of
   // the newest checkpoint, as --resume says. In that case every worker has to call it.
   torch::Tensor predict(const data::Feed& feed, const EvaluateOptions& options = {});
 

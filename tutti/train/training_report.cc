@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include "tutti/base/text.h"
+#include "tutti/train/strategies/connected.h"
 #include "tutti/train/training_run.h"
 
 // The part of TrainingRun that tells what a training has reached: the values of its evaluations, its events
@@ -21,9 +22,8 @@ std::string reported_name(const std::string& evaluation, const std::string& valu
 
 std::vector<const EvaluationHook*> TrainingRun::evaluations() const {
   std::vector<const EvaluationHook*> all;
-  for (const auto& hook : hooks_) {
-    const auto* evaluation = dynamic_cast<const EvaluationHook*>(hook.get());
-    if (evaluation != nullptr && evaluation->is_set()) all.push_back(evaluation);
+  for (const EvaluationHook* evaluation : evaluations_) {
+    if (evaluation->is_set()) all.push_back(evaluation);
   }
   return all;
 }
@@ -43,14 +43,19 @@ void TrainingRun::note_evaluations() {
   training_.knows_values = !known_values().empty();
 }
 
-// Returns the names of the values of all evaluations; an empty vector if those of one of them are not known
-// before it is made.
+// Returns the names of the values of all evaluations and hooks; an empty vector if the names of one
+// evaluation are not known before it is made.
 std::vector<std::string> TrainingRun::known_values() const {
   std::vector<std::string> known;
   for (const EvaluationHook* evaluation : evaluations()) {
     const auto names = evaluation->value_names();
     if (!names) return {};
     known.insert(known.end(), names->begin(), names->end());
+  }
+  if (known.empty()) return known;
+  for (const auto& hook : hooks_) {
+    const std::vector<std::string> names = hook->reported();
+    known.insert(known.end(), names.begin(), names.end());
   }
   return known;
 }
@@ -64,8 +69,9 @@ void TrainingRun::require_monitored_values() const {
     const std::string name = hook->monitored();
     if (name.empty() || std::find(known.begin(), known.end(), name) != known.end()) continue;
     tutti::fail(ErrorKind::InvalidArgument,
-                "{} monitors '{}', but the evaluations of this training have only {}{}", hook->name(), name,
-                fmt::join(known, ", "), did_you_mean(name, known));
+                "{} monitors '{}', but the evaluations of this training have only {}{} (a hook that tells it "
+                "says so by Hook::reported())",
+                hook->name(), name, fmt::join(known, ", "), did_you_mean(name, known));
   }
 }
 
@@ -98,7 +104,8 @@ void TrainingRun::report_evaluation(const std::string& name, const std::map<std:
   for_each_hook([&](Hook& hook) { hook.after_validation(training_, values); });
 }
 
-// If the workers do not evaluate together, the chief has counted everything.
+// Merges the counts of all workers, on each of them. If they do not evaluate together, the chief has counted
+// everything.
 void TrainingRun::merge(const metrics::List& list) {
   if (strategy_.facts().evaluation_parts > 1) return tutti::merge(*strategy_.group().connected(), list);
   if (list.empty() || strategy_.is_alone()) return;
@@ -132,7 +139,7 @@ void Training::report_validation(const std::map<std::string, double>& values) {
   report_evaluation("", values);
 }
 
-// If no step was made since the run was resumed, the loss remains that of the checkpoint.
+// If no step was made since the run was resumed, the loss of the checkpoint remains.
 void TrainingRun::note_loss() {
   if (last_step_.has_loss())
     progress_.loss = last_step_.loss();

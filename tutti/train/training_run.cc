@@ -5,8 +5,6 @@
 #include <fmt/format.h>
 
 #include "tutti/base/error.h"
-#include "tutti/train/hooks.h"
-#include "tutti/train/replica.h"
 
 namespace tutti {
 namespace {
@@ -14,36 +12,6 @@ namespace {
 constexpr const char* kByHook = "by a hook or by the program";
 
 }  // namespace
-
-TrainingRun::TrainingRun(const Context& context, Strategy& strategy, std::vector<SessionPart> parts,
-                         const SessionOptions& options, Replica* replica)
-    : context_(context),
-      strategy_(strategy),
-      tables_(strategy.replica().tables()),
-      replica_(replica),
-      session_(context, strategy.group(), parts, options),
-      training_{.context = context,
-                .run = *this,
-                .group = strategy.group(),
-                .parameters = parts.front().parameters,
-                .optimizer = parts.front().optimizer,
-                .parts = parts,
-                .has_rows = !tables_.empty(),
-                .module = replica != nullptr ? &replica->module() : nullptr},
-      stop_after_(context.config().training.stop_after),
-      device_clock_(context.device()) {
-  training_.folder = session_.folder();
-  if (training_.writes()) pass_advice_ = PassAdvice(&context.log());
-  add_state(kGenerators, generators_part(context.device(), strategy.group().rank));
-  try {
-    hooks_ = hooks::of_flags(context.config());
-  } catch (const std::exception& error) {
-    abandon("could not start", error);
-    throw;
-  }
-  validation_ = add_first_hook(std::make_unique<EvaluationHook>());
-  history_ = add_first_hook(std::make_unique<HistoryHook>());
-}
 
 void TrainingRun::set_learning_rates() {
   for (size_t i = 0; i < schedules_.size(); ++i) {

@@ -45,7 +45,7 @@ class TrainingRun {
   TrainingRun(const Context& context, Strategy& strategy, std::vector<SessionPart> parts,
               const SessionOptions& options, Replica* replica = nullptr);
 
-  // Adds a hook after those of the configuration, but before the one that saves checkpoints, so that a
+  // Adds a hook after the hooks of the configuration, but before the one that saves checkpoints, so that a
   // checkpoint includes what hooks have changed.
   void add_hook(std::unique_ptr<Hook> hook);
   // Adds a part to the state that checkpoints contain. Throws InvalidArgument if the name is taken or is not
@@ -221,10 +221,11 @@ class TrainingRun {
   Session session_;
   Training training_;
   std::vector<std::unique_ptr<Hook>> hooks_;
-  HistoryHook* history_ = nullptr;        // one of the hooks, like the validation
-  EvaluationHook* validation_ = nullptr;  // after the average, which it measures
-  bool has_own_hooks_ = false;            // of the program
-  const int64_t stop_after_;              // 0: none
+  HistoryHook* history_ = nullptr;            // one of the hooks, like the validation
+  EvaluationHook* validation_ = nullptr;      // after the average, which it measures
+  std::vector<EvaluationHook*> evaluations_;  // among the hooks: the validation, then those of the program
+  bool has_own_hooks_ = false;                // of the program
+  const int64_t stop_after_;                  // 0: none
   std::map<std::string, StatePart> parts_;
   std::vector<Schedule> schedules_;  // of the parts; may be fewer
   bool plan_logged_ = false;

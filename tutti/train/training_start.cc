@@ -4,7 +4,10 @@
 #include <fmt/ranges.h>
 
 #include "tutti/base/hashes.h"
+#include "tutti/params/random_scope.h"
 #include "tutti/store/manifest.h"
+#include "tutti/train/hooks.h"
+#include "tutti/train/replica.h"
 #include "tutti/train/training_run.h"
 
 // The part of TrainingRun that prepares and starts a training: its hooks, the state that checkpoints contain,
@@ -47,7 +50,58 @@ uint32_t checksum_of(const Parameters& parameters) {
   return sum;
 }
 
+std::string generator_name(int rank, size_t generator) { return fmt::format("rank{}.{}", rank, generator); }
+
+StatePart generators_part(torch::Device device, int rank) {
+  const auto snapshot = [device, rank] {
+    Snapshot states;
+    for (const torch::Tensor& state : generator_states(device))
+      states.tensors.push_back({generator_name(rank, states.tensors.size()), state});
+    return states;
+  };
+  // A run with more workers than before starts the additional ones with the generators that they have.
+  const auto restore = [device, rank](const Snapshot& snapshot) {
+    std::vector<torch::Tensor> states;
+    for (const auto& [name, tensor] : snapshot.tensors) {
+      if (name == generator_name(rank, states.size())) states.push_back(tensor);
+    }
+    set_generator_states(device, states);
+  };
+  return {snapshot, restore};
+}
+
 }  // namespace
+
+TrainingRun::TrainingRun(const Context& context, Strategy& strategy, std::vector<SessionPart> parts,
+                         const SessionOptions& options, Replica* replica)
+    : context_(context),
+      strategy_(strategy),
+      tables_(strategy.replica().tables()),
+      replica_(replica),
+      session_(context, strategy.group(), parts, options),
+      training_{.context = context,
+                .run = *this,
+                .group = strategy.group(),
+                .parameters = parts.front().parameters,
+                .optimizer = parts.front().optimizer,
+                .parts = parts,
+                .has_rows = !tables_.empty(),
+                .module = replica != nullptr ? &replica->module() : nullptr},
+      stop_after_(context.config().training.stop_after),
+      device_clock_(context.device()) {
+  training_.folder = session_.folder();
+  if (training_.writes()) pass_advice_ = PassAdvice(&context.log());
+  add_state(kGenerators, generators_part(context.device(), strategy.group().rank));
+  try {
+    hooks_ = hooks::of_flags(context.config());
+  } catch (const std::exception& error) {
+    abandon("could not start", error);
+    throw;
+  }
+  validation_ = add_first_hook(std::make_unique<EvaluationHook>());
+  evaluations_ = {validation_};
+  history_ = add_first_hook(std::make_unique<HistoryHook>());
+}
 
 void TrainingRun::validate(Evaluation evaluation) {
   if (evaluation.every_steps.value_or(0) == 0 && evaluation.every_epochs == 0) evaluation.every_epochs = 1;
@@ -68,7 +122,10 @@ void TrainingRun::keep_average(const std::vector<double>& decays) {
 }
 
 void TrainingRun::add_hook(std::unique_ptr<Hook> hook) {
-  if (auto* const evaluation = dynamic_cast<EvaluationHook*>(hook.get())) evaluation->reserve(training_);
+  if (auto* const evaluation = dynamic_cast<EvaluationHook*>(hook.get())) {
+    evaluation->reserve(training_);
+    evaluations_.push_back(evaluation);
+  }
   const bool saves = !context_.config().checkpoints.logdir.empty();  // the last hook saves checkpoints
   hooks_.insert(saves ? std::prev(hooks_.end()) : hooks_.end(), std::move(hook));
   has_own_hooks_ = true;
@@ -201,7 +258,7 @@ std::vector<std::string> TrainingRun::plan() {
   return plan;
 }
 
-// Warns if the schedules were made for another number of steps than that of the run.
+// Warns if the schedules were made for another number of steps than the run has.
 void TrainingRun::warn_of_other_lengths() const {
   const int64_t end = length_.end_step;
   if (!strategy_.group().is_chief() || progress_.step >= end || end == Training::kEndless) return;
@@ -210,12 +267,12 @@ void TrainingRun::warn_of_other_lengths() const {
     if (end > scheduled)
       context_.log().warning(
           "the learning rate is scheduled for {} steps, but the training ends after step {}: from step {} on "
-          "it stays at {:g}. A schedule without a length takes that of the run",
+          "it stays at {:g}. A schedule without a length is as long as the run",
           scheduled, end, scheduled, schedule(scheduled, end));
     else if (end < scheduled && length_.ends_the_run)
       context_.log().warning(
           "the learning rate is scheduled for {} steps, but the training ends after step {}, where it is "
-          "still {:g}. A schedule without a length takes that of the run",
+          "still {:g}. A schedule without a length is as long as the run",
           scheduled, end, schedule(end, end));
     if (schedule.follows_the_run() && progress_.end_step > 0 && progress_.end_step != end)
       context_.log().warning(

@@ -3,7 +3,7 @@
 
 #include "tutti/base/test_errors.h"
 #include "tutti/cluster/discovery/discovery.h"
-#include "tutti/cluster/discovery/launched.h"
+#include "tutti/cluster/discovery/test_launched.h"
 
 namespace tutti::discovery {
 namespace {
@@ -33,7 +33,7 @@ TEST(FromFlags, finds_the_task_in_the_cluster) {
   expect_standing(*found, 1, 2, 1, 2);
   EXPECT_EQ(found->task, (Task{"worker", 1}));
   EXPECT_EQ(found->source, "flags");
-  EXPECT_EQ(found->master_address, "h:2223");
+  EXPECT_EQ(found->board_address, "h:2223");
   EXPECT_EQ(found->cluster.num_tasks("ps"), 1);
 }
 

@@ -3,7 +3,7 @@
 
 #include "tutti/base/test_errors.h"
 #include "tutti/cluster/discovery/discovery.h"
-#include "tutti/cluster/discovery/launched.h"
+#include "tutti/cluster/discovery/test_launched.h"
 
 namespace tutti::discovery {
 namespace {
@@ -65,7 +65,7 @@ TEST(FromOpenMpi, reads_both_versions) {
     EXPECT_EQ(found->task, (Task{"worker", 1}));
     EXPECT_EQ(found->source, "Open MPI");
     EXPECT_TRUE(found->cluster.empty());
-    EXPECT_EQ(found->master_address, "");
+    EXPECT_EQ(found->board_address, "");
   }
 }
 

@@ -3,7 +3,7 @@
 
 #include "tutti/base/test_errors.h"
 #include "tutti/cluster/discovery/discovery.h"
-#include "tutti/cluster/discovery/launched.h"
+#include "tutti/cluster/discovery/test_launched.h"
 
 namespace tutti::discovery {
 namespace {

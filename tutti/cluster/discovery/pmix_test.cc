@@ -3,7 +3,7 @@
 
 #include "tutti/base/test_errors.h"
 #include "tutti/cluster/discovery/discovery.h"
-#include "tutti/cluster/discovery/launched.h"
+#include "tutti/cluster/discovery/test_launched.h"
 
 namespace tutti::discovery {
 namespace {
@@ -33,7 +33,7 @@ TEST(FromPmix, takes_the_world_from_slurm_under_srun) {
   const auto found = from_pmix(Environment(kPmixUnderSlurm));
   ASSERT_TRUE(found);
   expect_standing(*found, 2, 3, 0, 1);
-  EXPECT_EQ(found->master_address, "n1");
+  EXPECT_EQ(found->board_address, "n1");
 }
 
 TEST(FromPmix, says_that_the_world_is_not_in_the_variables) {

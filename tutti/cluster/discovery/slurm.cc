@@ -54,7 +54,7 @@ int tasks_on_this_node(const LauncherVariables& variables, const Membership& mem
   return here;
 }
 
-// Returns the host of rank 0: the first of the step, where srun puts it unless told otherwise.
+// Returns the host of the chief: the first of the step, where srun puts it unless told otherwise.
 std::string first_host(const LauncherVariables& variables) {
   const std::string name = step_name(variables, "NODELIST");
   const auto list = variables.text(name);
@@ -112,7 +112,7 @@ std::optional<Identity> from_slurm(const Environment& environment) {
   if (!is_slurm_task(environment)) return std::nullopt;
   const LauncherVariables variables(environment, kSlurm);
   Identity identity = launched_worker(standing_in_slurm(variables), kSlurm);
-  identity.master_address = meeting_place(variables);
+  identity.board_address = meeting_place(variables);
   identity.job = name_of_job(variables);
   return identity;
 }

@@ -5,7 +5,7 @@
 
 #include "tutti/base/test_errors.h"
 #include "tutti/cluster/discovery/discovery.h"
-#include "tutti/cluster/discovery/launched.h"
+#include "tutti/cluster/discovery/test_launched.h"
 
 namespace tutti::discovery {
 namespace {
@@ -69,7 +69,7 @@ TEST(FromSlurm, reads_a_step_on_one_node) {
   ASSERT_TRUE(found);
   expect_standing(*found, 1, 4, 1, 4);
   EXPECT_EQ(found->task, (Task{"worker", 1}));
-  EXPECT_EQ(found->master_address, "t-cn0117:28941");
+  EXPECT_EQ(found->board_address, "t-cn0117:28941");
   EXPECT_EQ(found->source, "Slurm");
   EXPECT_EQ(found->job, "Slurm job 901593 step 0");
 }
@@ -79,7 +79,7 @@ TEST(FromSlurm, counts_the_tasks_of_its_own_node) {
   const auto fourth =
       from_slurm(with(kFourNodes, {{"SLURM_PROCID", "3"}, {"SLURM_NODEID", "1"}, {"SLURM_LOCALID", "1"}}));
   expect_standing(*fourth, 3, 7, 1, 2);
-  EXPECT_EQ(fourth->master_address, "node01:20262");
+  EXPECT_EQ(fourth->board_address, "node01:20262");
 }
 
 TEST(FromSlurm, reads_a_step_with_a_cyclic_distribution) {
@@ -98,7 +98,7 @@ TEST(FromSlurm, takes_the_older_names) {
       from_slurm(without(kOneNode, {"SLURM_STEP_ID", "SLURM_STEP_NUM_TASKS", "SLURM_STEP_TASKS_PER_NODE",
                                     "SLURM_STEP_NODELIST", "SLURM_NTASKS"}));
   expect_standing(*old, 1, 4, 1, 4);
-  EXPECT_EQ(old->master_address, "t-cn0117:28941");
+  EXPECT_EQ(old->board_address, "t-cn0117:28941");
 }
 
 TEST(FromSlurm, shells_and_scripts_of_an_allocation_are_no_tasks) {
@@ -123,7 +123,7 @@ TEST(FromSlurm, incomplete_variables_are_refused) {
   expect_slurm_refused(HasSubstr("SLURM_NODEID is not"), without(kOneNode, {"SLURM_NODEID"}));
   expect_slurm_refused(HasSubstr("SLURM_STEP_TASKS_PER_NODE is not"),
                        without(kOneNode, {"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"}));
-  EXPECT_EQ(from_slurm(without(kOneNode, {"SLURM_STEP_NODELIST", "SLURM_NODELIST"}))->master_address, "");
+  EXPECT_EQ(from_slurm(without(kOneNode, {"SLURM_STEP_NODELIST", "SLURM_NODELIST"}))->board_address, "");
 }
 
 TEST(FromSlurm, contradictions_are_refused) {

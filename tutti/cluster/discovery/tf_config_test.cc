@@ -4,7 +4,7 @@
 
 #include "tutti/base/test_errors.h"
 #include "tutti/cluster/discovery/discovery.h"
-#include "tutti/cluster/discovery/launched.h"
+#include "tutti/cluster/discovery/test_launched.h"
 
 namespace tutti::discovery {
 namespace {
@@ -38,7 +38,7 @@ TEST(FromTfConfig, ranks_the_chief_first_then_the_workers) {
   const auto chief = found_in(config_of(R"({"type": "chief", "index": 0})"));
   ASSERT_TRUE(chief);
   expect_standing(*chief, 0, 3, 0, 1);
-  EXPECT_EQ(chief->master_address, "job-chief-0.ns.svc:2222");
+  EXPECT_EQ(chief->board_address, "job-chief-0.ns.svc:2222");
   EXPECT_EQ(chief->source, "TF_CONFIG");
   expect_standing(*found_in(config_of(R"({"type": "worker", "index": 1})")), 2, 3, 0, 1);
 }

@@ -15,7 +15,7 @@ bool another_launcher_gives_the_rank(const LauncherVariables& variables) {
   return !variables.first_set({"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_STEP_ID"}).empty();
 }
 
-std::string master_address(const LauncherVariables& variables) {
+std::string board_address(const LauncherVariables& variables) {
   const auto host = variables.text("MASTER_ADDR");
   const auto port = variables.number("MASTER_PORT");
   if (!host && !port) return "";
@@ -51,7 +51,7 @@ std::optional<Identity> from_torchrun(const Environment& environment) {
   if (!any_is_set(variables, kNames)) return std::nullopt;
   if (!variables.has(kNames.rank) && another_launcher_gives_the_rank(variables)) return std::nullopt;
   Identity identity = launched_worker(standing_in_torchrun(variables), kTorchrun);
-  identity.master_address = master_address(variables);
+  identity.board_address = board_address(variables);
   identity.launcher_serves = variables.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
   identity.attempt = variables.number("TORCHELASTIC_RESTART_COUNT").value_or(0);
   return identity;

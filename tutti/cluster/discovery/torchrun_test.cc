@@ -3,7 +3,7 @@
 
 #include "tutti/base/test_errors.h"
 #include "tutti/cluster/discovery/discovery.h"
-#include "tutti/cluster/discovery/launched.h"
+#include "tutti/cluster/discovery/test_launched.h"
 
 namespace tutti::discovery {
 namespace {
@@ -41,7 +41,7 @@ TEST(FromTorchrun, reads_its_variables) {
   ASSERT_TRUE(found);
   expect_standing(*found, 2, 4, 0, 2);
   EXPECT_EQ(found->task, (Task{"worker", 2}));
-  EXPECT_EQ(found->master_address, "node0.example.org:29500");
+  EXPECT_EQ(found->board_address, "node0.example.org:29500");
   EXPECT_EQ(found->source, "torchrun");
   EXPECT_TRUE(found->cluster.empty());
 }
@@ -63,11 +63,11 @@ TEST(FromTorchrun, one_process_a_pod_has_no_local_pair) {
 }
 
 TEST(FromTorchrun, can_do_without_a_master) {
-  EXPECT_EQ(from_torchrun(without(kTask, {"MASTER_ADDR", "MASTER_PORT"}))->master_address, "");
+  EXPECT_EQ(from_torchrun(without(kTask, {"MASTER_ADDR", "MASTER_PORT"}))->board_address, "");
 }
 
 TEST(FromTorchrun, puts_an_ipv6_master_in_brackets) {
-  EXPECT_EQ(from_torchrun(with(kTask, {{"MASTER_ADDR", "fd00::2"}}))->master_address, "[fd00::2]:29500");
+  EXPECT_EQ(from_torchrun(with(kTask, {{"MASTER_ADDR", "fd00::2"}}))->board_address, "[fd00::2]:29500");
 }
 
 TEST(FromTorchrun, leaves_the_rank_to_the_launcher_that_has_it) {

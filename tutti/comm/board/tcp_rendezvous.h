@@ -24,7 +24,7 @@ struct ServeOptions {
   std::string purpose = kForRanks;    // of those who use it; others do not find it
   // Called from another thread with a line for the log when a client is refused.
   std::function<void(const std::string& text)> report = {};
-  // How long the board's destructor waits for its clients to leave. It tells those that are left that the
+  // How long the board's destructor waits for its clients to leave. It tells the remaining clients that the
   // board has ended in good order.
   std::chrono::milliseconds farewell{2000};
   // The keys that a client holds are removed if the client was silent for this long. A client that was
@@ -55,8 +55,8 @@ struct FindOptions {
   std::string purpose = kForRanks;
   net::CertificateName name = net::CertificateName::Any;
   std::string holder = "rank 0";  // who serves it, for messages
-  // One of the addresses may lead to another machine, as those of containers do, so that a board there is not
-  // an error as long as another one may answer.
+  // One of the addresses may lead to another machine, as addresses of containers do. A process that listens
+  // there and is no board is then not an error, as long as another address may answer.
   bool several_machines = false;
   std::chrono::milliseconds timeout{60000};
 };
@@ -64,7 +64,7 @@ struct FindOptions {
 // The result of one attempt.
 struct FindAttempt {
   std::shared_ptr<Rendezvous> board;  // null: none was found
-  std::string host;                   // that of the board, or of the obstacle
+  std::string host;                   // where the board or the obstacle is
   std::string obstacle;
   bool listens = false;  // a process listens there, but does not answer like such a board
   bool refused = false;  // a board of this purpose is there, but not for this task

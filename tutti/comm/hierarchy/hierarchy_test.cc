@@ -75,12 +75,12 @@ TEST(RankLayout, knows_the_run_of_each_host) {
 TEST(Shares, cover_what_each_owns_once_for_every_host) {
   for (const char* hosts : {"ab", "aab", "abb", "aabb", "abbb", "aabbc", "aaabbbb", "aaabbbcc"}) {
     const RankLayout layout = layout_of(hosts);
-    const Shares shares(layout, even_sections(layout, 10001));
+    const Shares shares(layout, slices_by_host(layout, 10001));
     for (int owner = 0; owner < layout.world(); ++owner) {
       for (int host = 0; host < layout.hosts(); ++host) {
         int64_t end = shares.own(owner).begin;
         for (int i = 0; i < layout.size(host); ++i) {
-          const Slice share = shares.between(layout.first(host) + i, owner);
+          const ElementRange share = shares.between(layout.first(host) + i, owner);
           if (share.size() == 0) continue;
           EXPECT_EQ(share.begin, end) << hosts;
           end = share.end;
@@ -160,14 +160,15 @@ class Counted final : public Transport {
 size_t bytes_over_network(const std::string& hosts, const std::function<void(Communicator&)>& body) {
   std::atomic<size_t> bytes = 0;
   const RankLayout layout = layout_of(hosts);
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   testing::expect_no_errors(testing::as_ranks(layout.world(), [&](int rank) {
     const int host = layout.host_of(rank);
     auto network = std::make_unique<Counted>(
         tcp_transport(with_prefix(board, "tcp/"), {.rank = rank, .world = layout.world()}), bytes);
     auto memory = shm_transport(with_prefix(board, std::to_string(host) + "/"),
                                 {layout.local_rank(rank), layout.size(host), {}, kLong});
-    Collectives comm(hierarchy_transport(std::move(network), std::move(memory), layout, kLong), kLong);
+    Collectives comm(
+        std::make_unique<HierarchyTransport>(std::move(network), std::move(memory), layout, kLong), kLong);
     body(comm);
   }));
   return bytes;
@@ -199,8 +200,10 @@ TEST(HierarchyTraffic, comes_to_each_host_once) {
 
 constexpr const char* kHosts = "aabb";
 
-void add(Communicator& comm) {
-  comm.all_reduce(torch::zeros({100000}), ReduceOp::Sum, {.what = "gradients", .step = 118}).wait();
+void add(Communicator& comm, milliseconds timeout = kLong) {
+  comm.all_reduce(torch::zeros({100000}), ReduceOp::Sum,
+                  {.timeout = timeout, .what = "gradients", .step = 118})
+      .wait();
 }
 
 // Expects the same text, which must match, from all ranks but `except`.
@@ -232,7 +235,7 @@ INSTANTIATE_TEST_SUITE_P(OfRank, HierarchyFailure, ::testing::Values(0, 3));
 TEST_P(HierarchyFailure, a_rank_that_does_not_come_is_named_by_all) {
   std::latch over(3);
   const auto errors = errors_of_ranks(kHosts, 4, milliseconds(1500), [&](Communicator& comm) {
-    comm.barrier({.what = "the start"});
+    comm.barrier({.timeout = kLong, .what = "the start"});
     if (comm.rank() == guilty()) {
       over.wait();
       // Learns of the failure when it arrives.
@@ -296,7 +299,7 @@ TEST_P(HierarchyFailure, a_late_rank_inside_a_host_is_named_by_all) {
   std::latch over(3);
   const auto errors = errors_of_ranks(kHosts, 4, milliseconds(1500), [&](Communicator& comm) {
     Communicator& inside = comm.hosts()->inside;
-    comm.barrier();
+    comm.barrier({.timeout = kLong});
     if (comm.rank() == guilty()) over.wait();
     try {
       inside.shared()->sync({.what = "gradients", .step = 5});
@@ -381,15 +384,13 @@ class HierarchyProcesses : public ::testing::TestWithParam<int> {
   }
 
   static std::string error_of(const std::shared_ptr<Rendezvous>& board, int rank) {
-    constexpr milliseconds kTimeout{1500};
+    // Longer than a busy machine keeps a process from its work.
+    constexpr milliseconds kTimeout{5000};
     try {
-      Collectives comm(testing::transport_on_hosts(kHosts, rank, with_prefix(board, "comm/"), kLong),
-                       kTimeout);
-      comm.barrier({.timeout = kLong});
-      board->set(fmt::format("ready/{}", rank), "");
-      while (true) {
-        add(comm);
-        std::this_thread::sleep_for(milliseconds(1));
+      Collectives comm(testing::transport_on_hosts(kHosts, rank, with_prefix(board, "comm/"), kLong), kLong);
+      for (int step = 0;; ++step) {
+        add(comm, step <= 2 ? kLong : kTimeout);
+        if (step == 2) board->set(fmt::format("ready/{}", rank), "");
       }
     } catch (const std::exception& error) {
       return error.what();
@@ -400,7 +401,6 @@ class HierarchyProcesses : public ::testing::TestWithParam<int> {
   std::vector<std::string> after(const std::function<void(const Child&)>& deed) {
     std::thread doer([&] {
       for (int rank = 0; rank < 4; ++rank) board_->get(fmt::format("ready/{}", rank), kLong);
-      std::this_thread::sleep_for(milliseconds(200));
       deed(*children_[static_cast<size_t>(GetParam()) - 1]);
     });
     std::vector<std::string> errors = {error_of(board_, 0)};

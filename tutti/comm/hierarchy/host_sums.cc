@@ -12,51 +12,50 @@ size_t size_of(int64_t elements, const Reduction& reduction) {
   return static_cast<size_t>(elements) * c10::elementSize(reduction.type);
 }
 
-Slice shifted(const Slice& slice, int64_t by) { return {slice.begin + by, slice.end + by}; }
+ElementRange shifted(const ElementRange& slice, int64_t by) { return {slice.begin + by, slice.end + by}; }
 
-Slice overlap(const Slice& a, const Slice& b) {
+ElementRange overlap(const ElementRange& a, const ElementRange& b) {
   const int64_t begin = std::max(a.begin, b.begin);
   return {begin, std::max(begin, std::min(a.end, b.end))};
 }
 
 }  // namespace
 
-Slice Shares::seen_to(int rank, int host) const {
+ElementRange Shares::seen_to(int rank, int host) const {
   const int own_host = layout_.host_of(rank);
   const int local = layout_.local_rank(rank);
   const int first = layout_.first(host);
   const int size = layout_.size(host);
   if (layout_.size(own_host) == size) return own(first + local);
-  const Slice run{own(first).begin, own(first + size - 1).end};
+  const ElementRange run{own(first).begin, own(first + size - 1).end};
   return shifted(slice_of(run.size(), local, layout_.size(own_host)), run.begin);
 }
 
-Slice Shares::between(int rank, int owner) const {
+ElementRange Shares::between(int rank, int owner) const {
   const int host = layout_.host_of(owner);
   if (layout_.host_of(rank) == host)
-    return rank == owner ? own(owner) : Slice{own(owner).begin, own(owner).begin};
+    return rank == owner ? own(owner) : ElementRange{own(owner).begin, own(owner).begin};
   return overlap(seen_to(rank, host), own(owner));
 }
 
-std::vector<Slice> even_sections(const RankLayout& layout, int64_t count) {
-  std::vector<Slice> sections;
+std::vector<ElementRange> slices_by_host(const RankLayout& layout, int64_t count) {
+  std::vector<ElementRange> slices;
   for (int rank = 0; rank < layout.world(); ++rank) {
     const int host = layout.host_of(rank);
-    const Slice part = slice_of(count, host, layout.hosts());
-    sections.push_back(
-        shifted(slice_of(part.size(), layout.local_rank(rank), layout.size(host)), part.begin));
+    const ElementRange part = slice_of(count, host, layout.hosts());
+    slices.push_back(shifted(slice_of(part.size(), layout.local_rank(rank), layout.size(host)), part.begin));
   }
-  return sections;
+  return slices;
 }
 
-std::vector<Slice> sections_of(const std::vector<int64_t>& lengths) {
-  std::vector<Slice> sections;
+std::vector<ElementRange> slices_of_lengths(const std::vector<int64_t>& lengths) {
+  std::vector<ElementRange> slices;
   int64_t end = 0;
   for (const int64_t length : lengths) {
-    sections.push_back({end, end + length});
+    slices.push_back({end, end + length});
     end += length;
   }
-  return sections;
+  return slices;
 }
 
 std::vector<int> ranks_of(const RankLayout& layout, int host) {
@@ -107,12 +106,12 @@ void HostSums::add_branches(std::span<const std::byte* const> inputs, const Redu
 // If hosts have different numbers of ranks, their shares end at different elements.
 void HostSums::add_own(const Shares& shares, std::span<const std::byte* const> sums,
                        const Reduction& reduction, std::byte* to) const {
-  const Slice own = shares.own(rank_);
+  const ElementRange own = shares.own(rank_);
   for (int64_t begin = own.begin, end = own.end; begin < own.end; begin = end, end = own.end) {
     std::vector<const std::byte*> inputs(static_cast<size_t>(layout_.hosts()));
     std::vector<size_t> strides(inputs.size());
     for (int rank = 0; rank < layout_.world(); ++rank) {
-      const Slice share = shares.between(rank, rank_);
+      const ElementRange share = shares.between(rank, rank_);
       if (begin < share.begin || begin >= share.end) continue;
       end = std::min(end, share.end);
       const auto host = static_cast<size_t>(layout_.host_of(rank));

@@ -9,32 +9,32 @@
 
 namespace tutti::comm {
 
-// Which rank moves which elements of an operation between hosts. Each rank owns a section of elements, and so
+// Which rank moves which elements of an operation between hosts. Each rank owns a slice of elements, and so
 // each host owns a contiguous range. The range of a host is split among the ranks of every other host: each
-// of them handles one share, and communicates only with the owners whose sections overlap it. If both hosts
+// of them handles one share, and communicates only with the owners whose slices overlap it. If both hosts
 // have the same number of ranks, that is one owner.
 class Shares {
  public:
-  // `own` has the sections of all ranks, in order and without gaps. The layout must outlive this object.
-  Shares(const RankLayout& layout, std::vector<Slice> own) : layout_(layout), own_(std::move(own)) {}
+  // `own` has the slices of all ranks, in order and without gaps. The layout must outlive this object.
+  Shares(const RankLayout& layout, std::vector<ElementRange> own) : layout_(layout), own_(std::move(own)) {}
 
-  const Slice& own(int rank) const { return own_[static_cast<size_t>(rank)]; }
-  // Returns the part of the owner's section that `rank` handles. Within a host, a rank handles only its own.
-  Slice between(int rank, int owner) const;
+  const ElementRange& own(int rank) const { return own_[static_cast<size_t>(rank)]; }
+  // Returns the part of the owner's slice that `rank` handles. Within a host, a rank handles only its own.
+  ElementRange between(int rank, int owner) const;
 
  private:
-  Slice seen_to(int rank, int host) const;
+  ElementRange seen_to(int rank, int host) const;
 
   const RankLayout& layout_;
-  const std::vector<Slice> own_;
+  const std::vector<ElementRange> own_;
 };
 
 // Splits `count` elements equally among the hosts, whatever number of ranks they have, and the part of each
 // host equally among its ranks.
-std::vector<Slice> even_sections(const RankLayout& layout, int64_t count);
+std::vector<ElementRange> slices_by_host(const RankLayout& layout, int64_t count);
 
-// Returns consecutive sections of these lengths.
-std::vector<Slice> sections_of(const std::vector<int64_t>& lengths);
+// Returns consecutive slices of these lengths.
+std::vector<ElementRange> slices_of_lengths(const std::vector<int64_t>& lengths);
 
 // The tree of a sum, split up by host: the ranks of a host add whole branches of it. A host has one branch if
 // its sources are well aligned in the tree, else a few; the sums of its branches are stored one after the

@@ -18,37 +18,37 @@ struct FreeAligned {
   void operator()(std::byte* bytes) const { ::operator delete (bytes, std::align_val_t{64}); }
 };
 
-SharedBlock make_block(size_t ranks, size_t size) {
+SharedRegion make_region(size_t ranks, size_t size) {
   const size_t each = (size + 63) / 64 * 64;
   auto* memory = static_cast<std::byte*>(::operator new (ranks* each + 64, std::align_val_t{64}));
-  SharedBlock block;
-  block.memory = std::shared_ptr<std::byte>(memory, FreeAligned());
+  SharedRegion region;
+  region.memory = std::shared_ptr<std::byte>(memory, FreeAligned());
   std::fill_n(memory, ranks * each, std::byte{0});
-  for (size_t r = 0; r < ranks; ++r) block.parts.push_back(memory + r * each);
-  block.size = size;
-  return block;
+  for (size_t r = 0; r < ranks; ++r) region.parts.push_back(memory + r * each);
+  region.size = size;
+  return region;
 }
 
-// The state that the threads of a group share. The first caller creates the block, or the smaller group.
+// The state that the threads of a group share. The first caller creates the region, or the smaller group.
 class Hub {
  public:
   explicit Hub(std::vector<std::string> who) : who_(std::move(who)) {}
 
   const std::vector<std::string>& who() const { return who_; }
 
-  SharedBlock block(size_t number, size_t size, int rank) {
+  SharedRegion region(size_t number, size_t size, int rank) {
     const std::lock_guard lock(mutex_);
-    auto place = blocks_.find(number);
-    if (place == blocks_.end())
-      place = blocks_.emplace(number, Made{make_block(who_.size(), size), rank, 0}).first;
+    auto place = regions_.find(number);
+    if (place == regions_.end())
+      place = regions_.emplace(number, Made{make_region(who_.size(), size), rank, 0}).first;
     Made& made = place->second;
-    if (made.block.size != size)
+    if (made.region.size != size)
       fail(ErrorKind::InvalidArgument, "{} allocates {} bytes, but {} allocates {}",
-           who_[static_cast<size_t>(rank)], size, who_[static_cast<size_t>(made.by)], made.block.size);
-    SharedBlock block = made.block;
+           who_[static_cast<size_t>(rank)], size, who_[static_cast<size_t>(made.by)], made.region.size);
+    SharedRegion region = made.region;
     // Once all ranks have taken it, they keep it alive themselves.
-    if (++made.taken == who_.size()) blocks_.erase(place);
-    return block;
+    if (++made.taken == who_.size()) regions_.erase(place);
+    return region;
   }
 
   std::shared_ptr<Hub> group(const std::vector<int>& ranks, const std::string& name) {
@@ -64,14 +64,14 @@ class Hub {
 
  private:
   struct Made {
-    SharedBlock block;
+    SharedRegion region;
     int by;
     size_t taken;  // by how many ranks
   };
 
   const std::vector<std::string> who_;
   std::mutex mutex_;
-  std::map<size_t, Made> blocks_;                       // guarded by mutex_; not yet taken by all ranks
+  std::map<size_t, Made> regions_;                      // guarded by mutex_; not yet taken by all ranks
   std::map<std::string, std::shared_ptr<Hub>> groups_;  // guarded by mutex_
 };
 
@@ -83,8 +83,8 @@ class InprocMemory final : public SharedMemory {
   int rank() const override { return rank_; }
   int world() const override { return static_cast<int>(hub_->who().size()); }
   const std::string& who(int rank) const override { return hub_->who()[static_cast<size_t>(rank)]; }
-  SharedBlock allocate(size_t size, const Operation&, const std::function<void()>&) override {
-    return hub_->block(next_block_++, size, rank_);
+  SharedRegion allocate(size_t size, const Operation&, const std::function<void()>&) override {
+    return hub_->region(next_region_++, size, rank_);
   }
   // A thread ends by leaving the group, which SharedTransport detects itself.
   bool has_ended(int) override { return false; }
@@ -99,7 +99,7 @@ class InprocMemory final : public SharedMemory {
  private:
   const std::shared_ptr<Hub> hub_;
   const int rank_;
-  size_t next_block_ = 0;
+  size_t next_region_ = 0;
 };
 
 }  // namespace

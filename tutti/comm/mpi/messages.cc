@@ -11,20 +11,20 @@ namespace tutti::comm::mpi {
 namespace {
 
 // Largest message in bytes: MPI uses int for counts.
-constexpr size_t kPiece = size_t{1} << 30;
+constexpr size_t kChunk = size_t{1} << 30;
 
 }  // namespace
 
 template <class Post>
 void Messages::post(size_t size, int peer, Way way, const Post& one) {
   Library::get().require_usable();
-  for (size_t done = 0; done < size; done += kPiece) {
+  for (size_t done = 0; done < size; done += kChunk) {
     const auto lock = Library::get().lock();
     MPI_Request request = MPI_REQUEST_NULL;
-    const int piece = static_cast<int>(std::min(kPiece, size - done));
-    check(one(done, piece, &request));
+    const int chunk = static_cast<int>(std::min(kChunk, size - done));
+    check(one(done, chunk, &request));
     requests_.push_back(request);
-    posts_.push_back({peer, way == Way::In ? piece : kAnySize});
+    posts_.push_back({peer, way == Way::In ? chunk : kAnySize});
     ++open_[peer];
   }
 }

@@ -16,7 +16,7 @@
 
 namespace tutti::comm::mpi {
 
-// Messages in progress, in pieces of at most kPiece bytes.
+// Messages in progress, in chunks of at most kChunk bytes.
 class Messages {
  public:
   // `who` returns the name of a rank for error messages; it must outlive this object. All messages have this

@@ -56,7 +56,7 @@ constexpr int64_t kMostAtATime = int64_t{1} << 28;  // elements: MPI uses int fo
 
 class MpiTransport final : public Transport {
  public:
-  // Both groups have the same ranks. Messages of one group never match those of the other.
+  // Both groups have the same ranks. Messages of one group never match messages of the other.
   MpiTransport(std::shared_ptr<Rendezvous> board, MpiOptions options, Group exchanges, Group messages)
       : board_(std::move(board)),
         options_(std::move(options)),
@@ -136,10 +136,10 @@ class MpiTransport final : public Transport {
     // After a failure MPI may still write to this tensor, so it is then never freed.
     adding_ = flat;
     for (int64_t done = 0; done < flat.numel(); done += kMostAtATime) {
-      const torch::Tensor piece = flat.narrow(0, done, std::min(kMostAtATime, flat.numel() - done));
+      const torch::Tensor chunk = flat.narrow(0, done, std::min(kMostAtATime, flat.numel() - done));
       Messages messages(exchanges_.get(), who_, 0, {});
       attempt(operation, Failures::Party::All, others, messages,
-              [&] { messages.add_all(piece, type, others); });
+              [&] { messages.add_all(chunk, type, others); });
     }
     adding_ = torch::Tensor();
     return true;

@@ -57,7 +57,7 @@ TEST(Device, moves_64_megabytes) { with_ranks("device", 2, check_large); }
 
 // The ranks also share memory, which is then used only for tensors that are not on the device.
 TEST(Device, goes_before_shared_memory) {
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   const auto make = testing::make_transports("inproc", 2, kLong);
   const auto errors = testing::errors_of_ranks(
       2,
@@ -72,7 +72,7 @@ TEST(Device, goes_before_shared_memory) {
 // Rank 2 is busy while the others wait on the device.
 TEST(Device, names_the_rank_that_is_late) {
   const auto errors = errors_of_ranks("device", 3, milliseconds(500), [](Communicator& comm) {
-    comm.barrier({.what = "the start"}).wait();
+    comm.barrier({.timeout = kLong, .what = "the start"}).wait();
     if (comm.rank() == 2) {
       EXPECT_THROW(comm.recv(torch::zeros({1}), 0, {.timeout = std::chrono::seconds(30)}).wait(), Error);
       return;

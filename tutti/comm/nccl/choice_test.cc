@@ -62,7 +62,7 @@ std::vector<Found> check_on_ranks(const std::function<Way(int rank)>& way,
                                   std::chrono::milliseconds check_timeout = kLong) {
   const auto hosts = testing::make_transports("plain", kWorld, kLong);
   const auto others = testing::make_transports("plain", kWorld, kLong);
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   std::vector<Found> found(kWorld);
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < kWorld; ++rank)

@@ -50,7 +50,7 @@ class OverNccl : public OnGpu {
 };
 
 TEST_F(OverNccl, one_rank_adds_and_ends_in_peace) {
-  const auto device = nccl_on_device(local_rendezvous(), kGpu, {}, kLong);
+  const auto device = nccl_on_device(std::make_shared<LocalRendezvous>(), kGpu, {}, kLong);
   EXPECT_TRUE(device->takes(torch::zeros({1}, kGpu)));
   EXPECT_FALSE(device->takes(torch::zeros({1})));
   for (const auto type : {torch::kFloat, torch::kDouble, torch::kBFloat16, torch::kHalf, torch::kInt}) {
@@ -66,7 +66,7 @@ TEST_F(OverNccl, one_rank_adds_and_ends_in_peace) {
 TEST_F(OverNccl, one_rank_keeps_its_tensors_on_the_gpu) {
   const std::unique_ptr<Communicator> comm =
       std::make_unique<Collectives>(std::move(inproc_transports(1, kLong).front()), kLong, nullptr,
-                                    nccl_on_device(local_rendezvous(), kGpu, {}, kLong));
+                                    nccl_on_device(std::make_shared<LocalRendezvous>(), kGpu, {}, kLong));
   const torch::Tensor values = torch::randn({100}, kGpu);
   EXPECT_TRUE(comm->on_device(values));
   const torch::Tensor gathered = torch::empty_like(values);

@@ -63,7 +63,7 @@ class GroupWork final : public c10d::Work {
   Waits& waits_;
 };
 
-// Ends a group in the way of LibTorch 2.x and in that of 1.13: each override applies to only one of them.
+// Ends a group as LibTorch 2.x does and as 1.13 does: each override applies to only one of them.
 class EndsGroups : public compat::Backend {
  public:
   using compat::Backend::Backend;

@@ -31,7 +31,7 @@ inline std::vector<std::string> errors_of_ranks(const std::string& backend, int 
                                                 const std::function<void(Communicator&)>& body) {
   if (backend != "device") return testing::errors_of_ranks(backend, world, timeout, body);
   const MakeTransport make = make_transports("plain", world, timeout);
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   return testing::errors_of_ranks(
       world,
       [&](int rank) {

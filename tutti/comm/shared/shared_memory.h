@@ -21,8 +21,8 @@ class SharedMemory {
 
   // Returns memory filled with zeros. Every rank must call this with the same size. Throws PeerLost if a rank
   // ends meanwhile and Timeout if one is late; both name it. Calls `look_up`, which may throw, while waiting.
-  virtual SharedBlock allocate(size_t size, const Operation& operation,
-                               const std::function<void()>& look_up) = 0;
+  virtual SharedRegion allocate(size_t size, const Operation& operation,
+                                const std::function<void()>& look_up) = 0;
   // Returns true if the operating system reports that the rank's process has ended.
   virtual bool has_ended(int rank) = 0;
   // Returns true if a signal (SIGSTOP, Ctrl-Z) has stopped it. Like has_ended(), callable from any thread.

@@ -17,11 +17,10 @@
 
 namespace tutti::comm {
 
-// Every rank's part of the control block begins with a ControlSlot, which is followed by its pipes.
+// Every rank's part of the control region begins with a ControlSlot, which is followed by its pipes.
 struct ControlSlot;
 struct RankPipe;
 struct OperationSummary;
-struct OperationNotice;
 
 // A transport for ranks that share memory. They meet at sync points: a rank describes its next operation in a
 // notice, increments its signal, and waits until the signals of all others have reached the same count.
@@ -32,9 +31,9 @@ struct OperationNotice;
 // goes through staging buffers, one per rank. Each has two halves, so that one half can be filled while
 // others still read the other.
 //
-// The first rank that detects a failure writes its cause into the control block; all others read it there. If
-// the ranks are only some of those that fail together, `Failures` takes the place of this (join).
-class SharedTransport final : public Transport, public SharedBlocks {
+// The first rank that detects a failure writes its cause into the control region; all others read it there.
+// If the ranks are only some of those that fail together, `Failures` takes the place of this (join).
+class SharedTransport final : public Transport, public SharedRegions {
  public:
   SharedTransport(std::unique_ptr<SharedMemory> memory, std::chrono::milliseconds timeout);
   ~SharedTransport() override;
@@ -43,7 +42,7 @@ class SharedTransport final : public Transport, public SharedBlocks {
   std::string name() const override { return memory_->name(); }
   int rank() const override { return rank_; }
   int world() const override { return world_; }
-  SharedBlocks* shared_blocks() override { return this; }
+  SharedRegions* shared_regions() override { return this; }
   void exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
                 const Operation& operation) override;
   void send(ConstBytes bytes, int to, const Operation& operation) override;
@@ -53,15 +52,15 @@ class SharedTransport final : public Transport, public SharedBlocks {
   void abandon(const std::string& text) override;
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override;
 
-  SharedBlock allocate(size_t size, const Operation& operation) override;
-  SharedBlock everyones(const std::byte* mine, size_t size) const override;
+  SharedRegion allocate(size_t size, const Operation& operation) override;
+  SharedRegion everyones(const std::byte* mine, size_t size) const override;
 
  private:
-  struct BlockOffset {
-    int32_t block;  // -1: not in a block
+  struct RegionOffset {
+    int32_t region;  // -1: not in a region
     uint64_t offset;
   };
-  // A block that allocate() returned; `memory` expires when nobody holds the block any more.
+  // A region that allocate() returned; `memory` expires when nobody holds the region any more.
   struct Given {
     std::vector<std::byte*> parts;
     size_t size;
@@ -79,8 +78,7 @@ class SharedTransport final : public Transport, public SharedBlocks {
   ControlSlot& slot(int rank) const;
   RankPipe& pipe_between(int from, int to) const;
   std::vector<std::byte*> next_staging();
-  OperationNotice make_notice(const Operation& operation) const;
-  void meet(const OperationNotice& notice, const Operation& operation);
+  void meet(const Operation& operation, OperationSummary summary);
   const OperationSummary& summary_of(int rank) const;
   void require_same_operation();
   std::vector<int> behind() const;
@@ -94,7 +92,7 @@ class SharedTransport final : public Transport, public SharedBlocks {
   [[noreturn]] void fail_together(ErrorKind kind, const std::string& text);
   [[noreturn]] void fail_other_size(const Operation& operation, size_t expected, int from, size_t sent);
   void throw_if_failed();
-  BlockOffset place_of(const std::byte* data, size_t size) const;
+  RegionOffset place_of(const std::byte* data, size_t size) const;
   void add_slice(const SlicedSum& sum, std::vector<const std::byte*> inputs, std::vector<std::byte*> outputs,
                  const Operation& operation) const;
   void all_reduce(const SlicedSum& sum, const Operation& operation);
@@ -105,8 +103,8 @@ class SharedTransport final : public Transport, public SharedBlocks {
   const int world_;
   const std::chrono::milliseconds timeout_;
   const WaitOptions wait_options_;
-  SharedBlock control_;
-  std::optional<Membership> joined_;  // nullopt: the ranks fail together through the control block
+  SharedRegion control_;
+  std::optional<Membership> joined_;  // nullopt: the ranks fail together through the control region
   std::map<int32_t, Given> given_;    // by the allocation's number, which is the same at all ranks
   int32_t allocations_ = 0;
   uint32_t meetings_ = 0;

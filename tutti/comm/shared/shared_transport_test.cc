@@ -15,36 +15,36 @@ namespace {
 using testing::kLong;
 using testing::operation;
 
-// The shared blocks of two ranks that are threads.
-class Blocks {
+// The shared regions of two ranks that are threads.
+class Regions {
  public:
-  SharedBlock block(size_t number, size_t size) {
+  SharedRegion region(size_t number, size_t size) {
     const std::lock_guard lock(mutex_);
-    if (!blocks_.contains(number)) {
+    if (!regions_.contains(number)) {
       auto bytes = std::make_shared<std::vector<std::byte>>(2 * size + 64);
       void* begin = bytes->data();
       size_t room = bytes->size();
       auto* first = static_cast<std::byte*>(std::align(64, 2 * size, begin, room));
-      blocks_[number] = {{first, first + size}, size, std::move(bytes)};
+      regions_[number] = {{first, first + size}, size, std::move(bytes)};
     }
-    return blocks_.at(number);
+    return regions_.at(number);
   }
 
  private:
   std::mutex mutex_;
-  std::map<size_t, SharedBlock> blocks_;
+  std::map<size_t, SharedRegion> regions_;
 };
 
 class FakeMemory final : public SharedMemory {
  public:
-  FakeMemory(std::shared_ptr<Blocks> blocks, int rank, std::function<bool()> other_has_ended)
-      : blocks_(std::move(blocks)), rank_(rank), other_has_ended_(std::move(other_has_ended)) {}
+  FakeMemory(std::shared_ptr<Regions> regions, int rank, std::function<bool()> other_has_ended)
+      : regions_(std::move(regions)), rank_(rank), other_has_ended_(std::move(other_has_ended)) {}
   std::string name() const override { return "fake"; }
   int rank() const override { return rank_; }
   int world() const override { return 2; }
   const std::string& who(int) const override { return who_; }
-  SharedBlock allocate(size_t size, const Operation&, const std::function<void()>&) override {
-    return blocks_->block(next_++, size);
+  SharedRegion allocate(size_t size, const Operation&, const std::function<void()>&) override {
+    return regions_->region(next_++, size);
   }
   bool has_ended(int) override { return other_has_ended_(); }
   bool is_stopped(int) override { return false; }
@@ -53,7 +53,7 @@ class FakeMemory final : public SharedMemory {
   }
 
  private:
-  const std::shared_ptr<Blocks> blocks_;
+  const std::shared_ptr<Regions> regions_;
   const int rank_;
   const std::function<bool()> other_has_ended_;
   const std::string who_ = "somebody";
@@ -64,11 +64,11 @@ class FakeMemory final : public SharedMemory {
 // whether it is still there.
 void last_meeting(const std::function<void(Transport&)>& of_first,
                   const std::function<void(Transport&)>& of_second) {
-  const auto blocks = std::make_shared<Blocks>();
+  const auto regions = std::make_shared<Regions>();
   std::latch asked(1);
   std::latch left(1);
   std::once_flag once;
-  SharedTransport first(std::make_unique<FakeMemory>(blocks, 0,
+  SharedTransport first(std::make_unique<FakeMemory>(regions, 0,
                                                      [&] {
                                                        std::call_once(once, [&] { asked.count_down(); });
                                                        left.wait();
@@ -77,7 +77,7 @@ void last_meeting(const std::function<void(Transport&)>& of_first,
                         kLong);
   std::thread other([&] {
     {
-      SharedTransport second(std::make_unique<FakeMemory>(blocks, 1, [] { return false; }), kLong);
+      SharedTransport second(std::make_unique<FakeMemory>(regions, 1, [] { return false; }), kLong);
       asked.wait();
       of_second(second);
     }

@@ -38,7 +38,7 @@ struct Peer {
   FileDescriptor handle = FileDescriptor();  // readable once the process has ended; none for this process
 };
 
-// The mappings of one block, by rank.
+// The mappings of one region, by rank.
 class Mappings {
  public:
   Mappings(size_t ranks, size_t size) : parts_(ranks, nullptr), size_(size) {}
@@ -110,22 +110,22 @@ class ShmMemory final : public SharedMemory {
   int world() const override { return options_.world; }
   const std::string& who(int rank) const override { return peers_[static_cast<size_t>(rank)].who; }
 
-  SharedBlock allocate(size_t size, const Operation& operation,
-                       const std::function<void()>& look_up) override {
-    const size_t number = next_block_++;
+  SharedRegion allocate(size_t size, const Operation& operation,
+                        const std::function<void()>& look_up) override {
+    const size_t number = next_region_++;
     const size_t ranks = static_cast<size_t>(options_.world);
     const auto mappings = std::make_shared<Mappings>(ranks, size);
     const FileDescriptor memory = make_memory(size);
-    const std::string what = fmt::format("block/{}", number);
+    const std::string what = fmt::format("region/{}", number);
     rendezvous_->set(key(what, options_.rank),
                      fmt::format("{} {} {}", memory.get(), inode_of(memory, "shared memory"), size));
-    // Every rank checks all sizes before it opens any block, so that all report a difference alike.
-    std::vector<Block> blocks;
+    // Every rank checks all sizes before it opens any region, so that all report a difference alike.
+    std::vector<Region> regions;
     for (int r = 0; r < options_.world; ++r)
-      blocks.push_back(block_of(await(what, r, operation, look_up), r, size));
+      regions.push_back(region_of(await(what, r, operation, look_up), r, size));
     for (size_t r = 0; r < ranks; ++r) {
       const int rank = static_cast<int>(r);
-      mappings->map(r, rank == options_.rank ? memory.get() : open_block(blocks[r], rank, operation).get());
+      mappings->map(r, rank == options_.rank ? memory.get() : open_region(regions[r], rank, operation).get());
     }
     // This rank's descriptor may be closed once all ranks have opened it.
     const std::string opened = fmt::format("opened/{}", number);
@@ -151,7 +151,7 @@ class ShmMemory final : public SharedMemory {
 
  private:
   // The memory of another process.
-  struct Block {
+  struct Region {
     int64_t descriptor;
     ino_t inode;
   };
@@ -201,7 +201,7 @@ class ShmMemory final : public SharedMemory {
     return numbers;
   }
 
-  Block block_of(const std::string& text, int rank, size_t size) const {
+  Region region_of(const std::string& text, int rank, size_t size) const {
     const std::vector<int64_t> numbers = numbers_of(text, 3, rank);
     if (static_cast<size_t>(numbers[2]) != size)
       fail(ErrorKind::InvalidArgument, "{} allocates {} bytes, but {} allocates {}", who(options_.rank), size,
@@ -209,21 +209,21 @@ class ShmMemory final : public SharedMemory {
     return {numbers[0], static_cast<ino_t>(numbers[1])};
   }
 
-  FileDescriptor open_block(const Block& block, int rank, const Operation& operation) {
-    const std::string path = fmt::format("/proc/{}/fd/{}", peer(rank).pid, block.descriptor);
+  FileDescriptor open_region(const Region& region, int rank, const Operation& operation) {
+    const std::string path = fmt::format("/proc/{}/fd/{}", peer(rank).pid, region.descriptor);
     FileDescriptor memory(open(path.c_str(), O_RDWR | O_CLOEXEC));
     // The process has ended, has given up and closed the memory, or its pid is now used by another process.
     if (memory.get() < 0 && (errno == ENOENT || errno == ESRCH)) lost(rank, operation);
     if (memory.get() < 0)
       fail_errno(errno, fmt::format("opening the shared memory of {} ({})", who(rank), path));
-    if (inode_of(memory, path) != block.inode) lost(rank, operation);
+    if (inode_of(memory, path) != region.inode) lost(rank, operation);
     return memory;
   }
 
   const std::shared_ptr<Rendezvous> rendezvous_;
   const ShmOptions options_;
   std::vector<Peer> peers_;
-  size_t next_block_ = 0;
+  size_t next_region_ = 0;
 };
 
 }  // namespace

@@ -35,12 +35,12 @@ std::unique_ptr<Transport> first_of(int world, const std::shared_ptr<Rendezvous>
 
 TEST(Shm, names_a_rank_that_does_not_come) {
   expect_error(ErrorKind::Timeout, HasSubstr("connect failed: nothing from worker/1 (host 1) for 0.2 s"),
-               [] { first_of(2, local_rendezvous(), milliseconds(200)); });
+               [] { first_of(2, std::make_shared<LocalRendezvous>(), milliseconds(200)); });
 }
 
 // A single timeout covers everything that the call waits for.
 TEST(Shm, waits_no_longer_for_several_than_for_one) {
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   std::thread slow([&] {
     for (int rank = 1; rank < 4; ++rank) {
       std::this_thread::sleep_for(milliseconds(300));
@@ -57,7 +57,7 @@ TEST(Shm, a_rank_that_has_ended_before_all_are_there_is_lost) {
   const pid_t ended = fork();
   if (ended == 0) _exit(0);
   waitpid(ended, nullptr, 0);
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   board->set("shm/pid/1", std::to_string(ended));
   expect_error(ErrorKind::PeerLost,
                HasSubstr("worker/1 (host 1) (pid " + std::to_string(ended) + ") is gone"),
@@ -65,7 +65,7 @@ TEST(Shm, a_rank_that_has_ended_before_all_are_there_is_lost) {
 }
 
 TEST(Shm, a_rank_that_ends_while_others_wait_for_it_is_lost_at_once) {
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   const pid_t other = fork();
   if (other == 0) {
     pause();
@@ -87,21 +87,21 @@ TEST(Shm, a_rank_that_ends_while_others_wait_for_it_is_lost_at_once) {
 
 // Rank 1 has published its memory and then closed it.
 TEST(Shm, memory_that_is_no_longer_there_is_a_lost_rank) {
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   board->set("shm/pid/1", std::to_string(getpid()));
-  board->set("shm/block/0/1", "1000000 17 4096");
+  board->set("shm/region/0/1", "1000000 17 4096");
   // Sizes are checked first, so the entry must have the right one; it is taken from the error message.
   const std::string other_size =
       error_of(ErrorKind::InvalidArgument, [&] { first_of(2, board, milliseconds(500)); });
   const size_t begin = other_size.find("allocates ") + 10;
   const std::string size = other_size.substr(begin, other_size.find(' ', begin) - begin);
-  board->set("shm/block/0/1", "1000000 17 " + size);
+  board->set("shm/region/0/1", "1000000 17 " + size);
   expect_error(ErrorKind::PeerLost, HasSubstr("worker/1 (host 1)"), [&] { first_of(2, board); });
 }
 
 TEST(Shm, foreign_entries_in_the_board_are_an_error) {
   for (const char* text : {"", "many", "12 13", "99999999999999999999"}) {
-    const auto board = local_rendezvous();
+    const auto board = std::make_shared<LocalRendezvous>();
     board->set("shm/pid/1", text);
     expect_error(ErrorKind::DataLoss, HasSubstr(std::string("'") + text + "'"), [&] { first_of(2, board); });
   }
@@ -110,13 +110,13 @@ TEST(Shm, foreign_entries_in_the_board_are_an_error) {
 // If there is too little memory, allocating it must fail; accessing a page that was not allocated would raise
 // a signal.
 TEST(Shm, memory_is_there_before_anybody_touches_it) {
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   board->set("shm/pid/1", std::to_string(getpid()));
   std::thread waits_for_rank_1([&] { EXPECT_THROW(first_of(2, board, milliseconds(500)), Error); });
-  const std::string block = board->get("shm/block/0/0", kLong);  // "DESCRIPTOR INODE SIZE"
+  const std::string region = board->get("shm/region/0/0", kLong);  // "DESCRIPTOR INODE SIZE"
   struct stat status {};
-  EXPECT_EQ(fstat(std::stoi(block), &status), 0);
-  EXPECT_GE(status.st_blocks * 512, std::stoll(block.substr(block.rfind(' '))));
+  EXPECT_EQ(fstat(std::stoi(region), &status), 0);
+  EXPECT_GE(status.st_blocks * 512, std::stoll(region.substr(region.rfind(' '))));
   waits_for_rank_1.join();
 }
 
@@ -161,7 +161,7 @@ TEST(ShmDeathTest, a_system_that_hides_who_lives_is_not_taken_for_a_lost_rank) {
         {
           refuse_pidfd_open(error);
           const std::string found = error_of(ErrorKind::InvalidArgument, check_shared_memory);
-          const auto board = local_rendezvous();
+          const auto board = std::make_shared<LocalRendezvous>();
           board->set("shm/pid/1", std::to_string(getppid()));
           expect_error(ErrorKind::InvalidArgument, HasSubstr("pidfd_open"), [&] { first_of(2, board); });
           _exit(found.find("pidfd_open") != std::string::npos && !::testing::Test::HasFailure() ? 7 : 1);

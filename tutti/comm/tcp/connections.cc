@@ -187,9 +187,11 @@ Connections connect_ranks(const std::shared_ptr<Rendezvous>& board, const Failur
     }
   }
   if (!acceptor.await(2 * me, *connected, deadline))
-    connected->set_once(kMissing, fmt::format("connect failed: not all ranks below {} have connected to it "
-                                              "within {:g} s. Look at their output, or raise --timeout",
-                                              name_of(self.who, self.rank), seconds(timeout)));
+    fail(ErrorKind::Timeout, "{}",
+         connected->set_once(kMissing,
+                             fmt::format("connect failed: not all ranks below {} have connected to it within "
+                                         "{:g} s. Look at their output, or raise --timeout",
+                                         name_of(self.who, self.rank), seconds(timeout))));
   // A rank that continued or gave up while others still connect would disconnect them without a reason.
   roll_call(*connected, self, "", until(deadline));
   return connections;

@@ -20,7 +20,8 @@ namespace {
 using std::chrono::milliseconds;
 using tcp::Flow;
 
-// `Failures` enforces the deadlines. Those of the connections come this much later, in case it cannot.
+// `Failures` enforces the deadlines. The deadlines of the connections come this much later, in case it
+// cannot.
 constexpr milliseconds kTcpIsLater{60000};
 
 // The beginning of every message. All machines of a job have the same byte order.
@@ -176,7 +177,7 @@ void TcpTransport::carry(tcp::Traffic& traffic, const Operation& operation) {
   });
 }
 
-// Adds pieces of the inputs while others are still on their way.
+// Adds chunks of the inputs while others are still on their way.
 void TcpTransport::combine(std::span<const SlicedSum> sums, const Operation& operation) {
   for (const SlicedSum& sum : sums) {
     if (is_for_doubling(sum, options_.world)) {
@@ -184,8 +185,8 @@ void TcpTransport::combine(std::span<const SlicedSum> sums, const Operation& ope
       continue;
     }
     const SpanScope span(operation.timeline, Activity::Copy, "add on the way", operation.step);
-    tcp::PiecewiseSum pieces(sum, options_.rank, options_.world, scratch_);
-    carry(pieces, with_whole(operation, sum.reduction));
+    tcp::ChunkedSum chunks(sum, options_.rank, options_.world, scratch_);
+    carry(chunks, with_whole(operation, sum.reduction));
   }
 }
 

@@ -61,7 +61,7 @@ class TcpWorlds : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Network, TcpWorlds, ::testing::Values(1, 2, 3, 4, 8));
 
 TEST_P(TcpWorlds, exchange_moves_messages_of_any_size) {
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   expect_no_errors(as_ranks(GetParam(), [&](int rank) {
     const auto transport = over_tcp(board, rank, GetParam());
     testing::exchange_messages_of_any_size(*transport);
@@ -71,7 +71,7 @@ TEST_P(TcpWorlds, exchange_moves_messages_of_any_size) {
 // The ranks have certificates of one authority, each for another name.
 TEST_P(TcpWorlds, moves_encrypted_messages_of_any_size) {
   const net::Certificates certificates;
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   expect_no_errors(as_ranks(GetParam(), [&](int rank) {
     const auto transport = encrypted(certificates, board, rank, GetParam());
     testing::exchange_messages_of_any_size(*transport);
@@ -81,7 +81,7 @@ TEST_P(TcpWorlds, moves_encrypted_messages_of_any_size) {
 
 TEST(Tcp, refuses_a_rank_whose_certificate_is_of_another_authority) {
   const net::Certificates certificates;
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   const auto outcomes = as_ranks(
       2, [&](int rank) { encrypted(certificates, board, rank, 2, rank == 0 ? "server" : "unknown-peer"); });
   for (const Outcome& outcome : outcomes) {
@@ -92,7 +92,7 @@ TEST(Tcp, refuses_a_rank_whose_certificate_is_of_another_authority) {
 
 TEST(Tcp, refuses_ranks_of_which_only_some_encrypt) {
   const net::Certificates certificates;
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   const auto outcomes = as_ranks(2, [&](int rank) {
     if (rank == 0) over_tcp(board, rank, 2);
     if (rank == 1) encrypted(certificates, board, rank, 2);
@@ -103,7 +103,7 @@ TEST(Tcp, refuses_ranks_of_which_only_some_encrypt) {
 }
 
 TEST_P(TcpWorlds, messages_between_two_keep_their_order_beside_exchanges) {
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   expect_no_errors(as_ranks(GetParam(), [&](int rank) {
     const auto transport = over_tcp(board, rank, GetParam());
     testing::send_and_recv_beside_exchanges(*transport);
@@ -111,7 +111,7 @@ TEST_P(TcpWorlds, messages_between_two_keep_their_order_beside_exchanges) {
 }
 
 TEST(Tcp, two_transports_do_not_mix) {
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   expect_no_errors(as_ranks(2, [&](int rank) {
     const auto one = over_tcp(with_prefix(board, "one/"), rank, 2);
     const auto two = over_tcp(with_prefix(board, "two/"), rank, 2);
@@ -128,7 +128,7 @@ TEST(Tcp, two_transports_do_not_mix) {
 }
 
 TEST(Tcp, splits_into_smaller_groups) {
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   expect_no_errors(as_ranks(4, [&](int rank) {
     const auto all = over_tcp(board, rank, 4);
     const std::vector<int> ranks = rank % 2 == 0 ? std::vector{2, 0} : std::vector{1, 3};
@@ -141,18 +141,19 @@ TEST(Tcp, splits_into_smaller_groups) {
 }
 
 TEST(Tcp, finds_the_address_of_a_named_host) {
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   expect_no_errors(as_ranks(2, [&](int rank) {
     const auto transport = tcp_transport(board, {.rank = rank, .world = 2, .peer_host = "localhost"});
     meet(*transport, operation("exchange"));
   }));
   expect_error(ErrorKind::InvalidArgument, HasSubstr("host 'no-such-host.invalid' cannot be resolved"), [&] {
-    tcp_transport(local_rendezvous(), {.rank = 0, .world = 2, .peer_host = "no-such-host.invalid"});
+    tcp_transport(std::make_shared<LocalRendezvous>(),
+                  {.rank = 0, .world = 2, .peer_host = "no-such-host.invalid"});
   });
 }
 
 TEST(Tcp, names_the_rank_that_never_comes) {
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   const auto begin = Clock::now();
   const auto outcomes = as_ranks(2, [&](int rank) { over_tcp(board, rank, 3, milliseconds(300)); });
   EXPECT_LT(Clock::now() - begin, std::chrono::seconds(5));
@@ -188,7 +189,7 @@ class HeldBoard final : public Rendezvous {
 };
 
 TEST(Tcp, unknown_peers_take_nobodys_place) {
-  const auto board = local_rendezvous();
+  const std::shared_ptr<Rendezvous> board = std::make_shared<LocalRendezvous>();
   std::latch unknown_peers_came(1);
   std::vector<FileDescriptor> unknown_peers;
   std::thread coming([&] {
@@ -226,7 +227,7 @@ TEST(Tcp, listens_at_the_port_that_it_is_given_unless_that_is_taken) {
   const int port = held.numbers().at(0);
   for (const bool taken : {false, true}) {
     const Listening other = taken ? listen_at(resolve("127.0.0.1", port).addresses.at(0)) : Listening{};
-    const auto board = local_rendezvous();
+    const auto board = std::make_shared<LocalRendezvous>();
     expect_no_errors(as_ranks(2, [&](int rank) {
       const auto transport = tcp_transport(
           board, {.rank = rank, .world = 2, .who = names(2), .port = static_cast<uint16_t>(port)});
@@ -239,7 +240,7 @@ TEST(Tcp, listens_at_the_port_that_it_is_given_unless_that_is_taken) {
 
 // Rank 2 is busy while the others wait for it. When it arrives, it learns of the failure.
 TEST(Tcp, names_the_rank_that_is_late_and_tells_it) {
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   std::latch over(2);
   const auto begin = Clock::now();
   const auto outcomes = as_ranks(3, [&](int rank) {
@@ -265,7 +266,7 @@ TEST(Tcp, names_the_rank_that_is_late_and_tells_it) {
 }
 
 TEST(Tcp, names_the_rank_that_has_left_and_stays_broken) {
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   const auto outcomes = as_ranks(3, [&](int rank) {
     const auto transport = over_tcp(board, rank, 3);
     meet(*transport, operation("barrier"));
@@ -282,7 +283,7 @@ TEST(Tcp, names_the_rank_that_has_left_and_stays_broken) {
 
 // Rank 0 waits only for rank 1, whose connection does not break, and still learns of the failure of rank 2.
 TEST(Tcp, a_failure_reaches_those_that_wait_for_somebody_else) {
-  const auto board = local_rendezvous();
+  const auto board = std::make_shared<LocalRendezvous>();
   std::latch both_wait(2);
   const auto outcomes = as_ranks(3, [&](int rank) {
     const auto transport = over_tcp(board, rank, 3);

@@ -43,18 +43,18 @@ class Exchange final : public Traffic {
   const std::span<const Bytes> recvs_;
 };
 
-// Combines the slice of this rank piece by piece: a piece is combined as soon as it has arrived from all
+// Combines the slice of this rank chunk by chunk: a chunk is combined as soon as it has arrived from all
 // peers, and its result is sent while others are still on their way. The message to a peer is what this rank
-// has of the peer's slice, piece by piece and in each piece input by input, followed by the results of this
-// rank's slice. Pieces that wait for those of other peers are kept in a ring of kWindow pieces per peer; a
+// has of the peer's slice, chunk by chunk and in each chunk input by input, followed by the results of this
+// rank's slice. Chunks that wait for those of other peers are kept in a ring of kWindow chunks per peer; a
 // peer that is further ahead has to wait. This cannot end in a deadlock, since contributions never wait for
 // results.
 //
 // A result may overwrite the input of which it was computed: its owner has received that input before.
-class PiecewiseSum final : public Traffic {
+class ChunkedSum final : public Traffic {
  public:
   // `scratch` is used during the lifetime of this object.
-  PiecewiseSum(const SlicedSum& sum, int rank, int world, ScratchBuffer& scratch);
+  ChunkedSum(const SlicedSum& sum, int rank, int world, ScratchBuffer& scratch);
 
   uint64_t to(int peer) const override;
   uint64_t from(int peer) const override;
@@ -63,8 +63,8 @@ class PiecewiseSum final : public Traffic {
   void arrived(int peer, uint64_t bytes) override;
 
  private:
-  // A piece of a slice, in bytes from the beginning of the slice.
-  struct Piece {
+  // A chunk of a slice, in bytes from the beginning of the slice.
+  struct Chunk {
     uint64_t number;
     uint64_t begin;
     uint64_t size;
@@ -72,26 +72,26 @@ class PiecewiseSum final : public Traffic {
 
   uint64_t bytes_of(int owner) const;
   uint64_t begin_of(int owner) const;
-  Piece piece_of(int owner, uint64_t number) const;
+  Chunk chunk_of(int owner, uint64_t number) const;
   uint64_t contribution(int rank, int owner) const;
   const std::byte* input_at(size_t input, int owner, uint64_t offset) const;
-  std::byte* slot_of(int peer, uint64_t piece) const;
+  std::byte* slot_of(int peer, uint64_t chunk) const;
   void combine_complete();
-  bool is_complete(const Piece& piece) const;
-  void combine(const Piece& piece);
+  bool is_complete(const Chunk& chunk) const;
+  void combine(const Chunk& chunk);
 
   const SlicedSum& sum_;
   const int rank_;
   const size_t element_;
-  const std::vector<Slice> slices_;  // by rank
-  const uint64_t piece_bytes_;
+  const std::vector<ElementRange> slices_;  // by rank
+  const uint64_t chunk_bytes_;
   std::byte* const own_;                // receives the result of this rank's slice
   std::byte* const whole_;              // receives all results, and contains `own_`; null if it scatters
   std::vector<const std::byte*> mine_;  // the inputs of this rank
   std::vector<uint64_t> inputs_;        // by rank: how many it has
   std::vector<std::byte*> rings_;       // by peer
   std::vector<uint64_t> received_;      // by peer: bytes of its message
-  uint64_t combined_ = 0;               // pieces
+  uint64_t combined_ = 0;               // chunks
 };
 
 }  // namespace tutti::comm::tcp

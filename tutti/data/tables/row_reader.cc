@@ -175,13 +175,13 @@ void RowReader::require_exact_numbers(std::string_view row, std::span<CellBuffer
   });
 }
 
-void RowReader::each_cell(std::string_view row, const TakeCell& take) const {
+void RowReader::each_cell(std::string_view row, const OnCell& on_cell) const {
   Cells cells(row, format_);
   size_t column = 0;
   for (; const auto cell = cells.next(); ++column) {
     if (column >= names_.size()) continue;
     try {
-      take(column, trimmed(*cell));
+      on_cell(column, trimmed(*cell));
     } catch (const Error& error) {
       fail(ErrorKind::InvalidArgument, "column '{}' ({}): {}", names_[column], column + 1, error.what());
     }

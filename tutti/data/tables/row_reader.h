@@ -40,7 +40,7 @@ class RowReader {
   // the same column.
   using Pass = std::vector<Run>;
   struct Cursor;
-  using TakeCell = std::function<void(size_t column, std::string_view cell)>;
+  using OnCell = std::function<void(size_t column, std::string_view cell)>;
 
   void plan(const std::vector<std::vector<size_t>>& columns);
   bool read_fast(std::string_view row, std::span<CellBuffer> to) const;
@@ -51,7 +51,7 @@ class RowReader {
   void read_carefully(std::string_view row, std::span<CellBuffer> to) const;
   void append_cell(std::string_view cell, size_t place, CellBuffer& to) const;
   void require_exact_numbers(std::string_view row, std::span<CellBuffer> to) const;
-  void each_cell(std::string_view row, const TakeCell& take) const;
+  void each_cell(std::string_view row, const OnCell& on_cell) const;
 
   const TextFormat format_;
   const std::vector<std::string> names_;

@@ -53,7 +53,7 @@ bool comes_before(std::string_view a, std::string_view b) {
 std::vector<std::string> shards_in(const std::string& root) {
   if (root.empty())
     fail(ErrorKind::InvalidArgument,
-         "no folder of shards was given; if it is that of --data, --data is empty");
+         "no folder of shards was given; if it comes from --data, --data is empty");
   std::error_code error;
   std::vector<std::string> names;
   for (auto entry = std::filesystem::directory_iterator(root, error);

@@ -18,7 +18,8 @@ using Ranges = std::vector<ExampleRange>;
 
 // Splits a range into consecutive parts of nearly equal size.
 void split(const ExampleRange& all, int parts, Ranges& into) {
-  const auto shares = parts > 0 && all.size() > 0 ? blocks_of(parts, all.size()) : std::vector<LaneRange>();
+  const auto shares =
+      parts > 0 && all.size() > 0 ? lanes_of_all(parts, all.size()) : std::vector<LaneRange>();
   for (int part = 0; part < parts; ++part) {
     const LaneRange share = shares.empty() ? LaneRange{} : shares[static_cast<size_t>(part)];
     into.push_back({all.begin + share.begin, all.begin + share.end});

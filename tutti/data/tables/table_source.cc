@@ -343,8 +343,8 @@ TableStatistics JoinedTables::statistics(const std::string& name) const {
   const bool has_lists_of_integers = !file.kind.is_dense() && !file.kind.cells.is_float();
   if (file.kind.cells.is == CellType::Is::Category || has_lists_of_integers)
     fail(ErrorKind::InvalidArgument,
-         "the table '{}' has no statistics: it contains {}. There are those of numbers, one per cell", name,
-         has_lists_of_integers ? "lists of ids" : "categories");
+         "the table '{}' has no statistics: it contains {}. Only tables with one number per cell have them",
+         name, has_lists_of_integers ? "lists of ids" : "categories");
   // Values that the file does not contain literally must be computed example by example.
   if (file.is_idx() || !file.kind.is_dense() || bad_rows_ == BadRows::Skip) return Source::statistics(name);
   // The order must not depend on the partition of shards among workers.

@@ -212,7 +212,7 @@ class Differences {
   double greatest_ = 0;
 };
 
-// The model's own tensors have to be those of weights.safetensors.
+// The model has to have the tensors of weights.safetensors.
 void compare_weights(const LoadedComputation& model, const std::string& folder) {
   const store::SafetensorsFile file(folder + "/weights.safetensors");
   const std::vector<store::NamedTensor> tensors = model.tensors();

@@ -147,9 +147,8 @@ Exporter::Exporter(const TrainedModel& model, const data::Feed& examples, const 
     std::set<std::string> taken = {kDefaultFunction, "train", "eval"};
     if (name.empty() || identifier_of(name, taken) != name)
       fail(ErrorKind::InvalidArgument,
-           "the signature '{}' of an export needs another name: that of a function in Python, such as "
-           "'embed', but "
-           "not 'forward', which is the name of ExportOptions::signature",
+           "the signature '{}' of an export needs another name, which a function in Python can have, such "
+           "as 'embed', but not 'forward', which is the name of ExportOptions::signature",
            name);
     add_function(name, signature);
   }
@@ -230,7 +229,7 @@ void Exporter::gather() {
   }
 }
 
-// The inputs are those of the batch, and then the vectors of the tables that are left out.
+// The inputs are the tensors of the batch, and then the vectors of the tables that are left out.
 std::vector<Exporter::Argument> Exporter::arguments(const Function& function) const {
   std::vector<Argument> all;
   const Batch inputs = inputs_of(function, examples_.batches.front());

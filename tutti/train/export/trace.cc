@@ -319,7 +319,7 @@ void add_device_constants(jit::Block& block, c10::DeviceType type, std::vector<j
   }
 }
 
-// Replaces the device of the trace by that of the first tensor of the model, or else of the batch.
+// Replaces the device of the trace by the device of the model's first tensor, or else of the batch.
 void follow_device(jit::Graph& graph, jit::Value* batch, c10::DeviceType type) {
   std::vector<jit::Node*> constants;
   add_device_constants(*graph.block(), type, constants);

@@ -53,7 +53,7 @@ void copy_asset(const fs::path& from, const fs::path& to) {
 int64_t next_version(const std::string& dir) {
   const int64_t newest = newest_version(dir);
   if (newest == std::numeric_limits<int64_t>::max())
-    fail(ErrorKind::InvalidArgument, "{}: there is no number above that of the version {}", dir, newest);
+    fail(ErrorKind::InvalidArgument, "{}: there is no number above the version {}", dir, newest);
   return newest + 1;
 }
 

@@ -39,7 +39,7 @@ class Best {
   }
 
   // Returns true if the monitored value is better than all before, which NaN, or none, never is; nullopt if
-  // it is that of another evaluation. Throws InvalidArgument if no evaluation can have it.
+  // it belongs to another evaluation. Throws InvalidArgument if no evaluation can have it.
   std::optional<bool> improves(const Training& training, const std::map<std::string, double>& values) {
     is_told_ = true;
     const auto found = values.find(monitor_);

@@ -9,13 +9,13 @@
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
 #include "tutti/cluster/roles.h"
+#include "tutti/params/plan.h"
 #include "tutti/ps/client.h"
 #include "tutti/ps/peers.h"
 #include "tutti/ps/sync_step.h"
 #include "tutti/rpc/arena.h"
 #include "tutti/step/control_word.h"
 #include "tutti/step/lane_sum.h"
-#include "tutti/step/plan.h"
 #include "tutti/train/passive/worker.h"
 #include "tutti/train/script.h"
 
@@ -27,8 +27,8 @@ using passive::everything;
 using Tensors = std::vector<torch::Tensor>;
 
 // Returns, for each sum of the worker, whether it covers a lane with data.
-std::vector<bool> sums_with_data(const LaneRange& block, int64_t lanes, const std::vector<Batch>& batches) {
-  TreeSum sum({}, block, lanes);
+std::vector<bool> sums_with_data(const LaneRange& range, int64_t lanes, const std::vector<Batch>& batches) {
+  TreeSum sum({}, range, lanes);
   for (const Batch& batch : batches) {
     if (batch.size() > 0)
       sum.add();
@@ -44,7 +44,7 @@ std::vector<bool> sums_with_data(const LaneRange& block, int64_t lanes, const st
 
 struct Master::Worker {
   torch::Tensor losses;  // the vectors that receive an answer: by lane of the worker
-  torch::Tensor word;
+  torch::Tensor control_word;
   std::vector<std::vector<torch::Tensor>> sums;  // gradients and buffers
   std::vector<torch::Tensor> counters;
 
@@ -120,7 +120,7 @@ void Master::begin(Run run) {
       ps::SyncOptions{.workers = workers(), .lanes = run_.lanes, .name_of = [this](int rank) {
                         return peers_->name(static_cast<size_t>(rank));
                       }});
-  const ControlWord word(blocks_of(workers(), run_.lanes), run_.lanes, kNumbers);
+  const ControlWord control(lanes_of_all(workers(), run_.lanes), run_.lanes, kNumbers);
   const Allocate allocate = ps::arena_allocator(arena_);
   const auto allocate_like = [&](const torch::Tensor& tensor) {
     return allocate(tensor.numel(), tensor.options());
@@ -129,8 +129,8 @@ void Master::begin(Run run) {
   for (int index = 0; index < workers(); ++index) {
     Worker& worker = workers_.emplace_back();
     worker.losses = allocate(lanes_of(index).size(), doubles);
-    worker.word = allocate(word.size(), doubles);
-    for (const ControlWord::Source& source : word.sources()) {
+    worker.control_word = allocate(control.size(), doubles);
+    for (const ControlWord::Source& source : control.sources()) {
       if (source.rank != index) continue;
       Tensors& sum = worker.sums.emplace_back();
       for (const Section& block : parameters().blocks()) sum.push_back(allocate_like(block.grads));
@@ -234,16 +234,16 @@ void Master::gradients(int worker, std::vector<Batch> batches) {
 
 // Runs in the worker's thread.
 void Master::compute(size_t index, int64_t step, const std::vector<Batch>& batches) {
-  const LaneRange block = lanes_of(static_cast<int>(index));
+  const LaneRange range = lanes_of(static_cast<int>(index));
   rpc::Message request{{{"step", step}, {"lanes", Json::array()}}, {}};
   append(request, everything(parameters()));
   for (const Batch& batch : batches)
     request.head["lanes"].push_back(batch.size() > 0 ? append(request, batch) : Json());
 
   Worker& worker = workers_[index];
-  const std::vector<bool> present = sums_with_data(block, run_.lanes, batches);
+  const std::vector<bool> present = sums_with_data(range, run_.lanes, batches);
   const auto blocks = static_cast<std::ptrdiff_t>(parameters().blocks().size());
-  Tensors into = {worker.losses, worker.word};
+  Tensors into = {worker.losses, worker.control_word};
   std::vector<Tensors> gradients;
   Tensors rest;
   for (size_t i = 0; i < present.size(); ++i) {
@@ -258,7 +258,7 @@ void Master::compute(size_t index, int64_t step, const std::vector<Batch>& batch
     rest.insert(rest.end(), worker.counters.begin(), worker.counters.end());
   }
 
-  rpc::Message answer{Json::object(), ps::pieces_of({worker.word})};
+  rpc::Message answer{Json::object(), ps::pieces_of({worker.control_word})};
   ps::append_segments(answer, gradients);
   ps::append(answer, rest);
   rpc::CallOptions options = peers_->patience("gradients", step);
@@ -274,7 +274,7 @@ void Master::compute(size_t index, int64_t step, const std::vector<Batch>& batch
     const rpc::Message message = peers_->call(index, "predictions", {}, peers_->patience("predictions"));
     ps::Reader reader(message);
     for (const Json& lane : message.head.at("lanes"))
-      outputs.at(static_cast<size_t>(ps::number_in(lane, "lane") - block.begin)).value().prediction =
+      outputs.at(static_cast<size_t>(ps::number_in(lane, "lane") - range.begin)).value().prediction =
           passive::take_batch(reader, lane.at("batch")).front();
   }
   worker.answer = std::move(answer);

@@ -11,7 +11,6 @@
 #include <nlohmann/json.hpp>
 #include <torch/utils.h>
 
-#include "tutti/base/check.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/waiting.h"
@@ -19,7 +18,6 @@
 #include "tutti/cluster/threads.h"
 #include "tutti/kernels/same_kernels.h"
 #include "tutti/ps/peers.h"
-#include "tutti/step/plan.h"
 #include "tutti/train/passive/master.h"
 #include "tutti/train/script.h"
 #include "tutti/train/stop_signals.h"
@@ -34,8 +32,8 @@ constexpr const char* kStop = "stop";
 constexpr const char* kRefuse = "refuse";
 constexpr milliseconds kBetweenLooks{100};
 
-rpc::HostOptions host_options(const Context& context) {
-  rpc::HostOptions options = ps::host_at_own_address(context);
+rpc::HostOptions host_options(const Context& context, const std::shared_ptr<ps::RefusedCallers>& refused) {
+  rpc::HostOptions options = ps::host_at_own_address(context, refused);
   options.silence = std::min(options.silence, milliseconds_of(context.config().network.timeout));
   return options;
 }
@@ -84,31 +82,30 @@ Batch take_batch(ps::Reader& reader, const Json& outline) {
   return Batch(std::move(tensors));
 }
 
-Worker::Part::Part(Replica& own, int rank, int workers, int64_t of)
+Worker::Assignment::Assignment(Replica& own, int rank, int workers, int64_t of)
     : replica(own),
       lanes(of),
       range(lanes_of(rank, workers, of)),
       vectors(own.parameters(), of),
       sum(vectors, gradients_of(own.parameters()), range, of),
-      word(blocks_of(workers, of), of, kNumbers) {}
+      control(lanes_of_all(workers, of), of, kNumbers) {}
 
 Worker::Worker(const Context& context, Stop stop)
     : context_(context),
       stop_(stop),
-      host_(host_options(context), mailbox_),
+      host_(host_options(context, refused_), mailbox_),
       announcement_(context, host_.port()) {}
 
 // Refuses the pending request, so that no caller is left waiting: the host ends when all are answered.
 Worker::~Worker() {
-  if (!taken_) return;
+  if (!mailbox_.owes_answer()) return;
   mailbox_.refuse(std::make_exception_ptr(
       Error(ErrorKind::PeerLost, fmt::format("{} has ended", context_.task().short_name()))));
 }
 
-std::optional<rpc::Mailbox::Request> Worker::next_request(milliseconds patience) {
+std::optional<Mailbox::Request> Worker::next_request(milliseconds patience) {
   announcement_.check();
-  if (!taken_) taken_ = mailbox_.next(patience);
-  return taken_;
+  return mailbox_.next(patience);
 }
 
 std::optional<Worker::Request> Worker::next(milliseconds patience) {
@@ -167,16 +164,16 @@ std::string Worker::missing_master() const {
         "the master, {}, whose connection has ended: it was killed, is stopped, or has failed. Look at its "
         "output",
         master_name_);
-  return fmt::format("the master, {}, which has not connected to {}",
+  return fmt::format("the master, {}, which has not connected to {}{}",
                      name_with_address(context_.cluster(), workers_of(context_.cluster()).front()),
-                     name_with_address(context_.cluster(), context_.task()));
+                     name_with_address(context_.cluster(), context_.task()), refused_->text());
 }
 
-bool Worker::is_stop(const rpc::Mailbox::Request& taken) const {
+bool Worker::is_stop(const Mailbox::Request& taken) const {
   return stop_ == Stop::ByAnybody && *taken.method == kStop;
 }
 
-void Worker::refuse(const rpc::Mailbox::Request& taken) {
+void Worker::refuse(const Mailbox::Request& taken) {
   const std::string why =
       *taken.method == kStop
           ? fmt::format("{} runs its own program and is not a bare server: end its process instead",
@@ -186,12 +183,10 @@ void Worker::refuse(const rpc::Mailbox::Request& taken) {
                         context_.task().short_name(), master_name_)
           : fmt::format("{} is a passive worker without a master: '{}' was called too early",
                         context_.task().short_name(), *taken.method);
-  taken_.reset();
   mailbox_.refuse(std::make_exception_ptr(Error(ErrorKind::InvalidArgument, why)));
 }
 
 void Worker::answer(const std::function<rpc::Message()>& body) {
-  TUTTI_CHECK(taken_, "there is no request to answer");
   std::optional<rpc::Message> message;
   std::exception_ptr error;
   try {
@@ -199,7 +194,6 @@ void Worker::answer(const std::function<rpc::Message()>& body) {
   } catch (...) {
     error = std::current_exception();
   }
-  taken_.reset();
   if (message) return mailbox_.answer(std::move(*message));
   mailbox_.refuse(error);
   std::rethrow_exception(error);
@@ -209,7 +203,7 @@ rpc::Message Worker::begin(Replica& replica, const Kernels& kernels, const rpc::
   const Json& head = beginning.head;
   const auto rank = static_cast<int>(ps::number_within(head, "rank", 0, ps::kMostWorkers));
   const auto workers = static_cast<int>(ps::number_within(head, "workers", rank + 1, ps::kMostWorkers));
-  part_.emplace(replica, rank, workers, ps::number_within(head, "lanes", 1, kMostLanes));
+  assignment_.emplace(replica, rank, workers, ps::number_within(head, "lanes", 1, kMostLanes));
   ps::Reader reader(beginning);
   take_into(reader, frozen(replica.parameters()));
   return {{{"kernels", ps::to_json(Agreement{context_.task().short_name(), kernels.lines()})},
@@ -223,7 +217,7 @@ rpc::Message Worker::serve(const Request& request, const Wishes& wishes) {
   if (method == "predictions") return predictions();
   if (method == "finish") {
     ps::Reader reader(*request.message);
-    take_into(reader, everything(part_->replica.parameters()));
+    take_into(reader, everything(assignment_->replica.parameters()));
     reader.end();
     return {};
   }
@@ -233,50 +227,50 @@ rpc::Message Worker::serve(const Request& request, const Wishes& wishes) {
 }
 
 rpc::Message Worker::step(const rpc::Message& request, const Wishes& wishes) {
-  Part& part = *part_;
+  Assignment& assignment = *assignment_;
   const int64_t step = ps::number_in(request.head, "step");
   const Json& lanes = request.head.at("lanes");
-  if (static_cast<int64_t>(lanes.size()) != part.range.size())
+  if (static_cast<int64_t>(lanes.size()) != assignment.range.size())
     fail(ErrorKind::InvalidArgument, "the request is for {} lanes, but this worker has {}", lanes.size(),
-         part.range.size());
+         assignment.range.size());
   ps::Reader reader(request);
-  take_into(reader, everything(part.replica.parameters()));
+  take_into(reader, everything(assignment.replica.parameters()));
   const torch::Tensor losses =
-      torch::full({part.range.size()}, std::numeric_limits<double>::quiet_NaN(), torch::kDouble);
-  part.predictions.clear();
+      torch::full({assignment.range.size()}, std::numeric_limits<double>::quiet_NaN(), torch::kDouble);
+  assignment.predictions.clear();
   const auto observe = [&](int64_t lane, const Batch&, const LossOutput& output) {
-    losses[lane - part.range.begin] = output.loss.to(torch::kDouble).cpu();
-    if (output.prediction.defined()) part.predictions.emplace_back(lane, output.prediction);
+    losses[lane - assignment.range.begin] = output.loss.to(torch::kDouble).cpu();
+    if (output.prediction.defined()) assignment.predictions.emplace_back(lane, output.prediction);
   };
-  part.sum.begin_step();
-  int64_t lane = part.range.begin;
+  assignment.sum.begin_step();
+  int64_t lane = assignment.range.begin;
   for (const Json& outline : lanes)
-    part.replica.run_lane(step, lane++, outline.is_null() ? Batch() : take_batch(reader, outline), part.sum,
-                          observe);
+    assignment.replica.run_lane(step, lane++, outline.is_null() ? Batch() : take_batch(reader, outline),
+                                assignment.sum, observe);
   reader.end();
-  const std::vector<TreeSum::Subtree> subtrees = part.sum.finish();
+  const std::vector<TreeSum::Subtree> subtrees = assignment.sum.finish();
   const torch::NoGradGuard no_grad;
-  const torch::Tensor word = torch::zeros({part.word.size()}, torch::kDouble);
+  const torch::Tensor control_word = torch::zeros({assignment.control.size()}, torch::kDouble);
   const Gradients gradients =
-      part.replica.options().nan_guard ? part.sum.gradients_in(subtrees) : Gradients::Finite;
-  part.word.write(word, step, wishes, kNoRate, subtrees, gradients);
-  rpc::Message answer{{{"predictions", !part.predictions.empty()}}, {}};
-  append(answer, {losses, word});
+      assignment.replica.options().nan_guard ? assignment.sum.gradients_in(subtrees) : Gradients::Finite;
+  assignment.control.write(control_word, step, wishes, kNoRate, subtrees, gradients);
+  rpc::Message answer{{{"predictions", !assignment.predictions.empty()}}, {}};
+  append(answer, {losses, control_word});
   bool any = false;
   for (const TreeSum::Subtree& subtree : subtrees) {
     if (!subtree.values) continue;
     any = true;
-    // The last vector holds the numbers, which are in the word.
+    // The last vector holds the numbers, which are in the control word.
     append(answer, {subtree.values->begin(), subtree.values->end() - 1});
   }
-  if (any) append(answer, part.vectors.counters());
+  if (any) append(answer, assignment.vectors.counters());
   return answer;
 }
 
 rpc::Message Worker::predictions() {
   rpc::Message answer;
   Json lanes = Json::array();
-  for (const auto& [lane, prediction] : part_->predictions)
+  for (const auto& [lane, prediction] : assignment_->predictions)
     lanes.push_back({{"lane", lane}, {"batch", append(answer, Batch({{"prediction", prediction}}))}});
   answer.head["lanes"] = std::move(lanes);
   return answer;

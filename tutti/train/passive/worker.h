@@ -16,12 +16,13 @@
 #include "tutti/data/batch.h"
 #include "tutti/params/parameters.h"
 #include "tutti/ps/address_book.h"
+#include "tutti/ps/peers.h"
 #include "tutti/ps/wire.h"
 #include "tutti/rpc/host.h"
-#include "tutti/rpc/mailbox.h"
 #include "tutti/rpc/message.h"
 #include "tutti/step/control_word.h"
 #include "tutti/step/lane_sum.h"
+#include "tutti/train/passive/mailbox.h"
 #include "tutti/train/replica.h"
 #include "tutti/train/trainable.h"
 
@@ -77,7 +78,7 @@ class Worker {
   // what this worker computes. The replica must outlive the steps.
   rpc::Message begin(Replica& replica, const Kernels& kernels, const rpc::Message& beginning);
   // Of the whole job, as the master has said.
-  int64_t lanes() const { return part_->lanes; }
+  int64_t lanes() const { return assignment_->lanes; }
   // Returns the answer to one of the requests
   //   step         returns the losses of the request's lanes, and the pieces that ps::SyncStep takes
   //   predictions  returns the predictions that came with the losses of the last step
@@ -91,34 +92,34 @@ class Worker {
   std::string missing_master() const;
 
  private:
-  // The part of the lanes that a master has assigned.
-  struct Part {
-    Part(Replica& replica, int rank, int workers, int64_t lanes);
+  // The lanes that a master has assigned.
+  struct Assignment {
+    Assignment(Replica& replica, int rank, int workers, int64_t lanes);
 
     Replica& replica;
     const int64_t lanes;    // of all workers
-    const LaneRange range;  // those of this one
+    const LaneRange range;  // of this worker
     LaneVectors vectors;
     LocalSum sum;
-    const ControlWord word;
+    const ControlWord control;
     std::vector<std::pair<int64_t, torch::Tensor>> predictions = {};  // by lane
   };
 
-  std::optional<rpc::Mailbox::Request> next_request(std::chrono::milliseconds patience);
-  bool is_stop(const rpc::Mailbox::Request& taken) const;
-  void refuse(const rpc::Mailbox::Request& taken);
+  std::optional<Mailbox::Request> next_request(std::chrono::milliseconds patience);
+  bool is_stop(const Mailbox::Request& taken) const;
+  void refuse(const Mailbox::Request& taken);
   rpc::Message step(const rpc::Message& request, const Wishes& wishes);
   rpc::Message predictions();
 
   const Context& context_;
   const Stop stop_;
-  rpc::Mailbox mailbox_;
+  const std::shared_ptr<ps::RefusedCallers> refused_ = std::make_shared<ps::RefusedCallers>();
+  Mailbox mailbox_;
   rpc::Host host_;
   ps::Announcement announcement_;
-  std::optional<rpc::Mailbox::Request> taken_;  // not answered yet
-  uint64_t master_ = 0;                         // the caller id; 0: none
+  uint64_t master_ = 0;  // the caller id; 0: none
   std::string master_name_;
-  std::optional<Part> part_;  // once begun
+  std::optional<Assignment> assignment_;  // once begun
 };
 
 }  // namespace tutti::passive

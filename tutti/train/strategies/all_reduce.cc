@@ -10,19 +10,31 @@
 #include "tutti/base/timeline.h"
 #include "tutti/comm/gather_all.h"
 #include "tutti/params/device_scope.h"
-#include "tutti/step/optimizer_state.h"
-#include "tutti/step/plan.h"
+#include "tutti/params/optimizer_state.h"
+#include "tutti/params/plan.h"
 #include "tutti/store/manifest.h"
 #include "tutti/store/shared_files.h"
 #include "tutti/train/snapshot.h"
+#include "tutti/train/strategies/connected.h"
 
 namespace tutti {
 namespace {
 
 comm::Communicator& connected(const Context& context, const Group& group) {
   comm::Communicator& comm = *group.connected();
-  require_alone_if_single(context, comm);
+  if (context.config().training.strategy == "single" && comm.world() > 1)
+    fail(ErrorKind::InvalidArgument,
+         "--strategy single is for one process, but there are {} workers (found through {})", comm.world(),
+         context.identity().source);
   return comm;
+}
+
+void warn_of_idle_workers(const Context& context, const comm::Communicator& comm, int64_t lanes) {
+  if (lanes >= comm.world() || comm.rank() != 0) return;
+  context.log().warning(
+      "{} of the {} workers have no lane and only wait for the others: use at least --lanes {}, or "
+      "fewer workers",
+      comm.world() - lanes, comm.world(), comm.world());
 }
 
 // In shared memory, sharding writes only the own part a second time, which costs less than updating all.
@@ -129,13 +141,13 @@ Optimizer::State AllReduce::gather_state() {
     state = tutti::gather_state(comm_, replica_.parameters(), replica_.optimizer());
   else if (comm_.rank() == 0)
     state = replica_.optimizer().state();
-  gather_residuals(comm_, replica_.parameters(), *mean_, state);
+  mean_->gather_residuals(state);
   return state;
 }
 
 void AllReduce::restore(const Optimizer::State& state) {
   Optimizer::State own = state;
-  restore_residuals(context_, comm_, replica_.parameters(), *mean_, own);
+  mean_->restore_residuals(context_, own);
   replica_.optimizer().restore(broadcast(comm_, own, 0));
 }
 
@@ -146,7 +158,7 @@ void AllReduce::restore_rows(const Session::Start& start, embedding::RowParts pa
     rows_->restore(start.rows, start.changed_rows, parts);
   } else if (start.progress.restarts > 0 || context_.identity().is_evaluator) {
     fail(ErrorKind::InvalidArgument,
-         "the checkpoint of step {} has no rows of sharded tables: it is that of another model, or of one "
+         "the checkpoint of step {} has no rows of sharded tables: it belongs to another model, or to one "
          "whose tables were small enough to be replicated",
          start.progress.step);
   }
@@ -210,7 +222,7 @@ void AllReduce::save(Session& session, const Progress& progress, const Snapshots
     const Optimizer::State part = replica_.optimizer().state();
     own[store::kOptimizerPart] = tensors_of(replica_.parameters(), part.slots);
     states.emplace_back().steps = part.steps;
-    gather_residuals(comm_, replica_.parameters(), *mean_, states.back());
+    mean_->gather_residuals(states.back());
   } else {
     for (AllReduce* net : nets_) states.push_back(net->gather_state());
   }
@@ -263,6 +275,16 @@ std::string AllReduce::shared_folder(Session& session, int64_t step) {
   const std::string folder = store::folder_of_mark(marks[0]);
   const auto all = gather_all(comm_, int64_t{!folder.empty()}, "the folder of the checkpoint");
   return std::all_of(all.begin(), all.end(), [](int64_t one) { return one != 0; }) ? folder : "";
+}
+
+// All workers wait until rank 0 has written all checkpoints.
+void AllReduce::finish_saving(Session& session) {
+  if (!session.folder().empty())
+    on_chief(context_, comm_, {.what = "the checkpoint"}, [&] { session.finish_saving(); });
+}
+
+Json AllReduce::share(const std::string& what, const MakeValue& make) {
+  return tutti::share(context_, comm_, what, make);
 }
 
 void AllReduce::fill(store::Report& report) const {

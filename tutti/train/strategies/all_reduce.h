@@ -37,10 +37,8 @@ class AllReduce final : public DataParallel {
   void take_rows(const Session::Start& start) override;
   void finish(Progress& /*progress*/) override { sum_up_rows(); }
   void save(Session& session, const Progress& progress, const Snapshots& more) override;
-  void finish_saving(Session& session) override { tutti::finish_saving(context_, comm_, session); }
-  Json share(const std::string& what, const MakeValue& make) override {
-    return tutti::share(context_, comm_, what, make);
-  }
+  void finish_saving(Session& session) override;
+  Json share(const std::string& what, const MakeValue& make) override;
   void require_same(const std::vector<std::string>& plan) override;
   void fill(store::Report& report) const override;
   void write_timeline() override { timeline_file_.write(); }

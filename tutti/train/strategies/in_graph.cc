@@ -12,7 +12,6 @@
 #include "tutti/ps/wire.h"
 #include "tutti/rpc/arena.h"
 #include "tutti/step/buckets.h"
-#include "tutti/step/plan.h"
 
 namespace tutti {
 namespace {

@@ -14,7 +14,6 @@
 #include "tutti/base/error.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/params/device_scope.h"
-#include "tutti/step/plan.h"
 #include "tutti/store/manifest.h"
 #include "tutti/store/shared_files.h"
 #include "tutti/train/snapshot.h"
@@ -126,12 +125,13 @@ void ParameterServers::say_placement() const {
   const std::string job = servers_of(context_.cluster()).front().job;
   for (const std::string& line : client_->placement().lines(replica_.parameters(), job))
     context_.log().info("{}", line);
-  const std::vector<LaneRange> blocks = blocks_of(group_.world, lanes_for(context_.config(), group_.world));
+  const std::vector<LaneRange> ranges =
+      lanes_of_all(group_.world, lanes_for(context_.config(), group_.world));
   const std::vector<Task> workers = workers_of(context_.cluster());
   for (int rank = 0; rank < group_.world; ++rank) {
-    const LaneRange& block = blocks[static_cast<size_t>(rank)];
+    const LaneRange& range = ranges[static_cast<size_t>(rank)];
     const Task& worker = workers.at(static_cast<size_t>(group_.rank_in_job(rank)));
-    for (int64_t lane = block.begin; lane < block.end; ++lane)
+    for (int64_t lane = range.begin; lane < range.end; ++lane)
       context_.log().info("lane {}: (Lane): /job:{}/replica:0/task:{}", lane, worker.job, worker.index);
   }
 }
@@ -195,7 +195,7 @@ bool ParameterServers::takes_part(Session& session, int64_t step) {
     if (facts_.in_step && parts.step) return false;
     context_.log().warning("this task joins the training at step {}, but these parts of its state {}: {}",
                            step,
-                           parts.step ? fmt::format("are those of step {}", *parts.step)
+                           parts.step ? fmt::format("are from step {}", *parts.step)
                                       : "begin again, since there is no checkpoint",
                            fmt::join(parts.outdated, ", "));
   }
@@ -257,12 +257,12 @@ ps::RowsToBegin ParameterServers::rows_to_begin(const Session::Start& found) con
   if (rows.tables.empty()) return rows;
   if (found.rows.empty()) {
     if (found.progress.restarts > 0)
-      fail(
-          ErrorKind::InvalidArgument,
-          "the checkpoint has no rows of sharded tables: it is that of another model, or of one whose tables "
-          "were small enough to be replicated");
-    rows.all = [this](const embedding::TakeRows& take) {
-      for (const embedding::RowPiece& alone : rows_alone_) for_each_piece(alone.table, alone.rows, take);
+      fail(ErrorKind::InvalidArgument,
+           "the checkpoint has no rows of sharded tables: it belongs to another model, or to one whose "
+           "tables were small enough to be replicated");
+    rows.all = [this](const embedding::VisitRows& visit_rows) {
+      for (const embedding::RowChunk& alone : rows_alone_)
+        for_each_chunk(alone.table, alone.rows, visit_rows);
     };
     return rows;
   }
@@ -273,7 +273,7 @@ ps::RowsToBegin ParameterServers::rows_to_begin(const Session::Start& found) con
     if (found.has_optimizer) rows.averaged_steps = all->averaged_steps();
     for (const embedding::TableSpec& table : rows.tables)
       rows.counts[table.name] = all->counts_of(table.name);
-    return [all, parts](const embedding::TakeRows& take) { all->for_each(parts, take); };
+    return [all, parts](const embedding::VisitRows& visit_rows) { all->for_each(parts, visit_rows); };
   };
   rows.all = passing(found.rows, false);
   rows.all_are_saved = found.has_optimizer;

@@ -81,7 +81,7 @@ class ParameterServers final : public DataParallel {
   std::optional<LaneVectors> vectors_;
   std::unique_ptr<ps::Client> client_;
   std::unique_ptr<ps::ServerRows> rows_;         // of sharded tables, through the client
-  std::vector<embedding::RowPiece> rows_alone_;  // of tables that were filled before the training
+  std::vector<embedding::RowChunk> rows_alone_;  // of tables that were filled before the training
   std::unique_ptr<ServerSteps> steps_;           // once started
   // On the chief: what the report says of the tables.
   std::optional<ps::Client::RowsSummary> rows_summary_;

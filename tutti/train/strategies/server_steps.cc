@@ -30,9 +30,9 @@ Tensors gradients_by_server(const ps::Client& client) {
 PsSync::PsSync(Replica& replica, ps::Client& client, ps::ServerRows& rows, LaneVectors& vectors,
                const ServerStepsOptions& options)
     : ServerSteps(replica, client, rows, vectors, options),
-      sum_(vectors, gradients_by_server(client), block_, options.lanes),
-      word_(blocks_of(options.world, options.lanes), options.lanes, kNumbers),
-      own_word_(torch::zeros({word_.size()}, torch::kDouble)) {}
+      sum_(vectors, gradients_by_server(client), own_lanes_, options.lanes),
+      control_(lanes_of_all(options.world, options.lanes), options.lanes, kNumbers),
+      own_control_word_(torch::zeros({control_.size()}, torch::kDouble)) {}
 
 LaneSum& PsSync::begin_step(int64_t step, const Wishes& wishes) {
   step_ = step;
@@ -47,7 +47,7 @@ StepResult PsSync::end_step() {
   const auto subtrees = sum_.finish();
   const torch::NoGradGuard no_grad;
   embedding::TableGradients rows;
-  if (!replica_.tables().empty()) rows = replica_.tables().gradients(block_, options_.lanes);
+  if (!replica_.tables().empty()) rows = replica_.tables().gradients(own_lanes_, options_.lanes);
   const SpanScope span(options_.timeline, Activity::Wait, "gradients", step_);
   int64_t expected = options_.world;
   if (options_.backup > 0) {
@@ -66,10 +66,10 @@ StepResult PsSync::push(const std::vector<TreeSum::Subtree>& subtrees, const emb
   Gradients gradients = Gradients::Finite;
   if (replica_.options().nan_guard)
     gradients = rows.are_finite() ? sum_.gradients_in(subtrees) : Gradients::NotFinite;
-  word_.write(own_word_, step_, wishes_, rate, subtrees, gradients);
+  control_.write(own_control_word_, step_, wishes_, rate, subtrees, gradients);
   ps::Client::Push push{.step = step_,
                         .learning_rate = rate,
-                        .word = own_word_,
+                        .control_word = own_control_word_,
                         .gradients = {},
                         .extras = {},
                         .rows = rows.of_owners,
@@ -81,10 +81,10 @@ StepResult PsSync::push(const std::vector<TreeSum::Subtree>& subtrees, const emb
     client_.scale(step_, clip_factor(norm, options_.clip_norm));
   }
   const Tensors of_each = summed.control_words.chunk(options_.world);
-  const ReduceOutcome outcome = word_.read(of_each);
+  const ReduceOutcome outcome = control_.read(of_each);
   if (!outcome.any_data) return {.step = step_ + 1, .wishes = outcome.wishes};
   vectors_.take_over_buffers();
-  vectors_.numbers().copy_(word_.sum_numbers(of_each));
+  vectors_.numbers().copy_(control_.sum_numbers(of_each));
   return {step_ + 1, true, vectors_.numbers()[kExamples].item<int64_t>(), vectors_.loss_sum(),
           outcome.wishes};
 }
@@ -147,7 +147,7 @@ PsAsync::PsAsync(Replica& replica, ps::Client& client, ps::ServerRows& rows, Lan
                  const ServerStepsOptions& options)
     : ServerSteps(replica, client, rows, vectors, options),
       gradients_(gradients_of(replica.parameters())),
-      sum_(vectors, gradients_, {0, block_.size()}, std::max<int64_t>(1, block_.size())),
+      sum_(vectors, gradients_, {0, own_lanes_.size()}, std::max<int64_t>(1, own_lanes_.size())),
       results_({zeros_like_each(vectors.buffers()), zeros_like_each(vectors.counters())}),
       going_(like_ours()),
       coming_(like_ours()) {
@@ -204,7 +204,8 @@ bool PsAsync::finish_lanes() {
   });
   if (!any_data) return false;
   if (!replica_.tables().empty())
-    row_gradients_ = replica_.tables().gradients({0, block_.size()}, std::max<int64_t>(1, block_.size()));
+    row_gradients_ =
+        replica_.tables().gradients({0, own_lanes_.size()}, std::max<int64_t>(1, own_lanes_.size()));
   if (replica_.options().nan_guard &&
       (!row_gradients_.are_finite() || sum_.gradients_in(subtrees) == Gradients::NotFinite))
     fail(ErrorKind::InvalidArgument,
@@ -239,7 +240,7 @@ void PsAsync::start_push() {
                                           .end = end_,
                                           .learning_rate = rate,
                                           .rows = going_rows_.of_owners,
-                                          .lanes = std::max<int64_t>(1, block_.size())},
+                                          .lanes = std::max<int64_t>(1, own_lanes_.size())},
                                          coming_.blocks, coming_.extras);
   });
   under_way_ = true;

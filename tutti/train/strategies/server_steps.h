@@ -42,7 +42,7 @@ class ServerSteps {
         rows_(rows),
         vectors_(vectors),
         options_(options),
-        block_(lanes_of(options.rank, options.world, options.lanes)) {}
+        own_lanes_(lanes_of(options.rank, options.world, options.lanes)) {}
   virtual ~ServerSteps() = default;
   virtual StepRange steps_of_feed(int64_t step, int64_t end, int64_t /*feed_begin*/) { return {step, end}; }
   virtual LaneSum& begin_step(int64_t step, const Wishes& wishes) = 0;
@@ -59,7 +59,7 @@ class ServerSteps {
   ps::ServerRows& rows_;
   LaneVectors& vectors_;
   const ServerStepsOptions options_;
-  const LaneRange block_;
+  const LaneRange own_lanes_;
   Wishes wishes_;  // of this worker, for the current step
 };
 
@@ -91,15 +91,16 @@ class PsSync final : public ServerSteps {
   void add_sums(const std::vector<TreeSum::Subtree>& subtrees, ps::Client::Push& push) const;
 
   LocalSum sum_;
-  ControlWord word_;
-  const torch::Tensor own_word_;
+  ControlWord control_;
+  const torch::Tensor own_control_word_;
   int64_t step_ = 0;  // the current one
 };
 
 // Every worker pulls the newest parameters, computes the mean gradient of its lanes, and pushes it; the
 // servers apply it at once. Every push that is applied is a step. The servers move the floating buffers
-// towards those of the push by the worker's share, 1/world, so that they stay between the values that workers
-// have computed: with the changes of several workers added up, a running variance may become negative.
+// towards the buffers of the push by the worker's share, 1/world, so that they stay between the values that
+// workers have computed: with the changes of several workers added up, a running variance may become
+// negative.
 class PsAsync final : public ServerSteps {
  public:
   PsAsync(Replica& replica, ps::Client& client, ps::ServerRows& rows, LaneVectors& vectors,

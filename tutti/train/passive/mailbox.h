@@ -12,47 +12,49 @@
 
 #include "tutti/rpc/host.h"
 
-namespace tutti::rpc {
+namespace tutti::passive {
 
 // A service whose requests are taken by one thread of the program, one at a time, in the order of their
 // arrival. Has to outlive its host. Thread-safe, except that next(), answer() and refuse() are for one
 // thread.
-class Mailbox final : public Service {
+class Mailbox final : public rpc::Service {
  public:
   struct Request {
-    const Caller* caller;
+    const rpc::Caller* caller;
     const std::string* method;
-    const Message* message;
+    const rpc::Message* message;
   };
 
-  // Returns the next request; nullopt if none arrived within `timeout`. A request is valid until it is
-  // answered or refused, which has to happen before the next call.
+  // Returns the request that is to be answered or refused, the same one until then; nullopt if none arrived
+  // within `timeout`.
   std::optional<Request> next(std::chrono::milliseconds timeout);
-  void answer(Message message);
+  void answer(rpc::Message message);
   void refuse(std::exception_ptr error);
+  // Returns true if next() has returned a request that has not been answered.
+  bool owes_answer() const;
 
   // Returns true if a caller that has sent a request is still connected.
   bool is_there(uint64_t caller) const;
 
-  Message serve(const Caller& caller, const std::string& method, const Message& request) override;
-  void gone(const Caller& caller) override;
+  rpc::Message serve(const rpc::Caller& caller, const std::string& method,
+                     const rpc::Message& request) override;
+  void gone(const rpc::Caller& caller) override;
 
  private:
   struct Waiting {
     Request request;
-    bool taken = false;
     bool done = false;
-    Message answer = {};
+    rpc::Message answer = {};
     std::exception_ptr error = {};
   };
 
-  void end(Message message, std::exception_ptr error);
+  void end(rpc::Message message, std::exception_ptr error);
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Waiting*> waiting_;  // all below: guarded by mutex_
-  Waiting* taken_ = nullptr;
-  std::set<uint64_t> callers_;  // connected ones
+  Waiting* taken_ = nullptr;      // not answered yet
+  std::set<uint64_t> callers_;    // connected ones
 };
 
-}  // namespace tutti::rpc
+}  // namespace tutti::passive

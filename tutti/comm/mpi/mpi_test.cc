@@ -1,6 +1,8 @@
 // Tests that start this program under mpirun, in worlds of 1 to 4, where each rank runs the tests of a rank.
 // These are disabled otherwise.
 
+#include "tutti/comm/mpi/mpi.h"
+
 #include <array>
 #include <cstdio>
 #include <filesystem>
@@ -12,12 +14,11 @@
 #include "tutti/base/environment.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/comm/collectives.h"
-#include "tutti/comm/mpi/mpi.h"
 #include "tutti/comm/test_conformance.h"
 #include "tutti/comm/test_messages.h"
 #include "tutti/comm/test_network.h"
 
-namespace tutti::comm::mpi_transport_test {
+namespace tutti::comm::mpi_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -174,4 +175,4 @@ TEST_P(Mpirun, a_late_rank_is_named_by_all) {
 }
 
 }  // namespace
-}  // namespace tutti::comm::mpi_transport_test
+}  // namespace tutti::comm::mpi_test

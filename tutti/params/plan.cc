@@ -1,14 +1,12 @@
-#include "tutti/step/plan.h"
+#include "tutti/params/plan.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 #include <torch/version.h>
 
-#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 #include "tutti/base/version.h"
@@ -50,37 +48,6 @@ void require_same_plan(const Context& context, comm::Communicator& comm,
   for (const Agreement& other : all) require_same(all[0], other);
 }
 
-void require_alone_if_single(const Context& context, const comm::Communicator& comm) {
-  if (context.config().training.strategy == "single" && comm.world() > 1)
-    fail(ErrorKind::InvalidArgument,
-         "--strategy single is for one process, but there are {} workers (found through {})", comm.world(),
-         context.identity().source);
-}
-
-void on_chief(const Context& context, comm::Communicator& comm, const comm::Options& options,
-              const std::function<void()>& body) {
-  constexpr int kTimeouts = 10;
-  if (comm.rank() == 0) {
-    try {
-      body();
-    } catch (const std::exception& error) {
-      comm.abandon(fmt::format("{} gave up: {}", context.task().short_name(), error.what()));
-      throw;
-    }
-  }
-  comm::Options waiting = options;
-  waiting.timeout = milliseconds_of(context.config().network.timeout * kTimeouts);
-  comm.barrier(waiting).wait();
-}
-
-void warn_of_idle_workers(const Context& context, const comm::Communicator& comm, int64_t lanes) {
-  if (lanes >= comm.world() || comm.rank() != 0) return;
-  context.log().warning(
-      "{} of the {} workers have no lane and only wait for the others: use at least --lanes {}, or "
-      "fewer workers",
-      comm.world() - lanes, comm.world(), comm.world());
-}
-
 std::string mix_of(const Agreement& one, const Agreement& other) {
   const auto common = static_cast<std::ptrdiff_t>(std::min(one.lines.size(), other.lines.size()));
   const auto first_lines = [&](const Agreement& of) {
@@ -115,16 +82,6 @@ void require_same_kernels(const Context& context, comm::Communicator& comm) {
   for (size_t rank = 1; rank < all.size() && mix.empty(); ++rank) mix = mix_of(all[0], all[rank]);
   if (!context.config().compute.mixed_machines) refuse_mix(mix);
   if (comm.rank() == 0) warn_of_mix(context, mix);
-}
-
-void warn_of_sparse_tables(const Context& context, const Parameters& parameters) {
-  for (const Parameters::SparseTable& table : parameters.sparse_tables()) {
-    context.log().warning(
-        "the embedding {} was made with sparse(true), which Tutti does not support yet: each step processes "
-        "all of its {} rows, not only those of the batch. This means {} of gradients, as much of weights, "
-        "and as much again for each state of the optimiser",
-        table.name, table.rows, human_bytes(table.bytes));
-  }
 }
 
 std::shared_ptr<comm::Communicator> give_group(const Parameters& parameters, comm::Communicator& comm,

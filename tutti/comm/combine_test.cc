@@ -15,7 +15,7 @@
 #include "tutti/comm/reduce.h"
 #include "tutti/comm/test_ranks.h"
 
-namespace tutti::comm::sliced_sum_test {
+namespace tutti::comm::combine_test {
 namespace {
 
 using testing::with_ranks;
@@ -75,9 +75,9 @@ torch::Tensor expected_of(const Sources& sources, const Tensors& values, const R
 struct Drawn {
   Reduction reduction;
   Sources sources;
-  Tensors values;             // by source
-  std::vector<Slice> slices;  // empty: no scatter
-  bool in_place;              // the output is the last input of its rank, if it has one
+  Tensors values;                    // by source
+  std::vector<ElementRange> slices;  // empty: no scatter
+  bool in_place;                     // the output is the last input of its rank, if it has one
 
   std::string describe() const {
     return fmt::format("{} {}, op {}, divisor {}, {} sources of {} leaves{}{}{}", reduction.count,
@@ -187,7 +187,7 @@ class Places {
     const torch::Tensor own = outputs[static_cast<size_t>(here_)];
     sum.outputs = {own};
     if (sum.scatters()) {
-      const Slice& slice = sum.slices[static_cast<size_t>(comm_.rank())];
+      const ElementRange& slice = sum.slices[static_cast<size_t>(comm_.rank())];
       sum.outputs = {own.narrow(0, slice.begin, slice.size())};
     }
     for (int local = 0; local < static_cast<int>(outputs.size()) && !sum.scatters(); ++local) {
@@ -234,7 +234,7 @@ void check(Communicator& comm, const std::vector<Drawn>& drawn, const Tensors& e
   for (size_t i = 0; i < sums.size(); ++i) {
     torch::Tensor wanted = expected[i];
     if (sums[i].scatters()) {
-      const Slice& own = sums[i].slices[static_cast<size_t>(comm.rank())];
+      const ElementRange& own = sums[i].slices[static_cast<size_t>(comm.rank())];
       wanted = wanted.narrow(0, own.begin, own.size());
     }
     EXPECT_TRUE(torch::equal(sums[i].outputs[0], wanted))
@@ -281,4 +281,4 @@ TEST(SlicedSumsSoak, drawn_at_random_are_those_of_the_definition) {
 }
 
 }  // namespace
-}  // namespace tutti::comm::sliced_sum_test
+}  // namespace tutti::comm::combine_test

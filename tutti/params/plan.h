@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -12,8 +11,8 @@
 #include "tutti/params/optimizer_options.h"
 #include "tutti/params/parameters.h"
 
-// What the workers do together around a training, above all at its start: they make sure that all have the
-// same plan and the same kernels.
+// What the workers do together at the start of a training: they make sure that all have the same plan and the
+// same kernels.
 namespace tutti {
 
 // Returns the facts that have to be the same on every worker, one line each: version, the flags that all
@@ -21,21 +20,10 @@ namespace tutti {
 std::vector<std::string> plan_of(const Context& context, const Parameters& parameters,
                                  const OptimizerOptions& optimizer);
 
-// Compares every worker's plan with that of rank 0. If they differ, all workers throw the same
+// Compares every worker's plan with the plan of rank 0. If they differ, all workers throw the same
 // InvalidArgument, with the first line that differs, as both workers have it, and the names of their tasks.
 void require_same_plan(const Context& context, comm::Communicator& comm,
                        const std::vector<std::string>& plan);
-
-// Throws InvalidArgument if --strategy single was given, but there are several workers.
-void require_alone_if_single(const Context& context, const comm::Communicator& comm);
-
-// Runs `body` on rank 0 alone, for work with its disk, while the other ranks wait for up to ten times
-// --timeout. If `body` throws, the communicator is abandoned, so that the other ranks learn the reason.
-void on_chief(const Context& context, comm::Communicator& comm, const comm::Options& options,
-              const std::function<void()>& body);
-
-// Logs a warning on the chief if some workers have no lane and so will only wait.
-void warn_of_idle_workers(const Context& context, const comm::Communicator& comm, int64_t lanes);
 
 // Compares the kernels of two tasks, as lines (Kernels::lines()). Returns "" if they are the same, else a
 // text that names both tasks and their values.
@@ -46,12 +34,9 @@ std::string mix_of(const Agreement& one, const Agreement& other);
 void refuse_mix(const std::string& mix);
 void warn_of_mix(const Context& context, const std::string& mix);
 void refuse_or_warn_of_mix(const Context& context, const std::string& mix);
-// Compares every worker's kernels with those of rank 0. If they differ, all workers throw the same
+// Compares every worker's kernels with the kernels of rank 0. If they differ, all workers throw the same
 // InvalidArgument; with --mixed-machines, rank 0 logs a warning.
 void require_same_kernels(const Context& context, comm::Communicator& comm);
-
-// Logs a warning for each embedding made with sparse(true): its gradient is a dense vector here.
-void warn_of_sparse_tables(const Context& context, const Parameters& parameters);
 
 // Gives the modules that work on all workers together (comm::UsesCommunicator) a communicator of all workers.
 // It is separate from `comm`, which may be sending gradients in another thread while a module's backward pass

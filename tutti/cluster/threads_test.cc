@@ -1,11 +1,11 @@
+#include "tutti/cluster/threads.h"
+
 #include <functional>
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
-
-#include "tutti/cluster/threads.h"
 
 namespace tutti {
 namespace {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "tutti/cluster/context.h"
 #include "tutti/comm/communicator.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
@@ -8,8 +7,6 @@
 
 // Functions that carry parameters and the state of their optimiser between tasks.
 namespace tutti {
-
-class GradientMean;
 
 // Convert a state to a snapshot, which can be sent, and back, without copies. state_of() throws
 // InvalidArgument if the snapshot was not made from an optimiser's state.
@@ -23,7 +20,8 @@ torch::Tensor whole_slot(std::vector<Optimizer::Slot>& slots, const Parameters& 
 // Copies a part of a slot to its place in `whole`, whose slots are as long as the blocks of the parameters.
 void put(Optimizer::State& whole, const Parameters& parameters, const Optimizer::Slot& part);
 // Returns the elements [begin, end) of a block from whole slots, as views of the same memory.
-std::vector<Optimizer::Slot> part_of(const Optimizer::State& whole, size_t block, int64_t begin, int64_t end);
+std::vector<Optimizer::Slot> slots_in(const Optimizer::State& whole, size_t block, int64_t begin,
+                                      int64_t end);
 
 // The functions below have to be called by every worker, between two steps.
 
@@ -36,18 +34,5 @@ Optimizer::State broadcast(comm::Communicator& comm, const Optimizer::State& sta
 // an empty state on all other ranks.
 Optimizer::State gather_state(comm::Communicator& comm, const Parameters& parameters,
                               const Optimizer& optimizer);
-
-// The residuals of rounding to --wire-precision are part of the run's state: without them the next gradients
-// differ. A checkpoint stores them beside the optimiser's state, in slots that each belong to one worker:
-// "unsent.1of4.0" is for the first subtree that worker 1 of 4 sends, "unsent.4" for the sums that the 4
-// workers hand out.
-//
-// Adds the residuals of all workers to `state` at rank 0. Does nothing if there are none.
-void gather_residuals(comm::Communicator& comm, const Parameters& parameters, const GradientMean& mean,
-                      Optimizer::State& state);
-// Removes the residuals from `state` at rank 0 and distributes them to the workers. They are valid for one
-// number of workers: with another number they are dropped, and a warning is logged.
-void restore_residuals(const Context& context, comm::Communicator& comm, const Parameters& parameters,
-                       GradientMean& mean, Optimizer::State& state);
 
 }  // namespace tutti

@@ -1,4 +1,4 @@
-#include "tutti/rpc/mailbox.h"
+#include "tutti/train/passive/mailbox.h"
 
 #include <future>
 #include <thread>
@@ -8,9 +8,11 @@
 
 #include "tutti/base/test_errors.h"
 
-namespace tutti::rpc::mailbox_test {
+namespace tutti::passive::mailbox_test {
 namespace {
 
+using rpc::Caller;
+using rpc::Message;
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 
@@ -67,4 +69,4 @@ TEST(Mailbox, forgets_what_nobody_waits_for_any_more) {
 }
 
 }  // namespace
-}  // namespace tutti::rpc::mailbox_test
+}  // namespace tutti::passive::mailbox_test

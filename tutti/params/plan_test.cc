@@ -1,4 +1,4 @@
-#include "tutti/step/plan.h"
+#include "tutti/params/plan.h"
 
 #include <gmock/gmock.h>
 #include <torch/torch.h>
@@ -7,7 +7,7 @@
 #include "tutti/comm/communicator.h"
 #include "tutti/comm/nccl/test_device.h"
 
-namespace tutti::agreement_test {
+namespace tutti::plan_test {
 namespace {
 
 using comm::testing::with_device::errors_of_ranks;
@@ -102,4 +102,4 @@ TEST(Kernels, of_all_ranks_have_to_be_the_same_unless_machines_may_be_mixed) {
 }
 
 }  // namespace
-}  // namespace tutti::agreement_test
+}  // namespace tutti::plan_test
