@@ -449,10 +449,10 @@ at::Tensor traced_convolution(const at::Tensor& input, const at::Tensor& weight,
                                                      deterministic, cudnn_enabled, allow_tf32);
 }
 
-using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+using ConvolutionGradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
 template <class T>
-Gradients gradients_of(const Geometry& of, const at::Tensor& gradient, const at::Tensor& input,
+ConvolutionGradients gradients_of(const Geometry& of, const at::Tensor& gradient, const at::Tensor& input,
                        const at::Tensor& weight, bool transposed, const std::array<bool, 3>& wanted) {
   at::Tensor of_input;
   at::Tensor of_weight;
@@ -467,7 +467,7 @@ Gradients gradients_of(const Geometry& of, const at::Tensor& gradient, const at:
   return {of_input, of_weight, of_bias};
 }
 
-Gradients gradients(const Geometry& of, const at::Tensor& gradient, const at::Tensor& input,
+ConvolutionGradients gradients(const Geometry& of, const at::Tensor& gradient, const at::Tensor& input,
                     const at::Tensor& weight, bool transposed, const std::array<bool, 3>& wanted) {
   if (is_narrow(input)) {
     const auto wide = gradients_of<float>(of, gradient.to(at::kFloat), input.to(at::kFloat),
@@ -482,7 +482,7 @@ Gradients gradients(const Geometry& of, const at::Tensor& gradient, const at::Te
              : gradients_of<double>(of, gradient, input, weight, transposed, wanted);
 }
 
-Gradients convolution_backward(const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight,
+ConvolutionGradients convolution_backward(const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight,
                                at::OptionalIntArrayRef bias_sizes, at::IntArrayRef stride,
                                at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
                                at::IntArrayRef output_padding, int64_t groups, std::array<bool, 3> wanted) {
