@@ -221,7 +221,7 @@ at::Tensor forward(const Geometry& of, const at::Tensor& input, const at::Tensor
   margins.cover(of.input, of.output, of.stride, taps);
   const Surrounded<T> from(input.contiguous(format), of.input, of.channels_last, margins,
                            reads_vectors(of, of.stride));
-  const Terms<T> matrix(from, of.input_channels, of.output, of.stride, taps);
+  const ConvolutionTerms<T> matrix(from, of.input_channels, of.output, of.stride, taps);
   const Columns columns = of.channels_last ? Columns{} : matrix.columns(of.output_channels, taps.size());
   // (groups, output channels, taps, input channels)
   const int64_t terms = size_of(of.kernel) * of.input_channels;
@@ -307,7 +307,7 @@ at::Tensor by_input(const Geometry& of, const at::Tensor& gradient, const at::Te
     const at::Tensor numbers = at::tensor(phase.tap_numbers, at::TensorOptions(at::kLong));
     const bool all_taps = static_cast<int64_t>(phase.taps.size()) == weights.size(1);
     const at::Tensor some = all_taps ? weights : weights.index_select(1, numbers);
-    const Terms<T> matrix(from, of.output_channels, phase.positions, Space{1, 1, 1}, phase.taps);
+    const ConvolutionTerms<T> matrix(from, of.output_channels, phase.positions, Space{1, 1, 1}, phase.taps);
     const Columns columns =
         of.channels_last ? Columns{} : matrix.columns(of.input_channels, phase.taps.size());
     Space steps = input.steps;
@@ -347,7 +347,7 @@ at::Tensor by_weight(const Geometry& of, const at::Tensor& input, const at::Tens
   Margins margins;
   margins.cover(of.input, of.output, of.stride, places);
   const Surrounded<T> from(input.contiguous(format), of.input, of.channels_last, margins, false);
-  const Terms<T> matrix(from, of.input_channels, of.output, of.stride, places);
+  const ConvolutionTerms<T> matrix(from, of.input_channels, of.output, of.stride, places);
   const at::Tensor right = gradient.contiguous(format);
   const int64_t taps = size_of(of.kernel);
   at::Tensor out = at::empty({of.groups, taps, of.input_channels, of.output_channels}, input.options());

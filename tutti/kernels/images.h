@@ -121,9 +121,9 @@ class Surrounded {
 
 // The matrix of terms, with the memory of its tables.
 template <class T>
-class Terms {
+class ConvolutionTerms {
  public:
-  Terms(const Surrounded<T>& from, int64_t channels, const Space& positions, const Space& stride,
+  ConvolutionTerms(const Surrounded<T>& from, int64_t channels, const Space& positions, const Space& stride,
         const std::vector<Space>& taps)
       : sizes_(positions), stride_(stride), layout_(from.layout()) {
     const int64_t origin = from.offset({});
@@ -137,8 +137,8 @@ class Terms {
                layout_.image, positions[2], stride[2] * layout_.steps[2],
                terms_,        positions_};
   }
-  Terms(const Terms&) = delete;
-  Terms& operator=(const Terms&) = delete;
+  ConvolutionTerms(const ConvolutionTerms&) = delete;
+  ConvolutionTerms& operator=(const ConvolutionTerms&) = delete;
 
   const Gather<T>& gather() const { return gather_; }
 
