@@ -192,7 +192,7 @@ TEST(InGraph, names_the_callers_that_a_worker_has_refused_if_its_master_does_not
   const auto master =
       terminals.start("master", 0, {"--strategy", "in-graph", "--secret", std::string(32, 'a')});
   const auto worker = terminals.start(
-      "worker", 0, {"--strategy", "in-graph", "--secret", std::string(32, 'b'), "--start-timeout", "8"});
+      "worker", 0, {"--strategy", "in-graph", "--secret", std::string(32, 'b'), "--start-timeout", "15"});
   EXPECT_NE(master->wait(), 0);
   EXPECT_EQ(worker->wait(), exit_code(ErrorKind::Timeout)) << worker->err();
   EXPECT_THAT(worker->err(), AllOf(HasSubstr("callers that this task has refused"), HasSubstr("secret")));

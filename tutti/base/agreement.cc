@@ -49,6 +49,13 @@ std::string difference(const Agreement& one, const Agreement& other) {
   return fmt::format("{} has {}, {} has {}", one.who, own, other.who, theirs);
 }
 
+std::string same_index(const std::string& first, const std::string& second) {
+  return fmt::format(
+      "two tasks have the same index: {} and {}. The first is running: do not start another one with its "
+      "--job_name and --task_index",
+      first, second);
+}
+
 void refuse_difference(const std::string& difference) {
   if (difference.empty()) return;
   fail(ErrorKind::InvalidArgument,

@@ -17,6 +17,10 @@ struct Agreement {
 // that differ, since one may have changed another: --epochs sets --steps to 0.
 std::string difference(const Agreement& one, const Agreement& other);
 
+// Returns the text of an error: a job has two tasks of one job name and index. Both names have the host and
+// the process.
+std::string same_index(const std::string& first, const std::string& second);
+
 // Throws InvalidArgument for a difference, unless it is "".
 void refuse_difference(const std::string& difference);
 inline void require_same(const Agreement& one, const Agreement& other) {

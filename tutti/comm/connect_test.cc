@@ -75,7 +75,8 @@ TEST(Connect, those_of_another_launch_are_told_so_and_take_nobodys_place) {
     EXPECT_THAT(outcomes[1]->what(), HasSubstr("another job uses"));
     EXPECT_EQ(outcomes[0]->kind(), ErrorKind::Timeout);
     EXPECT_THAT(outcomes[0]->what(), AllOf(HasSubstr("connect failed: nothing from worker/1"),
-                                           HasSubstr("Connections from tasks with another secret")));
+                                           HasSubstr("callers that this task has refused: "),
+                                           HasSubstr("have different secrets")));
   }
 }
 

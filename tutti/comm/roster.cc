@@ -81,10 +81,10 @@ std::string host_to_serve(const Context& context, const std::string& host) {
   return "";
 }
 
-// Counts refused connections, and writes a warning about each.
+// Remembers refused connections, and writes a warning about each.
 std::function<void(const std::string&)> note_refusals(const Context& context, const Roster& roster) {
-  return [log = context.log(), count = roster.refused](const std::string& text) {
-    ++*count;
+  return [log = context.log(), refused = roster.refused](const std::string& text) {
+    refused->note(text);
     log.warning("{}", text);
   };
 }
@@ -185,10 +185,8 @@ void take_place(const Context& context, Rendezvous& board) {
       fmt::format("{} on {} (pid {})\n{}", context.task().short_name(), host_name(), getpid(), random_key());
   const std::string there = board.hold(fmt::format("place/{}", context.rank()), own);
   if (there == own) return;
-  fail(ErrorKind::InvalidArgument,
-       "two tasks have the same index: {} and {}. The first is running: do not start another one with its "
-       "--job_name and --task_index",
-       there.substr(0, there.find('\n')), own.substr(0, own.find('\n')));
+  fail(ErrorKind::InvalidArgument, "{}",
+       same_index(there.substr(0, there.find('\n')), own.substr(0, own.find('\n'))));
 }
 
 // Returns what each rank says of its host, its device and itself.
@@ -201,11 +199,9 @@ std::vector<std::string> descriptions_of_all(const Context& context, const Roste
                                  context.task().short_name(), host_name()),
                      timeout_of(context));
   } catch (const Error& error) {
-    if (error.kind() != ErrorKind::Timeout || *roster.refused == 0) throw;
-    fail(ErrorKind::Timeout,
-         "{}. Connections from tasks with another secret, or of another job, were refused: give all tasks of "
-         "the job the same TUTTI_SECRET",
-         error.what());
+    const std::string refused = roster.refused->text();
+    if (error.kind() != ErrorKind::Timeout || refused.empty()) throw;
+    fail(ErrorKind::Timeout, "{}{}", error.what(), refused);
   }
 }
 

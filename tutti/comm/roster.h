@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <chrono>
 #include <memory>
 #include <optional>
@@ -11,14 +10,15 @@
 #include "tutti/comm/hosts.h"
 #include "tutti/comm/rendezvous.h"
 #include "tutti/net/credentials.h"
+#include "tutti/rpc/host.h"
 
 namespace tutti::comm {
 
-// What a worker knows of all workers before they are connected.
+// The workers of a job before they are connected: where they meet, who they are, and on which hosts.
 struct Roster {
   std::shared_ptr<Rendezvous> board;
-  // At the rank that serves the board: the connections that were refused because they have another secret.
-  std::shared_ptr<std::atomic<int>> refused = std::make_shared<std::atomic<int>>(0);
+  // At the rank that serves the board: tasks with another secret.
+  std::shared_ptr<rpc::RefusedCallers> refused = std::make_shared<rpc::RefusedCallers>();
   std::string board_host;
   std::vector<std::string> who = {};      // "worker/2 on node7"
   std::optional<RankLayout> layout = {};  // nullopt if the ranks of some host are not contiguous

@@ -11,8 +11,7 @@
 #include "tutti/params/optimizer_options.h"
 #include "tutti/params/parameters.h"
 
-// What the workers do together at the start of a training: they make sure that all have the same plan and the
-// same kernels.
+// At the start of a training, the workers make sure that all have the same plan and the same kernels.
 namespace tutti {
 
 // Returns the facts that have to be the same on every worker, one line each: version, the flags that all

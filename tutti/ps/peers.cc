@@ -55,19 +55,8 @@ std::string fixed_address_of(const Context& context, const Task& task) {
   return address;
 }
 
-void RefusedCallers::note(const std::string& text) {
-  const std::lock_guard lock(mutex_);
-  last_ = text;
-  ++number_;
-}
-
-std::string RefusedCallers::text() const {
-  const std::lock_guard lock(mutex_);
-  if (number_ == 0) return "";
-  return fmt::format(" (callers that this task has refused: {}; the last: {})", number_, last_);
-}
-
-rpc::HostOptions host_at_own_address(const Context& context, const std::shared_ptr<RefusedCallers>& refused) {
+rpc::HostOptions host_at_own_address(const Context& context,
+                                     const std::shared_ptr<rpc::RefusedCallers>& refused) {
   return {.address = address_of(context, context.task()),
           .credentials = net::credentials_of(context.config()),
           .insecure = context.config().security.insecure,

@@ -6,7 +6,6 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -44,24 +43,10 @@ std::string address_of(const Context& context, const Task& task);
 // 0.
 std::string fixed_address_of(const Context& context, const Task& task);
 
-// The callers that a host has refused, for errors about a task that has not come, which may be one of them.
-// Thread-safe.
-class RefusedCallers {
- public:
-  void note(const std::string& text);
-  // Returns " (callers that this task has refused: ...)", or "" if there are none.
-  std::string text() const;
-
- private:
-  mutable std::mutex mutex_;
-  std::string last_;  // both: guarded by mutex_
-  int64_t number_ = 0;
-};
-
 // Returns the options for a host at this task's own address, from the flags. Refusals are logged, and noted
 // in `refused` unless it is null.
 rpc::HostOptions host_at_own_address(const Context& context,
-                                     const std::shared_ptr<RefusedCallers>& refused = nullptr);
+                                     const std::shared_ptr<rpc::RefusedCallers>& refused = nullptr);
 
 // Other tasks of the cluster that are called in parallel, with a channel and a thread for each. A task that
 // chooses its port is looked up in the chief's address book at every connect(). Not thread-safe.

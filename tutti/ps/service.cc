@@ -433,10 +433,7 @@ void Service::await_place(Lock& lock, const rpc::Caller& caller, const rpc::Mess
   // The same process again: its last connection is broken, but this end has not noticed yet.
   const bool is_itself = other.hello == caller.hello;
   const int64_t requests = other.requests;
-  const std::string who = fmt::format(
-      "two tasks have the same index: {} and {}. The first is running: do not start another one with its "
-      "--job_name and --task_index",
-      other.name, name_of(caller));
+  const std::string who = same_index(other.name, name_of(caller));
   const auto is_alive = [&] { return !is_itself && (other.requests != requests || other.left); };
   rpc::Message question{request.head, {}};
   if (!is_itself)

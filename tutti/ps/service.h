@@ -19,7 +19,6 @@
 #include "tutti/base/waiting.h"
 #include "tutti/comm/executor.h"
 #include "tutti/embedding/owned_rows.h"
-#include "tutti/ps/peers.h"
 #include "tutti/ps/placement.h"
 #include "tutti/ps/sync_step.h"
 #include "tutti/rpc/host.h"
@@ -28,7 +27,8 @@ namespace tutti::ps {
 
 class Service;
 
-// What the groups of workers of one server share. Thread-safe.
+// Shared by the groups of workers of one server: its memory, and the callers that it has refused.
+// Thread-safe.
 class SharedByGroups {
  public:
   explicit SharedByGroups(size_t memory = rpc::HostOptions{}.memory) : memory_(memory) {}
@@ -37,11 +37,11 @@ class SharedByGroups {
   // returns what is available to it. If that is less than `bytes`, reserves nothing.
   size_t reserve(const Service* service, size_t bytes);
   // The callers that the server's host has refused.
-  const std::shared_ptr<RefusedCallers>& refused() const { return refused_; }
+  const std::shared_ptr<rpc::RefusedCallers>& refused() const { return refused_; }
 
  private:
   const size_t memory_;
-  const std::shared_ptr<RefusedCallers> refused_ = std::make_shared<RefusedCallers>();
+  const std::shared_ptr<rpc::RefusedCallers> refused_ = std::make_shared<rpc::RefusedCallers>();
   std::mutex mutex_;
   std::map<const Service*, size_t> reserved_;  // guarded by mutex_
 };

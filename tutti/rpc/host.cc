@@ -194,6 +194,18 @@ Host::Impl::~Impl() {
   acceptor.join();
 }
 
+void RefusedCallers::note(const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  last_ = text;
+  ++number_;
+}
+
+std::string RefusedCallers::text() const {
+  const std::lock_guard lock(mutex_);
+  if (number_ == 0) return "";
+  return fmt::format(" (callers that this task has refused: {}; the last: {})", number_, last_);
+}
+
 Host::Host(const HostOptions& options, Service& service) : impl_(std::make_unique<Impl>(options, service)) {}
 
 Host::~Host() = default;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "tutti/net/credentials.h"
@@ -66,6 +67,20 @@ struct HostOptions {
   size_t most_candidates = 128;
   // How long the destructor waits for the callers to leave by themselves.
   std::chrono::milliseconds farewell{0};
+};
+
+// The callers that a host has refused, for errors about a task that has not come, which may be one of them.
+// Thread-safe.
+class RefusedCallers {
+ public:
+  void note(const std::string& text);
+  // Returns " (callers that this task has refused: ...)", or "" if there are none.
+  std::string text() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::string last_;  // both: guarded by mutex_
+  int64_t number_ = 0;
 };
 
 // Listens for connections and serves each in a thread of its own. The service must outlive the host.

@@ -16,8 +16,8 @@ namespace {
 
 using Slots = std::vector<Optimizer::Slot>;
 
-// "unsent.1of4.0" is the slot of the first subtree that worker 1 of 4 sends, "unsent.4" that of the sums that
-// the 4 workers hand out.
+// "unsent.1of4.0" is the slot of the first subtree that worker 1 of 4 sends; "unsent.4" is the slot of the
+// sums that the 4 workers hand out.
 constexpr const char* kPrefix = "unsent.";
 constexpr const char* kResiduals = "the rounding residuals";
 

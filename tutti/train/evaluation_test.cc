@@ -302,21 +302,40 @@ TEST(Evaluation, names_that_do_not_exist_are_found_before_the_first_step) {
 }
 
 TEST(Evaluation, a_value_that_a_hook_of_the_program_tells_may_be_monitored) {
+  // Best at step 4, and told every second step.
   class Recall final : public Hook {
+   public:
+    explicit Recall(std::string name) : name_(std::move(name)) {}
     std::vector<std::string> reported() const override { return {"recall"}; }
     void after_step(Training& training, const StepResult&) override {
-      training.report_validation({{"recall", training.step < 3 ? 0.1 * training.step : 0.2}});
+      if (training.step % 2 == 0)
+        training.report_validation({{name_, training.step < 4 ? 0.1 : training.step == 4 ? 0.2 : 0.15}});
     }
+
+   private:
+    const std::string name_;
   };
-  const Context context = test_context(evaluated_config(20));
-  Trainer trainer(context, test_net(), kAdam, test_loss);
-  trainer.add_hook(std::make_unique<Recall>());
-  trainer.add_hook(hooks::early_stopping({.monitor = "recall", .goal = hooks::Goal::Greater, .patience = 4}));
-  FitOptions options;
-  options.validate = {.feed = test_feed(8), .metrics = label_accuracy(), .every_steps = 10};
-  trainer.fit(test_feed(), options);
-  EXPECT_GE(trainer.step(), 6);
-  EXPECT_LT(trainer.step(), 20);
+  const auto steps_of = [](const std::string& told) {
+    RunConfig config = evaluated_config(30);
+    config.output.log_level = "warning";
+    const Context context = test_context(config);
+    Trainer trainer(context, test_net(), kAdam, test_loss);
+    trainer.add_hook(std::make_unique<Recall>(told));
+    trainer.add_hook(
+        hooks::early_stopping({.monitor = "recall", .goal = hooks::Goal::Greater, .patience = 2}));
+    FitOptions options;
+    // These validations, which do not have the value, are not counted.
+    options.validate = {.feed = test_feed(8), .metrics = label_accuracy(), .every_steps = 1};
+    trainer.fit(test_feed(), options);
+    return trainer.step();
+  };
+  // 6, 8 and 10 are worse. The step that follows is made before all workers have been told.
+  EXPECT_EQ(steps_of("recall"), 11);
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(steps_of("recal"), 30);
+  EXPECT_THAT(
+      ::testing::internal::GetCapturedStderr(),
+      HasSubstr("early_stopping did nothing, since 'recall', which a hook is to tell, was never told"));
 }
 
 // All examples are left out, so that there is no mean.

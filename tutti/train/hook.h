@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -66,6 +67,8 @@ struct Training {
   // The names of all their values are known before they are measured: one that is missing has no value then,
   // such as an area under a curve without examples of both classes.
   bool knows_values = false;
+  // The values that hooks of the program tell (Hook::reported()), which no evaluation has.
+  std::set<std::string> reported = {};
   // The wishes of this worker for the next step; a hook may add to them in before_step(). StepResult::wishes
   // has the combined wishes of all workers.
   Wishes wishes = {};

@@ -30,8 +30,8 @@ namespace tutti {
 // a damaged file is a DataLoss.
 std::map<std::string, torch::Tensor> load(const std::string& path);
 
-// The same for a checkpoint that was read, with each tensor once: with the values of the last step or, if
-// has_average(), of the moving average.
+// Returns the weights and buffers of a checkpoint that was read, each tensor once, with the values of the
+// last step or, if has_average(), of the moving average.
 std::vector<store::NamedTensor> tensors_in(const store::Checkpoint& checkpoint,
                                            embedding::RowValues values = embedding::RowValues::Last);
 bool has_average(const store::Checkpoint& checkpoint);

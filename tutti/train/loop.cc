@@ -213,9 +213,6 @@ void Loop::begin() {
   run_.start(plan());
   begun_ = optimizer_.in_loop_ = true;
   steps_seen_ = optimizer_.steps_here();  // steps made before do not count for the loop
-  if (run_.progress().stopped && optimizer_.group().is_chief())
-    context_.log().info("this loop was already stopped after step {}; it will not be continued",
-                        run_.progress().step);
   if (stop_reason) run_.progress().stop_reason = stop_reason;
   run_.begin({.end_step = end_step_, .steps_per_epoch = steps_per_epoch()});
 }

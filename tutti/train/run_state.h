@@ -17,7 +17,7 @@ struct RunState {
     Stopped,      // by --stop-after: a later run continues, but this job ends
   };
 
-  // The same for all runs that continue from each other's checkpoints.
+  // All runs that continue from each other's checkpoints have the same id.
   std::string id;
   Phase phase = Phase::Training;
   int64_t fit = 0;   // the index of the call of fit(), from 0; in a Loop 0

@@ -106,9 +106,6 @@ History Trainer::fit_once(const data::Feed& feed, const FitOptions& options) {
                                             .drop_remainder = config.drop_remainder,
                                             .ranges = feed.ranges(lanes)});
   if (sampler.steps_per_epoch() == 0) fail_too_few(sampler);
-  if (progress.stopped && strategy_->group().is_chief())
-    context_.log().info("a hook has already stopped this fit after step {}; it will not be continued",
-                        progress.step);
   run_.or_give_up([&] {
     const int64_t per_epoch = sampler.steps_per_epoch() * strategy_->facts().steps_per_batch;
     const int64_t steps =

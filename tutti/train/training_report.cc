@@ -38,6 +38,10 @@ void TrainingRun::note_evaluations() {
           "of the other: give one a name (Evaluation::name)",
           evaluation->label());
   }
+  training_.reported.clear();
+  for (const auto& hook : hooks_) {
+    for (const std::string& name : hook->reported()) training_.reported.insert(name);
+  }
   require_monitored_values();
   training_.evaluations = static_cast<int>(labels.size());
   training_.knows_values = !known_values().empty();
@@ -52,11 +56,7 @@ std::vector<std::string> TrainingRun::known_values() const {
     if (!names) return {};
     known.insert(known.end(), names->begin(), names->end());
   }
-  if (known.empty()) return known;
-  for (const auto& hook : hooks_) {
-    const std::vector<std::string> names = hook->reported();
-    known.insert(known.end(), names.begin(), names.end());
-  }
+  if (!known.empty()) known.insert(known.end(), training_.reported.begin(), training_.reported.end());
   return known;
 }
 

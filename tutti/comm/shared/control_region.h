@@ -7,7 +7,7 @@
 #include "tutti/comm/shared/signal.h"
 #include "tutti/comm/transport.h"
 
-// What each rank of a SharedTransport has in its part of the control region: a slot, a pipe from each other
+// Each rank of a SharedTransport has in its part of the control region: a slot, a pipe from each other
 // rank, and the two halves of its staging buffer.
 namespace tutti::comm {
 
@@ -16,8 +16,8 @@ constexpr size_t kStagingHalf = size_t{1} << 20;
 constexpr size_t kPipeBytes = size_t{64} << 10;
 constexpr size_t kCauseBytes = 2000;
 
-// What a rank says of its next operation, and all others read. It is stored next to the rank's signal, in the
-// same cache line.
+// Tells all other ranks a rank's next operation. It is stored next to the rank's signal, in the same cache
+// line.
 struct OperationSummary {
   uint64_t key = 0;     // hash of the operation
   uint64_t offset = 0;  // of the data in `region`

@@ -39,11 +39,12 @@ class Best {
   }
 
   // Returns true if the monitored value is better than all before, which NaN, or none, never is; nullopt if
-  // it belongs to another evaluation. Throws InvalidArgument if no evaluation can have it.
+  // it belongs to another evaluation, or to a hook. Throws InvalidArgument if no evaluation can have it.
   std::optional<bool> improves(const Training& training, const std::map<std::string, double>& values) {
-    is_told_ = true;
     const auto found = values.find(monitor_);
+    is_told_ = is_told_ || found != values.end() || !training.reported.contains(monitor_);
     if (found == values.end()) {
+      if (training.reported.contains(monitor_)) return std::nullopt;
       for (const auto& [name, value] : values) others_.insert(name);
       evaluations_.insert(training.evaluation);
       if (static_cast<int>(evaluations_.size()) < training.evaluations) return std::nullopt;
@@ -60,11 +61,15 @@ class Best {
   // At the end of a training, warns if no values were ever told. Hooks of the program may tell some as well,
   // so that this is not known earlier.
   void warn_if_untold(const Training& training, const std::string& hook) const {
-    if (is_told_ || training.evaluations > 0 || training.interrupted || !training.writes()) return;
-    training.context.log().warning(
-        "{} did nothing, since nothing was evaluated: give fit() a validation feed, or add "
-        "hooks::evaluation()",
-        hook);
+    if (is_told_ || value_ || training.interrupted || !training.writes()) return;
+    if (training.reported.contains(monitor_))
+      training.context.log().warning("{} did nothing, since '{}', which a hook is to tell, was never told",
+                                     hook, monitor_);
+    else if (training.evaluations == 0)
+      training.context.log().warning(
+          "{} did nothing, since nothing was evaluated: give fit() a validation feed, or add "
+          "hooks::evaluation()",
+          hook);
   }
 
   const std::optional<double>& value() const { return value_; }
@@ -171,6 +176,10 @@ class EarlyStopping final : public Hook {
     best_.warn_if_untold(training, name());
     if (weights_.empty() || training.interrupted) return;
     copy_back(weights_, training.parts);
+    if (training.writes())
+      training.context.log().info(
+          "early_stopping has restored the weights of the best validation ({} {:.6g})", options_.monitor,
+          best_.value().value_or(std::nan("")));
     if (training.average != nullptr) training.average->restart();
     training.save_at_end = true;
   }

@@ -32,7 +32,7 @@ constexpr const char* kStop = "stop";
 constexpr const char* kRefuse = "refuse";
 constexpr milliseconds kBetweenLooks{100};
 
-rpc::HostOptions host_options(const Context& context, const std::shared_ptr<ps::RefusedCallers>& refused) {
+rpc::HostOptions host_options(const Context& context, const std::shared_ptr<rpc::RefusedCallers>& refused) {
   rpc::HostOptions options = ps::host_at_own_address(context, refused);
   options.silence = std::min(options.silence, milliseconds_of(context.config().network.timeout));
   return options;

@@ -16,7 +16,6 @@
 #include "tutti/data/batch.h"
 #include "tutti/params/parameters.h"
 #include "tutti/ps/address_book.h"
-#include "tutti/ps/peers.h"
 #include "tutti/ps/wire.h"
 #include "tutti/rpc/host.h"
 #include "tutti/rpc/message.h"
@@ -113,7 +112,7 @@ class Worker {
 
   const Context& context_;
   const Stop stop_;
-  const std::shared_ptr<ps::RefusedCallers> refused_ = std::make_shared<ps::RefusedCallers>();
+  const std::shared_ptr<rpc::RefusedCallers> refused_ = std::make_shared<rpc::RefusedCallers>();
   Mailbox mailbox_;
   rpc::Host host_;
   ps::Announcement announcement_;

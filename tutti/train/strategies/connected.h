@@ -9,8 +9,7 @@
 #include "tutti/train/session.h"
 #include "tutti/train/strategy.h"
 
-// What workers that are connected to each other do together, besides the steps. Every worker has to call
-// these functions.
+// Functions of workers that are connected to each other, besides the steps. Every worker has to call them.
 namespace tutti {
 
 // Runs `body` on the chief alone, for work with its disk, while the other ranks wait for up to ten times
