@@ -47,6 +47,7 @@ void replace_operators(Replaced& all) {
   register_normalisations(registrar);
   register_scatters(registrar);
   register_attention(registrar);
+  register_interpolations(registrar);
   all.operators = registrar.names();
   std::sort(all.operators.begin(), all.operators.end());
 }
