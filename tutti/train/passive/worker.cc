@@ -18,6 +18,7 @@
 #include "tutti/cluster/threads.h"
 #include "tutti/kernels/same_kernels.h"
 #include "tutti/ps/peers.h"
+#include "tutti/train/coverage.h"
 #include "tutti/train/passive/master.h"
 #include "tutti/train/script.h"
 #include "tutti/train/stop_signals.h"
@@ -82,13 +83,14 @@ Batch take_batch(ps::Reader& reader, const Json& outline) {
   return Batch(std::move(tensors));
 }
 
-Worker::Assignment::Assignment(Replica& own, int rank, int workers, int64_t of)
+Worker::Assignment::Assignment(Replica& own, int rank, int workers, int64_t of, std::string of_master)
     : replica(own),
       lanes(of),
       range(lanes_of(rank, workers, of)),
       vectors(own.parameters(), of),
       sum(vectors, gradients_of(own.parameters()), range, of),
-      control(lanes_of_all(workers, of), of, kNumbers) {}
+      control(lanes_of_all(workers, of), of, kNumbers),
+      kernels(std::move(of_master)) {}
 
 Worker::Worker(const Context& context, Stop stop)
     : context_(context),
@@ -203,7 +205,8 @@ rpc::Message Worker::begin(Replica& replica, const Kernels& kernels, const rpc::
   const Json& head = beginning.head;
   const auto rank = static_cast<int>(ps::number_within(head, "rank", 0, ps::kMostWorkers));
   const auto workers = static_cast<int>(ps::number_within(head, "workers", rank + 1, ps::kMostWorkers));
-  assignment_.emplace(replica, rank, workers, ps::number_within(head, "lanes", 1, kMostLanes));
+  assignment_.emplace(replica, rank, workers, ps::number_within(head, "lanes", 1, kMostLanes),
+                      ps::text_in(head, "kernels"));
   ps::Reader reader(beginning);
   take_into(reader, frozen(replica.parameters()));
   return {{{"kernels", ps::to_json(Agreement{context_.task().short_name(), kernels.lines()})},
@@ -213,7 +216,11 @@ rpc::Message Worker::begin(Replica& replica, const Kernels& kernels, const rpc::
 
 rpc::Message Worker::serve(const Request& request, const Wishes& wishes) {
   const std::string& method = request.method;
-  if (method == "step") return step(*request.message, wishes);
+  if (method == "step") {
+    rpc::Message answer = step(*request.message, wishes);
+    name_not_covered(context_.log(), assignment_->kernels, ps::number_in(request.message->head, "step"));
+    return answer;
+  }
   if (method == "predictions") return predictions();
   if (method == "finish") {
     ps::Reader reader(*request.message);
