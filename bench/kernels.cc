@@ -75,11 +75,14 @@ int main(int argc, char** argv) {
       "Tutti's, "
       "which give the same bits on every processor. A ratio above 1 means that Tutti's is faster "
       "(`./dev bench kernels`).\n");
+  std::vector<bench::KernelCase> cases = bench::product_cases();
+  const std::vector<bench::KernelCase> functions = bench::function_cases();
+  cases.insert(cases.end(), functions.begin(), functions.end());
   for (const int count : threads) {
     fmt::print("\n| network | call, {} {} | LibTorch | Tutti | ratio |\n|---|---|---|---|---|\n", count,
                count == 1 ? "thread" : "threads");
     std::map<std::string, std::vector<double>> ratios;
-    for (const bench::KernelCase& each : bench::product_cases()) {
+    for (const bench::KernelCase& each : cases) {
       if ((each.network + " " + each.call).find(text) == std::string::npos) continue;
       const Times times = times_of(each, count);
       fmt::print("| {} | {} | {:.1f} | {:.1f} | {:.2f} |\n", each.network, each.call, times.libtorch * 1e6,

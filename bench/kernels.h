@@ -19,4 +19,8 @@ struct KernelCase {
 // The products and convolutions, forward and backward, of the networks that the README shows.
 std::vector<KernelCase> product_cases();
 
+// The functions of one element, reductions, normalisations, losses and attention of the same networks, and
+// others of these.
+std::vector<KernelCase> function_cases();
+
 }  // namespace bench
