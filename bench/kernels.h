@@ -23,4 +23,18 @@ std::vector<KernelCase> product_cases();
 // others of these.
 std::vector<KernelCase> function_cases();
 
+// A training step: forward, loss, backward, and the optimiser.
+struct StepCase {
+  std::string network;
+  std::function<std::function<void()>()> make;  // makes the network, and returns its step
+};
+
+std::vector<StepCase> step_cases();
+
+// Returns the seconds that this thread has used, which do not grow while other programs use its core.
+double thread_seconds();
+
+// Prints the operators that take the time of a step, with both kernels.
+void print_operators(const StepCase& step);
+
 }  // namespace bench
