@@ -48,6 +48,7 @@ void replace_operators(Replaced& all) {
   register_softmax(registrar);
   register_normalisations(registrar);
   register_scatters(registrar);
+  register_largest(registrar);
   register_attention(registrar);
   all.operators = registrar.names();
   std::sort(all.operators.begin(), all.operators.end());
