@@ -16,6 +16,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
+#include "tutti/cluster/chosen_kernels.h"
 #include "tutti/cluster/device_spec.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/cluster/threads.h"
@@ -190,7 +191,7 @@ Context::Context(RunConfig config, Identity identity, const FlagValues& values)
       device_(device_of(config_, identity_)),
       threads_(threads_of(config_, identity_)) {
   require_own_place(identity_);
-  if (config_.compute.kernels != "libtorch") same_kernels_ = std::make_shared<kernels::SameKernels>();
+  same_kernels_ = chosen_kernels(config_.compute.kernels, device_, log_);
   if (config_.compute.threads > 0) set_threads(threads_);
   if (config_.compute.inter_op_threads > 0)
     set_inter_op_threads(static_cast<int>(config_.compute.inter_op_threads));
@@ -201,10 +202,7 @@ Context Context::with(RunConfig config) const {
   Context other = *this;
   other.config_ = checked(std::move(config), identity_);
   other.flag_values_ = all_values(program_flags_, other.config_);
-  if (other.config_.compute.kernels == "libtorch")
-    other.same_kernels_.reset();
-  else if (!other.same_kernels_)
-    other.same_kernels_ = std::make_shared<kernels::SameKernels>();
+  other.same_kernels_ = chosen_kernels(other.config_.compute.kernels, device_, log_);
   other.found_ = std::make_shared<FoundKernels>();
   return other;
 }

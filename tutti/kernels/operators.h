@@ -41,6 +41,7 @@ void register_reductions(Registrar& library);
 void register_softmax(Registrar& library);
 void register_normalisations(Registrar& library);
 void register_scatters(Registrar& library);
+void register_largest(Registrar& library);
 void register_attention(Registrar& library);
 void register_interpolations(Registrar& library);
 
