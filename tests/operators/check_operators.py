@@ -36,8 +36,8 @@ UNDEFINED = {"empty", "empty_like", "new_empty", "empty_strided", "new_empty_str
 TYPES = (torch.float32, torch.float64)
 # The largest accepted error, relative to the result and absolute.
 TOLERANCES = {torch.float32: (1e-5, 1e-5), torch.float64: (1e-12, 1e-12)}
-# LibTorch's kernels for three kinds of processor, each with an instruction set of the loops and a number of threads.
-MACHINES = (("default", "lowest", 1), ("avx2", "AVX2", 3), ("avx512", "AVX3", 2))
+# LibTorch's kernels for three kinds of processor, each with the instructions of our loops and a number of threads.
+MACHINES = (("default", "portable", 1), ("avx2", "avx2", 3), ("avx512", "avx512", 2))
 
 
 class Kernels:
@@ -46,7 +46,7 @@ class Kernels:
     def __init__(self, path):
         self.library = ctypes.CDLL(path)
         self.library.tutti_called.restype = ctypes.c_char_p
-        self.library.tutti_targets.restype = ctypes.c_char_p
+        self.library.tutti_instructions.restype = ctypes.c_char_p
         self.library.tutti_torch_version.restype = ctypes.c_char_p
 
     def torch_version(self):
@@ -55,11 +55,11 @@ class Kernels:
     def use(self, on):
         self.library.tutti_same_kernels(int(on))
 
-    def targets(self):
-        return self.library.tutti_targets().decode().split()
+    def instructions(self):
+        return self.library.tutti_instructions().decode().split()
 
-    def use_target(self, name):
-        return self.library.tutti_use_target(name.encode()) != 0
+    def use_instructions(self, name):
+        self.library.tutti_use_instructions(name.encode())
 
     def remember_calls(self):
         self.library.tutti_remember_calls()
@@ -241,15 +241,17 @@ def print_hashes(kernels, limit, names):
                 called = kernels.called()
                 print("\t".join((name, hashed, " ".join(sorted(called["not covered"])),
                                  " ".join(sorted(called["ours"] | called["exact"])))), flush=True)
+    kernels.use(False)  # before LibTorch's table of operators is gone
 
 
 def compare_bits(kernels, path, limit, names):
     runs = []
-    for capability, target, threads in MACHINES:
-        if target == "lowest":
-            target = kernels.targets()[-1]
-        environment = dict(os.environ, ATEN_CPU_CAPABILITY=capability, TUTTI_JUDGED_TARGET=target,
-                           OMP_NUM_THREADS=str(threads), OMP_WAIT_POLICY="passive")
+    for capability, instructions, threads in MACHINES:
+        if instructions not in kernels.instructions():
+            continue
+        environment = dict(os.environ, ATEN_CPU_CAPABILITY=capability, TUTTI_JUDGED_INSTRUCTIONS=instructions,
+                           OMP_NUM_THREADS=str(threads), OMP_WAIT_POLICY="passive",
+                           PYTHONHASHSEED="0")  # some samples are in the order of a set
         output = subprocess.run([sys.executable, __file__, path, "hashes", str(limit or "all"), *names], env=environment,
                                 stdout=subprocess.PIPE, text=True, check=True).stdout
         runs.append({line.split("\t")[0]: line.split("\t")[1:] for line in output.splitlines()})
@@ -275,7 +277,7 @@ def main():
         print(f"not judged: the library needs LibTorch {kernels.torch_version()}, and this Python has {torch.__version__}")
         return 77
     if mode == "hashes":
-        kernels.use_target(os.environ["TUTTI_JUDGED_TARGET"])
+        kernels.use_instructions(os.environ["TUTTI_JUDGED_INSTRUCTIONS"])
         print_hashes(kernels, limit, names)
         return 0
     found = compare_values(kernels, limit, names) if mode == "values" else compare_bits(kernels, path, limit, names)

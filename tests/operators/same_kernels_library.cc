@@ -1,7 +1,5 @@
 // A shared library by which check_operators.py gives a process of Python the kernels of this module. The
 // process has to import torch first, so that this library uses the LibTorch of that wheel.
-#include <cstring>
-#include <hwy/targets.h>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -10,6 +8,7 @@
 #include <ATen/record_function.h>
 #include <torch/version.h>
 
+#include "tutti/kernels/instructions.h"
 #include "tutti/kernels/operator_list.h"
 #include "tutti/kernels/same_kernels.h"
 
@@ -65,23 +64,14 @@ void tutti_same_kernels(int on) {
   if (on != 0) same() = std::make_unique<tutti::kernels::SameKernels>();
 }
 
-// Limits the loops to one of the instruction sets, such as "AVX2". Returns 0 if the machine does not have it.
-int tutti_use_target(const char* name) {
-  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    if (std::strcmp(hwy::TargetName(target), name) != 0) continue;
-    hwy::SetSupportedTargetsForTest(target);
-    hwy::GetChosenTarget().Update(hwy::SupportedTargets());
-    return 1;
-  }
-  return 0;
-}
+void tutti_use_instructions(const char* name) { tutti::kernels::use_instructions(name); }
 
-// Returns the instruction sets of this machine for which there are loops, as words.
-const char* tutti_targets() {
+// Returns available_instructions() as words.
+const char* tutti_instructions() {
   static const std::string all = [] {
     std::string names;
-    for (const int64_t target : hwy::SupportedAndGeneratedTargets())
-      names += (names.empty() ? "" : " ") + std::string(hwy::TargetName(target));
+    for (const std::string& name : tutti::kernels::available_instructions())
+      names += (names.empty() ? "" : " ") + name;
     return names;
   }();
   return all.c_str();

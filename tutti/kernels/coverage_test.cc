@@ -55,8 +55,8 @@ TEST(CoverageCheck, sees_backward_passes_and_other_threads) {
 }
 
 TEST(CoverageCheck, remembers_nothing_that_is_covered_and_nothing_after_its_end) {
-  const SameKernels same;
   {
+    const SameKernels same;
     const CoverageCheck check;
     const size_t before = not_covered_operators().size();
     const at::Tensor x = torch::randn({20, 30}).requires_grad_();

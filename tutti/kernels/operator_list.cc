@@ -156,12 +156,11 @@ OperatorKind kind_of(const c10::OperatorName& name) {
   const std::string full = c10::toString(name);
   const std::vector<std::string> ours = SameKernels::operators();
   if (std::binary_search(ours.begin(), ours.end(), full)) return OperatorKind::Ours;
-  if (is_made_of_others(name)) return OperatorKind::MadeOfOthers;
   const bool is_exception =
       std::find(std::begin(kExceptions), std::end(kExceptions), full) != std::end(kExceptions);
-  if (!full.starts_with("aten::") || is_exception) return OperatorKind::NotCovered;
-  if (group_of(exact_operators(), listed_name(full)) != nullptr) return OperatorKind::Exact;
-  return OperatorKind::NotCovered;
+  const bool is_listed = group_of(exact_operators(), listed_name(full)) != nullptr;
+  if (full.starts_with("aten::") && is_listed && !is_exception) return OperatorKind::Exact;
+  return is_made_of_others(name) ? OperatorKind::MadeOfOthers : OperatorKind::NotCovered;
 }
 
 std::string_view why_not_covered(const c10::OperatorName& name) {
