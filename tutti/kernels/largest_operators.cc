@@ -12,8 +12,8 @@ namespace tutti::kernels {
 namespace {
 
 // The sizes of one dimension of windows.
-struct Dimension {
-  Dimension(size_t which, at::IntArrayRef kernels, at::IntArrayRef strides, at::IntArrayRef paddings,
+struct WindowSide {
+  WindowSide(size_t which, at::IntArrayRef kernels, at::IntArrayRef strides, at::IntArrayRef paddings,
             at::IntArrayRef dilations)
       : kernel(of(which, kernels, 0)),
         stride(strides.empty() ? kernel : of(which, strides, 0)),
@@ -53,8 +53,8 @@ std::tuple<at::Tensor, at::Tensor> largest_of_windows(const at::Tensor& self, at
                          self.scalar_type() == at::kFloat && self.numel() > 0 && self.is_contiguous() &&
                          self.suggest_memory_format() == at::MemoryFormat::Contiguous;
   if (!is_planes) return of_libtorch();
-  const Dimension rows(0, kernel, stride, padding, dilation);
-  const Dimension columns(1, kernel, stride, padding, dilation);
+  const WindowSide rows(0, kernel, stride, padding, dilation);
+  const WindowSide columns(1, kernel, stride, padding, dilation);
   const int64_t height = self.size(-2);
   const int64_t width = self.size(-1);
   const Windows windows{height,
