@@ -155,12 +155,12 @@ TEST(OperatorList, is_the_one_of_the_documentation) {
   std::set<std::string> ours_on_the_page;
   std::set<std::string> others_on_the_page;
   for (const std::string& row : rows_of_the_page()) {
-    if (row.starts_with("Ours: "))
-      for (const std::string& name : split(row.substr(6), ' '))
-        if (is_newer || known.contains(name))
-          ours_on_the_page.insert(name);
-        else
-          others_on_the_page.insert(row);
+    if (!row.starts_with("Ours: ")) {
+      others_on_the_page.insert(row);
+      continue;
+    }
+    for (const std::string& name : split(row.substr(6), ' '))
+      if (is_newer || known.contains(name)) ours_on_the_page.insert(name);
   }
   EXPECT_THAT(others_on_the_page, testing::ContainerEq(expected));
   EXPECT_THAT(ours_on_the_page, testing::ContainerEq(ours));
