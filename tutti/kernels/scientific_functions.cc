@@ -13,7 +13,7 @@ namespace tutti::kernels::HWY_NAMESPACE {
 
 // Rounds to floats. Highway's targets without vectors make the largest float of a larger double.
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE void store_as_floats(D d, V x, float* out) {
+HWY_INLINE void store_as_floats([[maybe_unused]] D d, V x, float* out) {
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
   HWY_ALIGN double all[kLanes<double>];
   hn::Store(x, d, all);
