@@ -13,11 +13,11 @@ namespace tutti::kernels {
 //   values.addcdiv_(average, squares.sqrt().div_(correction).add_(eps), factor)
 template <class T>
 struct AdamStep {
-  T* values;
-  const T* gradient;
-  T* average;
-  T* squares;
-  int64_t count;
+  T* values = nullptr;
+  const T* gradient = nullptr;
+  T* average = nullptr;
+  T* squares = nullptr;
+  int64_t count = 0;
   double shrink;
   double decay;
   double beta1;
