@@ -1,62 +1,79 @@
-// Compares the kernels of tutti/kernels with LibTorch's own ones, call by call, on the shapes of usual
-// networks. Prints Markdown. `bench_kernels [TEXT [THREADS]]` measures only the calls that contain the text.
+// Compares the kernels of tutti/kernels with LibTorch's own ones, on the calls and the training steps of
+// usual networks. Prints Markdown.
+//   bench_kernels [TEXT [THREADS]]          all calls and steps, or those that contain the text
+//   bench_kernels --operators [TEXT]        the operators that take the time of the steps, on one thread
+//   bench_kernels --side KERNELS NETWORK    the steps of one network, for the parent or a profiler
 #include "bench/kernels.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
-#include <ctime>
 #include <limits>
 #include <map>
-#include <memory>
+#include <optional>
+#include <span>
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 
+#include "bench/sides.h"
 #include "tutti/kernels/same_kernels.h"
 
 namespace {
 
 constexpr int kRounds = 15;
 constexpr double kSecondsOfRound = 0.004;  // of each side
+constexpr int kStepsOfSide = 10;
+constexpr int kMemoryRounds = 3;
 
+// The medians of the rounds.
 struct Times {
-  double libtorch = std::numeric_limits<double>::infinity();  // in seconds of one call
-  double ours = std::numeric_limits<double>::infinity();
-  double ratio() const { return libtorch / ours; }
+  double libtorch;  // in seconds of one call
+  double ours;
+  double ratio;
 };
 
-// Returns a time in seconds. If only one thread computes, it is the time that this thread has used, so that
-// other programs on the machine count less.
+// Calls and steps that have one table.
+struct Group {
+  std::string title;
+  std::vector<bench::KernelCase> cases;
+};
+
+// Returns a time in seconds. If only one thread computes, other programs on the machine count less.
 double seconds(int threads) {
-  timespec time{};
-  clock_gettime(threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &time);
-  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
+  if (threads == 1) return bench::thread_seconds();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Calls `run` for the time of one round, and lowers `least` to the shortest call.
-void measure(const std::function<void()>& run, int threads, double& least) {
+// Calls `run` for the time of one round, and returns the time of the shortest call, since other programs can
+// only make a call longer.
+double shortest(const std::function<void()>& run, int threads) {
   run();  // fills the caches
   const double begin = seconds(threads);
   double last = begin;
+  double least = std::numeric_limits<double>::infinity();
   while (last - begin < kSecondsOfRound) {
     run();
     const double now = seconds(threads);
     least = std::min(least, now - last);
     last = now;
   }
+  return least;
 }
 
-// Takes the shortest call of each side, since other programs can only make a call longer. The sides take
-// turns, so that both meet the same load.
-Times times_of(const bench::KernelCase& of, int threads) {
+// The sides take turns, so that both meet the same load.
+Times times_of(const std::function<void()>& run, int threads) {
   at::set_num_threads(threads);
-  Times times;
+  std::vector<double> libtorch;
+  std::vector<double> ours;
+  std::vector<double> ratios;
   for (int round = 0; round < kRounds; ++round) {
-    measure(of.run, threads, times.libtorch);
+    libtorch.push_back(shortest(run, threads));
     const tutti::kernels::SameKernels same;
-    measure(of.run, threads, times.ours);
+    ours.push_back(shortest(run, threads));
+    ratios.push_back(libtorch.back() / ours.back());
   }
-  return times;
+  return {bench::median(libtorch), bench::median(ours), bench::median(ratios)};
 }
 
 double geometric_mean(const std::vector<double>& values) {
@@ -65,34 +82,123 @@ double geometric_mean(const std::vector<double>& values) {
   return std::exp(sum / static_cast<double>(values.size()));
 }
 
+// Prints the last row of a table, in which only ratios are.
+void print_ratios(const std::string& name, const std::vector<std::vector<double>>& ratios) {
+  fmt::print("| {} |", name);
+  for (const std::vector<double>& values : ratios) fmt::print(" | | {:.2f} |", geometric_mean(values));
+  fmt::print("\n");
+}
+
+std::vector<bench::KernelCase> named(std::vector<bench::KernelCase> cases, const std::string& text) {
+  std::erase_if(cases, [&](const bench::KernelCase& each) {
+    return (each.network + ", " + each.call).find(text) == std::string::npos;
+  });
+  return cases;
+}
+
+void print_table(const Group& group, const std::vector<int>& threads) {
+  if (group.cases.empty()) return;
+  fmt::print("\n### {}\n\n| |", group.title);
+  for (const int count : threads)
+    fmt::print(" LibTorch, {} {} | Tutti | ratio |", count, count == 1 ? "thread" : "threads");
+  fmt::print("\n|---|");
+  for (size_t i = 0; i < threads.size(); ++i) fmt::print("---|---|---|");
+  fmt::print("\n");
+  std::map<std::string, std::vector<std::vector<double>>> ratios;  // by network and number of threads
+  std::vector<std::vector<double>> all(threads.size());
+  for (const bench::KernelCase& each : group.cases) {
+    ratios[each.network].resize(threads.size());
+    fmt::print("| {}, {} |", each.network, each.call);
+    for (size_t i = 0; i < threads.size(); ++i) {
+      const Times times = times_of(each.run, threads[i]);
+      fmt::print(" {:.1f} | {:.1f} | {:.2f} |", times.libtorch * 1e6, times.ours * 1e6, times.ratio);
+      ratios[each.network][i].push_back(times.ratio);
+      all[i].push_back(times.ratio);
+    }
+    fmt::print("\n");
+    std::fflush(stdout);
+  }
+  for (const auto& [network, values] : ratios)
+    if (values[0].size() > 1) print_ratios("geometric mean of " + network, values);
+  print_ratios("**geometric mean of all**", all);
+}
+
+// A network is made for its step only, so that its memory is free for the next one.
+bench::KernelCase call_of(const bench::StepCase& step) {
+  const auto made = std::make_shared<std::function<void()>>();
+  return {step.network, "step", [=] {
+            if (!*made) *made = step.make();
+            (*made)();
+          }};
+}
+
+std::string program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
+
+void print_memory(const std::vector<bench::StepCase>& steps) {
+  fmt::print(
+      "\n### Memory of training steps\n\n| | LibTorch, peak MiB | Tutti | Tutti / LibTorch |\n"
+      "|---|---|---|---|\n");
+  for (const bench::StepCase& step : steps) {
+    std::vector<bench::Side> sides;
+    for (const char* kernels : {"libtorch", "same"})
+      sides.push_back({kernels, {program(), "--side", kernels, step.network}});
+    const auto found = bench::measure(sides, kMemoryRounds);
+    const double libtorch = found.at("libtorch").peak_mebibytes;
+    const double ours = found.at("same").peak_mebibytes;
+    fmt::print("| {} | {:.0f} | {:.0f} | {:.2f} |\n", step.network, libtorch, ours, ours / libtorch);
+    std::fflush(stdout);
+  }
+}
+
+std::vector<bench::StepCase> steps_named(const std::string& text) {
+  std::vector<bench::StepCase> steps = bench::step_cases();
+  std::erase_if(steps,
+                [&](const auto& each) { return (each.network + ", step").find(text) == std::string::npos; });
+  return steps;
+}
+
+int run_side(const std::string& kernels, const std::string& network) {
+  std::optional<tutti::kernels::SameKernels> same;
+  if (kernels == "same") same.emplace();
+  at::set_num_threads(1);
+  for (const bench::StepCase& each : steps_named(network)) {
+    const std::function<void()> step = each.make();
+    step();
+    const double begin = seconds(1);
+    for (int i = 0; i < kStepsOfSide; ++i) step();
+    bench::print_measured(kStepsOfSide / (seconds(1) - begin));
+  }
+  return 0;
+}
+
+int measure_all(const std::string& text, const std::vector<int>& threads) {
+  fmt::print(
+      "## Kernels\n\nMicroseconds of a call with LibTorch's kernels (oneDNN, MKL) and with Tutti's, which "
+      "give the same bits on every processor. A ratio above 1 means that Tutti's is faster. Both sides take "
+      "turns in one process; medians of {} rounds, of the shortest call in each (`./dev bench kernels`).\n",
+      kRounds);
+  const std::vector<bench::StepCase> steps = steps_named(text);
+  Group of_steps{"Training steps: forward, loss, backward and optimiser", {}};
+  for (const bench::StepCase& step : steps) of_steps.cases.push_back(call_of(step));
+  print_table(of_steps, threads);
+  if (!steps.empty()) print_memory(steps);
+  print_table({"Products and convolutions", named(bench::product_cases(), text)}, threads);
+  print_table(
+      {"Functions, reductions, normalisations, losses and attention", named(bench::function_cases(), text)},
+      threads);
+  return 0;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string text = argc > 1 ? argv[1] : "";
-  const std::vector<int> threads = argc > 2 ? std::vector<int>{std::stoi(argv[2])} : std::vector<int>{1, 2};
-  fmt::print(
-      "## Kernels\n\nMicroseconds of the shortest call with LibTorch's kernels (oneDNN, MKL) and with "
-      "Tutti's, "
-      "which give the same bits on every processor. A ratio above 1 means that Tutti's is faster "
-      "(`./dev bench kernels`).\n");
-  for (const int count : threads) {
-    fmt::print("\n| network | call, {} {} | LibTorch | Tutti | ratio |\n|---|---|---|---|---|\n", count,
-               count == 1 ? "thread" : "threads");
-    std::map<std::string, std::vector<double>> ratios;
-    for (const bench::KernelCase& each : bench::product_cases()) {
-      if ((each.network + " " + each.call).find(text) == std::string::npos) continue;
-      const Times times = times_of(each, count);
-      fmt::print("| {} | {} | {:.1f} | {:.1f} | {:.2f} |\n", each.network, each.call, times.libtorch * 1e6,
-                 times.ours * 1e6, times.ratio());
-      std::fflush(stdout);
-      ratios[each.network].push_back(times.ratio());
-      ratios["all"].push_back(times.ratio());
-    }
-    fmt::print("\n| network, {} {} | geometric mean | smallest ratio |\n|---|---|---|\n", count,
-               count == 1 ? "thread" : "threads");
-    for (const auto& [network, values] : ratios)
-      fmt::print("| {} | {:.2f} | {:.2f} |\n", network, geometric_mean(values),
-                 *std::min_element(values.begin(), values.end()));
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  if (words.size() == 3 && words[0] == "--side") return run_side(words[1], words[2]);
+  if (!words.empty() && words[0] == "--operators") {
+    at::set_num_threads(1);
+    for (const auto& step : steps_named(words.size() > 1 ? words[1] : "")) bench::print_operators(step);
+    return 0;
   }
-  return 0;
+  return measure_all(words.empty() ? "" : words[0],
+                     words.size() > 1 ? std::vector<int>{std::stoi(words[1])} : std::vector<int>{1, 2});
 }

@@ -19,4 +19,22 @@ struct KernelCase {
 // The products and convolutions, forward and backward, of the networks that the README shows.
 std::vector<KernelCase> product_cases();
 
+// The functions of one element, reductions, normalisations, losses and attention of the same networks, and
+// others of these.
+std::vector<KernelCase> function_cases();
+
+// A training step: forward, loss, backward, and the optimiser.
+struct StepCase {
+  std::string network;
+  std::function<std::function<void()>()> make;  // makes the network, and returns its step
+};
+
+std::vector<StepCase> step_cases();
+
+// Returns the seconds that this thread has used, which do not grow while other programs use its core.
+double thread_seconds();
+
+// Prints the operators that take the time of a step, with both kernels.
+void print_operators(const StepCase& step);
+
 }  // namespace bench

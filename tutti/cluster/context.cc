@@ -16,10 +16,10 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
+#include "tutti/cluster/chosen_kernels.h"
 #include "tutti/cluster/device_spec.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/cluster/threads.h"
-#include "tutti/kernels/instructions.h"
 
 namespace tutti {
 namespace {
@@ -63,20 +63,6 @@ RunConfig checked(RunConfig config, const Identity& identity) {
     fail(ErrorKind::InvalidArgument, "--report and --timeline name the same file: {}", config.output.report);
   if (config.security.secret.empty()) config.security.secret = identity.secret;
   return config;
-}
-
-// TUTTI_TEST_INSTRUCTIONS limits the kernels as if this processor had no better instructions, for
-// comparisons.
-std::shared_ptr<kernels::SameKernels> same_kernels_of(const RunConfig& config, const Log& log) {
-  if (config.compute.kernels == "libtorch") return nullptr;
-  if (const auto instructions = Environment::of_process().get("TUTTI_TEST_INSTRUCTIONS"))
-    kernels::use_instructions(*instructions);
-  if (!kernels::have_fused_instructions())
-    log.warning(
-        "this processor has no instruction that multiplies and adds with one rounding; --kernels {} computes "
-        "the same bits without it, but slowly",
-        config.compute.kernels);
-  return std::make_shared<kernels::SameKernels>();
 }
 
 // Returns the flags among `values` that a program has added to the standard ones.
@@ -205,7 +191,7 @@ Context::Context(RunConfig config, Identity identity, const FlagValues& values)
       device_(device_of(config_, identity_)),
       threads_(threads_of(config_, identity_)) {
   require_own_place(identity_);
-  same_kernels_ = same_kernels_of(config_, log_);
+  same_kernels_ = chosen_kernels(config_.compute.kernels, device_, log_);
   if (config_.compute.threads > 0) set_threads(threads_);
   if (config_.compute.inter_op_threads > 0)
     set_inter_op_threads(static_cast<int>(config_.compute.inter_op_threads));
@@ -216,10 +202,7 @@ Context Context::with(RunConfig config) const {
   Context other = *this;
   other.config_ = checked(std::move(config), identity_);
   other.flag_values_ = all_values(program_flags_, other.config_);
-  if (other.config_.compute.kernels == "libtorch")
-    other.same_kernels_.reset();
-  else if (!other.same_kernels_)
-    other.same_kernels_ = same_kernels_of(other.config_, log_);
+  other.same_kernels_ = chosen_kernels(other.config_.compute.kernels, device_, log_);
   other.found_ = std::make_shared<FoundKernels>();
   return other;
 }

@@ -1,4 +1,4 @@
-// Computes the exact operators (operator_list.h), and those that arithmetic_operators.cc makes exact, in
+// Computes the exact operators (operator_list.h), and sums with factors and series, which are ours, in
 // processes that are limited to LibTorch's kernels for other processors, and compares their bits.
 #include <cmath>
 #include <cstdio>

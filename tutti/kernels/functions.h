@@ -65,6 +65,7 @@ enum class Function {
   Hypot,
   Xlogy,
   Rsqrt,
+  Sqrt,
 };
 
 // `count` elements of up to three operands, each of which lies one after the other. `out` may be an operand.

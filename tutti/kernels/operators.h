@@ -41,6 +41,7 @@ void register_reductions(Registrar& library);
 void register_softmax(Registrar& library);
 void register_normalisations(Registrar& library);
 void register_scatters(Registrar& library);
+void register_largest(Registrar& library);
 void register_attention(Registrar& library);
 
 // Returns true if the tensors are ordinary ones of one type, float or double. If they are not, and LibTorch's

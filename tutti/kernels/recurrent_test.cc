@@ -45,41 +45,34 @@ class Called {
   at::CallbackHandle handle_;
 };
 
-// Returns the output and the gradients of two layers, which are given names in tests.
+using Compute = std::function<at::Tensor(at::ScalarType)>;
+
+// Draws parameters and an input. Returns a function that computes the output and the gradients.
 template <class Layer>
-at::Tensor output_and_gradients(Layer layer, at::ScalarType type) {
+Compute drawn(Layer layer) {
   torch::manual_seed(5);
   for (at::Tensor& parameter : layer->parameters()) {
     const torch::NoGradGuard none;
     parameter.uniform_(-0.2, 0.2);
   }
-  const at::Tensor x = torch::randn({7, 5, 33}).to(type).requires_grad_();
-  layer->to(type);
-  layer->zero_grad();
-  const at::Tensor output = std::get<0>(layer->forward(x));
-  output.pow(2).sum().backward();
-  std::vector<at::Tensor> all = {output.detach().flatten(), x.grad().flatten()};
-  for (const at::Tensor& parameter : layer->parameters()) all.push_back(parameter.grad().flatten());
-  return torch::cat(all);
+  return [layer, input = torch::randn({7, 5, 33})](at::ScalarType type) mutable {
+    const at::Tensor x = input.to(type, /*non_blocking=*/false, /*copy=*/true).requires_grad_();
+    layer->to(type);
+    layer->zero_grad();
+    const at::Tensor output = std::get<0>(layer->forward(x));
+    output.pow(2).sum().backward();
+    std::vector<at::Tensor> all = {output.detach().flatten(), x.grad().flatten()};
+    for (const at::Tensor& parameter : layer->parameters()) all.push_back(parameter.grad().flatten());
+    return torch::cat(all);
+  };
 }
-
-using Compute = std::function<at::Tensor(at::ScalarType)>;
 
 std::vector<std::pair<std::string, Compute>> layers() {
   using namespace torch::nn;
-  return {
-      {"LSTM",
-       [](at::ScalarType type) {
-         return output_and_gradients(LSTM(LSTMOptions(33, 40).num_layers(2)), type);
-       }},
-      {"LSTM in both directions",
-       [](at::ScalarType type) {
-         return output_and_gradients(LSTM(LSTMOptions(33, 21).bidirectional(true).batch_first(true)), type);
-       }},
-      {"GRU",
-       [](at::ScalarType type) { return output_and_gradients(GRU(GRUOptions(33, 40).num_layers(2)), type); }},
-      {"RNN", [](at::ScalarType type) { return output_and_gradients(RNN(RNNOptions(33, 40)), type); }},
-  };
+  return {{"LSTM", drawn(LSTM(LSTMOptions(33, 40).num_layers(2)))},
+          {"LSTM in both directions", drawn(LSTM(LSTMOptions(33, 21).bidirectional(true).batch_first(true)))},
+          {"GRU", drawn(GRU(GRUOptions(33, 40).num_layers(2)))},
+          {"RNN", drawn(RNN(RNNOptions(33, 40)))}};
 }
 
 TEST(RecurrentLayers, have_the_same_bits_on_every_target_and_with_any_threads) {
@@ -91,7 +84,7 @@ TEST(RecurrentLayers, have_the_same_bits_on_every_target_and_with_any_threads) {
 }
 
 TEST(RecurrentLayers, agree_with_libtorch) {
-  for (const auto& [name, compute] : layers()) {
+  for (const auto& [name, compute] : layers()) {    // drawn once for both
     const at::Tensor exact = compute(at::kDouble);  // of LibTorch's kernels
     const SameKernels same;
     const at::Tensor ours = compute(at::kFloat).to(at::kDouble);

@@ -192,9 +192,10 @@ TEST_P(Reductions, take_and_give_other_types_as_libtorch_does) {
 }
 
 TEST(ReductionsOfLibTorch, have_the_gradients_of_this_module_in_float64) {
-  const auto gradient = [](at::ScalarType type) {
-    torch::manual_seed(5);
-    const at::Tensor x = torch::randn({5, 6, 7}, at::kDouble).to(type).requires_grad_();
+  torch::manual_seed(5);
+  const at::Tensor drawn = torch::randn({5, 6, 7}, at::kDouble);  // by LibTorch's kernels
+  const auto gradient = [&](at::ScalarType type) {
+    const at::Tensor x = drawn.to(type, /*non_blocking=*/false, /*copy=*/true).requires_grad_();
     (x.sum(1).pow(2).sum() + x.mean({0, 2}).prod() + x.var(2).sum() + x.std({0, 1}).sum() + x.norm() +
      torch::logsumexp(x, 1).sum() + (x * x).sum_to_size({6, 1}).pow(2).sum() + x.prod(2).sum() +
      x.cumsum(1).pow(3).sum())

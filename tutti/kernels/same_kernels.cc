@@ -8,6 +8,7 @@
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
+#include "tutti/kernels/coverage.h"
 #include "tutti/kernels/operators.h"
 
 namespace tutti::kernels {
@@ -18,6 +19,7 @@ struct Replaced {
   std::mutex mutex;
   int users = 0;
   std::unique_ptr<torch::Library> library;
+  std::unique_ptr<CoverageCheck> check;
   bool used_onednn = false;
   std::vector<std::string> operators;  // sorted
 };
@@ -46,6 +48,7 @@ void replace_operators(Replaced& all) {
   register_softmax(registrar);
   register_normalisations(registrar);
   register_scatters(registrar);
+  register_largest(registrar);
   register_attention(registrar);
   all.operators = registrar.names();
   std::sort(all.operators.begin(), all.operators.end());
@@ -63,13 +66,14 @@ SameKernels::SameKernels() {
     all.used_onednn = at::globalContext().userEnabledMkldnn();
     at::globalContext().setUserEnabledMkldnn(false);
   }
-  ++all.users;
+  if (all.users++ == 0) all.check = std::make_unique<CoverageCheck>();
 }
 
 SameKernels::~SameKernels() {
   Replaced& all = replaced();
   const std::lock_guard lock(all.mutex);
   if (--all.users > 0) return;
+  all.check.reset();
   all.library.reset();
   at::globalContext().setUserEnabledMkldnn(all.used_onednn);
   all.operators.clear();

@@ -8,7 +8,8 @@ namespace tutti::kernels {
 // While one of these lives, LibTorch's CPU operators in this process are those of this module, which give the
 // same bits on every processor and with any number of threads; autograd, autocast and all other parts of
 // LibTorch stay as they are, except that oneDNN is switched off, so that LSTM layers are made of these
-// operators too. docs/kernels.md has the list. Thread-safe; no operator may run while the first one is made
+// operators too, and that operators which are not covered are remembered (coverage.h). docs/kernels.md has
+// the list. Thread-safe; no operator may run while the first one is made
 // or the last one destroyed.
 class SameKernels {
  public:

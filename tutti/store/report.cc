@@ -37,8 +37,10 @@ ordered_json to_json(const Report& report) {
                        {"tutti_version", report.tutti_version},
                        {"libtorch_version", report.libtorch_version},
                        {"precision", report.precision},
+                       {"kernels", report.kernels},
                        {"device", report.device}};
   for (const auto& [steps, updates] : report.staleness) json["staleness"][std::to_string(steps)] = updates;
+  if (!report.not_covered.empty()) json["not_covered"] = report.not_covered;
   if (!report.differences.empty()) json["differences"] = report.differences;
   if (!report.tables.empty()) json["tables"] = report.tables;
   if (report.skipped_examples > 0) json["skipped_examples"] = report.skipped_examples;

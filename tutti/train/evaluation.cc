@@ -251,6 +251,7 @@ metrics::List TrainingRun::evaluate(const data::Feed& feed, const metrics::List&
   };
   or_abandon("evaluate", [&] { with_weights(options, count_part); });
   strategy_.settle();
+  name_not_covered();
   if (!options.here) merge(all);
   return all;
 }
@@ -291,6 +292,7 @@ std::optional<std::map<std::string, double>> TrainingRun::evaluate(const Evaluat
     const torch::NoGradGuard no_grad;
     training_.with_average([&] { values = evaluation.measure(); });
   }
+  name_not_covered();
   return facts.evaluation_parts > 1 ? values_of_chief(*strategy_.group().connected(), values) : values;
 }
 

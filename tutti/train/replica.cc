@@ -11,6 +11,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/memory.h"
 #include "tutti/base/text.h"
+#include "tutti/kernels/coverage.h"
 #include "tutti/params/device_scope.h"
 #include "tutti/params/random_scope.h"
 #include "tutti/ps/client.h"
@@ -103,6 +104,12 @@ void Replica::run_lane(int64_t step, int64_t lane, const Batch& read, LaneSum& s
     return model_.loss(batch);
   });
   require_mean(output.loss);
+  kernels::locate_not_covered(output.loss, [&](const torch::Tensor& tensor) -> std::string {
+    for (const auto& view : parameters_.trained()) {
+      if (view.tensor.is_same(tensor)) return view.name;
+    }
+    return "";
+  });
   if (options_.nan_guard) hooks::nan_guard(parameters_, step, lane, batch, output);
   sum.begin_backward(output.loss, batch.size());
   naming_examples(batch, place, [&] {

@@ -17,6 +17,7 @@
 #include "tutti/base/version.h"
 #include "tutti/store/manifest.h"
 #include "tutti/store/shared_files.h"
+#include "tutti/train/coverage.h"
 #include "tutti/train/snapshot.h"
 
 namespace tutti {
@@ -335,6 +336,8 @@ void Session::fill(store::Report& report, const Progress& progress) const {
   report.tutti_version = version();
   report.libtorch_version = TORCH_VERSION;
   report.precision = context_.config().compute.precision;
+  report.kernels = context_.config().compute.kernels;
+  report.not_covered = lines_of_not_covered();
   report.device = parts_[0].parameters.device().str();
 }
 

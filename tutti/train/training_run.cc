@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "tutti/base/error.h"
+#include "tutti/train/coverage.h"
 
 namespace tutti {
 namespace {
@@ -163,6 +164,7 @@ void TrainingRun::after_step(const StepResult& result) {
   // Set before a hook saves the step.
   progress_.stopped = training_.in_step && result.wishes.stop;
   last_step_ = result;
+  name_not_covered();
   progress_.examples += result.examples;
   const std::optional<std::string> stop_reason = training_.stop_reason;
   const bool ends_epoch = training_.steps_per_epoch > 0 && epochs_done() > epoch_begun_;
@@ -230,6 +232,13 @@ void TrainingRun::stop_early() {
                         context_.config().checkpoints.logdir.empty()
                             ? "nothing was saved, since --logdir was not given"
                             : "run the program again without it, or with more steps, to continue");
+}
+
+// All workers call the same operators: one of them warns.
+void TrainingRun::name_not_covered() const {
+  static const Log quiet{LogLevel::Off, ""};
+  tutti::name_not_covered(training_.writes() ? context_.log() : quiet, context_.config().compute.kernels,
+                          progress_.step);
 }
 
 void TrainingRun::end(const Wishes& reasons) {

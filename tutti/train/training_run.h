@@ -195,6 +195,8 @@ class TrainingRun {
   void measure_rest();
   void merge(const metrics::List& list);
   void note_loss();
+  // Warns of operators that --kernels same does not cover, or throws with --kernels strict.
+  void name_not_covered() const;
 
   // In evaluation.cc.
   std::optional<std::map<std::string, double>> evaluate(const Evaluation& evaluation);

@@ -233,9 +233,11 @@ void TrainingRun::log_plan() {
   const auto counted = [](int64_t count, const char* what) {
     return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
   };
-  context_.log().info("training with {}: {}, {}, {}, {} on {}", plan.strategy, counted(plan.world, "worker"),
-                      counted(session_.lanes(), "lane"), counted(context_.threads(), "thread"),
-                      config.compute.precision, training_.parameters.device().str());
+  context_.log().info("training with {}: {}, {}, {}, {} on {}{}", plan.strategy,
+                      counted(plan.world, "worker"), counted(session_.lanes(), "lane"),
+                      counted(context_.threads(), "thread"), config.compute.precision,
+                      training_.parameters.device().str(),
+                      config.compute.kernels == "libtorch" ? "" : ", the same kernels on every processor");
   if (training_.average != nullptr)
     context_.log().info("validations and evaluations are of the moving average of the weights");
   if (const auto open = what_decides_bits(config, plan, session_.facts(), session_.lanes()); !open.empty())

@@ -14,10 +14,11 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/waiting.h"
+#include "tutti/cluster/chosen_kernels.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/cluster/threads.h"
-#include "tutti/kernels/same_kernels.h"
 #include "tutti/ps/peers.h"
+#include "tutti/train/coverage.h"
 #include "tutti/train/passive/master.h"
 #include "tutti/train/script.h"
 #include "tutti/train/stop_signals.h"
@@ -82,13 +83,14 @@ Batch take_batch(ps::Reader& reader, const Json& outline) {
   return Batch(std::move(tensors));
 }
 
-Worker::Assignment::Assignment(Replica& own, int rank, int workers, int64_t of)
+Worker::Assignment::Assignment(Replica& own, int rank, int workers, int64_t of, std::string of_master)
     : replica(own),
       lanes(of),
       range(lanes_of(rank, workers, of)),
       vectors(own.parameters(), of),
       sum(vectors, gradients_of(own.parameters()), range, of),
-      control(lanes_of_all(workers, of), of, kNumbers) {}
+      control(lanes_of_all(workers, of), of, kNumbers),
+      kernels(std::move(of_master)) {}
 
 Worker::Worker(const Context& context, Stop stop)
     : context_(context),
@@ -203,7 +205,8 @@ rpc::Message Worker::begin(Replica& replica, const Kernels& kernels, const rpc::
   const Json& head = beginning.head;
   const auto rank = static_cast<int>(ps::number_within(head, "rank", 0, ps::kMostWorkers));
   const auto workers = static_cast<int>(ps::number_within(head, "workers", rank + 1, ps::kMostWorkers));
-  assignment_.emplace(replica, rank, workers, ps::number_within(head, "lanes", 1, kMostLanes));
+  assignment_.emplace(replica, rank, workers, ps::number_within(head, "lanes", 1, kMostLanes),
+                      ps::text_in(head, "kernels"));
   ps::Reader reader(beginning);
   take_into(reader, frozen(replica.parameters()));
   return {{{"kernels", ps::to_json(Agreement{context_.task().short_name(), kernels.lines()})},
@@ -213,7 +216,11 @@ rpc::Message Worker::begin(Replica& replica, const Kernels& kernels, const rpc::
 
 rpc::Message Worker::serve(const Request& request, const Wishes& wishes) {
   const std::string& method = request.method;
-  if (method == "step") return step(*request.message, wishes);
+  if (method == "step") {
+    rpc::Message answer = step(*request.message, wishes);
+    name_not_covered(context_.log(), assignment_->kernels, ps::number_in(request.message->head, "step"));
+    return answer;
+  }
   if (method == "predictions") return predictions();
   if (method == "finish") {
     ps::Reader reader(*request.message);
@@ -329,7 +336,7 @@ std::unique_ptr<Replica> replica_of(const Context& context, const Trainable& mod
 
 // With what a worker computes for a master.
 struct Machinery {
-  std::unique_ptr<kernels::SameKernels> same_kernels;  // if the master has asked for them
+  std::shared_ptr<kernels::SameKernels> same_kernels;  // if the master has asked for them
   std::unique_ptr<Replica> replica;
 };
 
@@ -342,8 +349,7 @@ Machinery begin(const Context& context, const std::optional<Trainable>& model, W
     // With another number of threads, kernels may add in another order.
     const auto threads = static_cast<int>(std::clamp<int64_t>(ps::number_in(head, "threads"), 1, 4096));
     set_threads(threads);
-    if (ps::text_in(head, "kernels") != "libtorch")
-      machinery.same_kernels = std::make_unique<kernels::SameKernels>();
+    machinery.same_kernels = chosen_kernels(ps::text_in(head, "kernels"), context.device(), context.log());
     const Kernels kernels = find_kernels(context.device(), threads, ps::text_in(head, "precision"));
     machinery.replica =
         replica_of(context, frozen_as_in(head, model ? *model : model_of(context, message)), head);

@@ -93,7 +93,7 @@ class Worker {
  private:
   // The lanes that a master has assigned.
   struct Assignment {
-    Assignment(Replica& replica, int rank, int workers, int64_t lanes);
+    Assignment(Replica& replica, int rank, int workers, int64_t lanes, std::string kernels);
 
     Replica& replica;
     const int64_t lanes;    // of all workers
@@ -101,6 +101,7 @@ class Worker {
     LaneVectors vectors;
     LocalSum sum;
     const ControlWord control;
+    const std::string kernels;                                        // the master's --kernels
     std::vector<std::pair<int64_t, torch::Tensor>> predictions = {};  // by lane
   };
 
