@@ -2,6 +2,7 @@
 // of bmm, softmax and dropout.
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <tuple>
 #include <vector>
 

@@ -150,13 +150,17 @@ TEST(OperatorList, is_the_one_of_the_documentation) {
     for (const OperatorGroup& group : groups)
       expected.insert(kind + ": " + std::string(group.topic) + ": " +
                       joined(std::set<std::string>(group.names.begin(), group.names.end())));
+  const std::set<std::string> known = known_names();
+  const bool is_newer = known.contains("_chunk_cat");  // 1.13 does not have all operators of the page
   std::set<std::string> ours_on_the_page;
   std::set<std::string> others_on_the_page;
   for (const std::string& row : rows_of_the_page()) {
-    if (row.starts_with("Ours: "))
-      for (const std::string& name : split(row.substr(6), ' ')) ours_on_the_page.insert(name);
-    else
+    if (!row.starts_with("Ours: ")) {
       others_on_the_page.insert(row);
+      continue;
+    }
+    for (const std::string& name : split(row.substr(6), ' '))
+      if (is_newer || known.contains(name)) ours_on_the_page.insert(name);
   }
   EXPECT_THAT(others_on_the_page, testing::ContainerEq(expected));
   EXPECT_THAT(ours_on_the_page, testing::ContainerEq(ours));

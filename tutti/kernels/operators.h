@@ -1,10 +1,12 @@
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
 #include "tutti/kernels/coverage.h"
@@ -16,11 +18,18 @@ class Registrar {
  public:
   explicit Registrar(torch::Library& library) : library_(library) {}
 
-  // `name` has no namespace, such as "addmm.out".
+  // `name` has no namespace, such as "addmm.out". Does nothing if this version of LibTorch has no such
+  // operator.
   template <class Kernel>
   void impl(const char* name, Kernel* kernel) {
+    const std::string full = std::string("aten::") + name;
+    const size_t dot = std::min(full.find('.'), full.size());
+    const bool is_there = c10::Dispatcher::singleton()
+                              .findSchema({full.substr(0, dot), full.substr(std::min(dot + 1, full.size()))})
+                              .has_value();
+    if (!is_there) return;
     library_.impl(name, kernel);
-    names_.push_back(std::string("aten::") + name);
+    names_.push_back(full);
   }
 
   const std::vector<std::string>& names() const { return names_; }
