@@ -52,6 +52,7 @@ void register_normalisations(Registrar& library);
 void register_scatters(Registrar& library);
 void register_largest(Registrar& library);
 void register_attention(Registrar& library);
+void register_interpolations(Registrar& library);
 
 // Returns true if the tensors are ordinary ones of one type, float or double. If they are not, and LibTorch's
 // kernel may round differently on another processor, the operator is remembered as not covered.

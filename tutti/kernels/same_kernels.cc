@@ -46,6 +46,7 @@ void replace_operators(Replaced& all) {
   register_scatters(registrar);
   register_largest(registrar);
   register_attention(registrar);
+  register_interpolations(registrar);
   all.operators = registrar.names();
   std::sort(all.operators.begin(), all.operators.end());
 }
