@@ -85,17 +85,14 @@ std::string limits_of(const std::string& instructions) {
   return variables;
 }
 
-// Returns commands that start the program as on several processors. If TUTTI_TEST_ARM is the folder of a
-// build for 64-bit ARM, which QEMU runs, that is one of the first four.
+// Returns commands that start the program as on several processors. TUTTI_TEST_ARM may be the command that
+// runs it on a 64-bit ARM, which is then one of the first four.
 std::vector<std::string> processors() {
   const auto arm = Environment::of_process().get("TUTTI_TEST_ARM");
   std::vector<std::string> all;
   for (const std::string& instructions : kernels::available_instructions()) {
-    if (instructions == "sse4" && arm)
-      all.push_back(
-          fmt::format("qemu-aarch64-static -L /usr/aarch64-linux-gnu '{}/test/together_program'", *arm));
-    else
-      all.push_back(fmt::format("{} '{}'", limits_of(instructions), together_program()));
+    const bool is_replaced = instructions == "sse4" && arm;
+    all.push_back(is_replaced ? *arm : fmt::format("{} '{}'", limits_of(instructions), together_program()));
   }
   return all;
 }

@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char* kPython = "TUTTI_TORCH_PYTHON";
 
-class OperatorDatabase : public testing::Test {
+class OperatorDatabase : public ::testing::Test {
  protected:
   void SetUp() override {
     if (!Environment::of_process().has(kPython))

@@ -65,6 +65,7 @@ enum class Function {
   Hypot,
   Xlogy,
   Rsqrt,
+  Sqrt,
   // exact_functions.cc
   Fmod,
   Remainder,

@@ -66,7 +66,7 @@ std::span<const OperatorGroup> exact_operators() {
                 "triu_indices zero zeros zeros_like _chunk_cat _pin_memory _stack _to_copy")},
       {"one rounding",
        words_of("abs addcdiv ceil copysign deg2rad div floor floor_divide frac frexp heaviside mul neg "
-                "nextafter rad2deg reciprocal round sgn sign sqrt trunc")},
+                "nextafter rad2deg reciprocal round sgn sign trunc")},
       {"choices",
        words_of("amax amin aminmax clamp clamp_max clamp_min cummax cummin hardshrink "
                 "hardshrink_backward hardtanh hardtanh_backward leaky_relu leaky_relu_backward max "

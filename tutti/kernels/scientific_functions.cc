@@ -59,6 +59,8 @@ HWY_INLINE void apply_any(Function function, const Elements<T>& elements, const 
   switch (function) {
     case Function::Rsqrt:
       return of_one([](auto d, auto x) HWY_ATTR { return hn::Div(set(d, 1), hn::Sqrt(x)); });
+    case Function::Sqrt:
+      return for_each<1>(elements, [](auto, const auto* x) HWY_ATTR { return hn::Sqrt(x[0]); });
     case Function::Exp2:  // in the type of the elements
       return for_each<1>(elements, [](auto d, const auto* x) HWY_ATTR { return exp2_of(d, x[0]); });
     case Function::Log2:
