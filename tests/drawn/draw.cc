@@ -29,6 +29,16 @@ const char* name_of(Layer layer) {
   return "?";
 }
 
+const char* name_of(Operator operation) {
+  constexpr const char* kNames[] = {"nothing",    "gelu",      "mish",       "pow",         "atan2",
+                                    "softmax",    "logsumexp", "cumsum",     "var",         "norm",
+                                    "group norm", "conv1d",    "avg_pool1d", "interpolate", "attention",
+                                    "gru",        "index_add", "remainder"};
+  return kNames[static_cast<size_t>(operation)];
+}
+
+constexpr auto kOperators = static_cast<int64_t>(Operator::Remainder);
+
 }  // namespace
 
 Draw::Draw(uint64_t number) : number(number) {
@@ -68,6 +78,24 @@ Draw::Draw(uint64_t number) : number(number) {
   steps = dice.between(2, 9);
   stop_after = dice.one_in(5) ? dice.between(1, steps) : 0;
   decays_weights = dice.one_in(6);
+  kernels = "libtorch";
+  operators.assign(layers.size(), Operator::None);
+  if (dice.one_in(3)) *this = with_operators();
+}
+
+Draw Draw::with_operators() const {
+  Draw draw = *this;
+  Dice dice(number + (uint64_t{1} << 33));
+  draw.kernels = "same";
+  if (draw.layers.empty()) draw.layers.push_back(Layer::Linear);
+  draw.operators.clear();
+  for (size_t i = 0; i < draw.layers.size(); ++i) {
+    const auto operation = static_cast<Operator>(dice.between(1, kOperators));
+    // Autocast makes some operands of a recurrent layer short, and not all.
+    const bool fits = operation != Operator::Recurrent || draw.precision != "bf16";
+    draw.operators.push_back(fits ? operation : Operator::Gelu);
+  }
+  return draw;
 }
 
 std::vector<std::string> Draw::flags() const {
@@ -85,20 +113,25 @@ std::vector<std::string> Draw::flags() const {
           "1",
           "--device",
           "cpu",
+          "--kernels",
+          kernels,
           drop_remainder ? "--drop-remainder" : "--no-drop-remainder"};
 }
 
 std::string Draw::describe() const {
   std::string chain;
-  for (const Layer layer : layers) chain += fmt::format(", {}", name_of(layer));
+  for (size_t i = 0; i < layers.size(); ++i) {
+    chain += fmt::format(", {}", name_of(layers[i]));
+    if (operators[i] != Operator::None) chain += fmt::format(", {}", name_of(operators[i]));
+  }
   return fmt::format(
       "draw {}: {} examples of {} {} ({}), {} classes{} (hidden {}); {}{}{}{}; {}{} of {} steps{}; lanes {}, "
-      "batch {}{}, {}, {}",
+      "batch {}{}, {}, {}, {} kernels",
       number, examples, width, input, shuffled ? "shuffled" : "in order", classes, chain, hidden, optimizer,
       warm_up ? ", warm-up" : "", clip_norm > 0 ? ", clipped" : "", decays_weights ? ", decay by a hook" : "",
       own_loop ? "own loop" : fmt::format("{} fits", fits), evaluates ? ", evaluated" : "", steps,
       stop_after > 0 ? fmt::format(", stopped by a hook after {}", stop_after) : "", lanes, batch,
-      drop_remainder ? "" : ", remainder kept", precision, layout);
+      drop_remainder ? "" : ", remainder kept", precision, layout, kernels);
 }
 
 }  // namespace tutti::testing

@@ -28,10 +28,35 @@ class Dice {
 
 enum class Layer { Linear, Tanh, BatchNorm, LayerNorm, Dropout, Shared, Frozen, Double };
 
+// What follows a layer: functions of numbers between -1 and 1, in float32.
+enum class Operator {
+  None,
+  Gelu,
+  Mish,
+  Power,
+  Angle,
+  Softmax,
+  LogSumExp,
+  Cumsum,
+  Moments,
+  Norm,
+  GroupNorm,
+  Convolution,
+  AveragePool,
+  Resize,
+  Attention,
+  Recurrent,
+  IndexAdd,
+  Remainder,
+};
+
 // A random training program: everything that determines its result to the bit, and nothing about where it
 // runs. Equal numbers draw equal programs.
 struct Draw {
   explicit Draw(uint64_t number);
+
+  // The same program, but with operators between its layers and the kernels that are the same everywhere.
+  Draw with_operators() const;
 
   uint64_t number;
 
@@ -43,6 +68,7 @@ struct Draw {
   bool shuffled = false;
 
   std::vector<Layer> layers;
+  std::vector<Operator> operators;  // one for each layer; None with the kernels of LibTorch
   int64_t hidden = 0;
   std::string optimizer;
   bool warm_up = false;
@@ -62,6 +88,7 @@ struct Draw {
   bool drop_remainder = true;
   std::string precision;
   std::string layout;
+  std::string kernels;
 
   std::vector<std::string> flags() const;
   // Returns a readable line.

@@ -14,6 +14,7 @@
 #include "tests/together.h"
 #include "tutti/base/config.h"
 #include "tutti/cluster/identity.h"
+#include "tutti/kernels/test_targets.h"
 
 namespace tutti::testing {
 namespace {
@@ -43,12 +44,13 @@ std::string result_in(const std::string& report) {
 }
 
 // Trains in one process, which is this one.
-std::string alone(const Draw& draw, const TestFolder& folder) {
+std::string alone(const Draw& draw, const TestFolder& folder, const Words& more_flags = {}) {
   const std::string report = folder / "alone.json";
   tutti::RunConfig config;
   FlagSet set("the draw");
   add_standard_flags(set, config);
-  Words words = Words{"drawn"} + draw.flags() + Words{"--report", report, "--log-level", "error"};
+  Words words =
+      Words{"drawn"} + draw.flags() + Words{"--report", report, "--log-level", "error"} + more_flags;
   std::vector<const char*> arguments;
   for (const std::string& word : words) arguments.push_back(word.c_str());
   EXPECT_FALSE(set.parse(static_cast<int>(arguments.size()), arguments.data(), Environment{}));
@@ -135,6 +137,30 @@ void expect_the_bits_of_one(Range draws) {
     const Way way = draw_way(dice, draw);
     EXPECT_EQ(run(draw, way, folder), expected) << draw.describe() << "\n  by " << way.describe();
   }
+}
+
+// Loops and threads change no bit of a program whose kernels are the same everywhere.
+void expect_the_bits_of_one_target(Range draws) {
+  for (uint64_t number = draws.begin; number < draws.end; ++number) {
+    const TestFolder folder;
+    const Draw draw = Draw(number).with_operators();
+    std::string expected;
+    kernels::on_every_target([&] {
+      for (const std::string threads : {"1", "3"}) {
+        const std::string result = alone(draw, folder, {"--threads", threads});
+        if (expected.empty()) expected = result;
+        EXPECT_EQ(result, expected) << draw.describe() << "\n  with " << threads << " threads";
+      }
+    });
+  }
+}
+
+TEST(Drawn, operators_end_with_the_same_bits_on_every_target_and_with_any_threads) {
+  expect_the_bits_of_one_target(drawn_range({0, 15}));
+}
+
+TEST(DrawnSoak, operators_end_with_the_same_bits_on_every_target_and_with_any_threads) {
+  expect_the_bits_of_one_target(drawn_range({15, 215}));
 }
 
 TEST(Drawn, every_program_ends_with_the_same_bits_in_every_way_of_running_it) {

@@ -24,7 +24,10 @@ class DrawnNet : public nn::Module {
     } else {
       append_linear("first", draw.width, draw.hidden);
     }
-    for (const Layer layer : draw.layers) append(layer, draw.hidden);
+    for (size_t i = 0; i < draw.layers.size(); ++i) {
+      append(draw.layers[i], draw.hidden);
+      append(draw.operators[i], draw.hidden);
+    }
     append_linear("last", draw.hidden, draw.classes);
   }
 
@@ -82,6 +85,92 @@ class DrawnNet : public nn::Module {
         });
         break;
       }
+    }
+  }
+
+  // Appends the function of numbers between -1 and 1, [examples, width].
+  void append_bounded(Function function) {
+    append([function = std::move(function)](const torch::Tensor& x) {
+      return function(torch::tanh(x.to(torch::kFloat))).to(torch::kFloat);
+    });
+  }
+
+  void append(Operator operation, int64_t width) {
+    using torch::Tensor;
+    const std::string name = "operator" + std::to_string(layers_.size());
+    switch (operation) {
+      case Operator::None:
+        break;
+      case Operator::Gelu:
+        append_bounded([](const Tensor& x) { return torch::gelu(x); });
+        break;
+      case Operator::Mish:
+        append_bounded([](const Tensor& x) { return torch::mish(x) + torch::softplus(x) + torch::elu(x); });
+        break;
+      case Operator::Power:
+        append_bounded([](const Tensor& x) { return torch::pow(x.abs() + 0.1, 1.3) + torch::expm1(x); });
+        break;
+      case Operator::Angle:
+        append_bounded([](const Tensor& x) { return torch::atan2(torch::sin(x), x.flip(1) + 2); });
+        break;
+      case Operator::Softmax:
+        append_bounded([](const Tensor& x) { return torch::softmax(x, 1) + torch::log_softmax(x, 1); });
+        break;
+      case Operator::LogSumExp:
+        append_bounded([](const Tensor& x) { return x - torch::logsumexp(x, {1}, true); });
+        break;
+      case Operator::Cumsum:
+        append_bounded([width](const Tensor& x) { return x.cumsum(1) / width; });
+        break;
+      case Operator::Moments:
+        append_bounded([](const Tensor& x) {
+          return (x - x.mean(1, true)) / (x.var(1, /*unbiased=*/false, /*keepdim=*/true) + 0.1).sqrt();
+        });
+        break;
+      case Operator::Norm:
+        append_bounded([](const Tensor& x) { return x / (x.norm(2, {1}, true) + 0.1); });
+        break;
+      case Operator::GroupNorm: {
+        const auto norm = register_module(name, nn::GroupNorm(1, width));
+        append_bounded([norm](const Tensor& x) { return norm->forward(x); });
+        break;
+      }
+      case Operator::Convolution: {
+        const auto convolution = register_module(name, nn::Conv1d(nn::Conv1dOptions(1, 3, 3).padding(1)));
+        append_bounded([convolution](const Tensor& x) {
+          return convolution->forward(x.unsqueeze(1)).to(torch::kFloat).mean(1);
+        });
+        break;
+      }
+      case Operator::AveragePool:
+        append_bounded([](const Tensor& x) { return torch::avg_pool1d(x.unsqueeze(1), 3, 1, 1).squeeze(1); });
+        break;
+      case Operator::Resize:
+        append_bounded([width](const Tensor& x) {
+          const Tensor image = x.unsqueeze(1).unsqueeze(1).expand({-1, 1, 2, -1});
+          return torch::upsample_bilinear2d(image, at::IntArrayRef({3, width}), false, {}, {}).mean({1, 2});
+        });
+        break;
+      case Operator::Attention:  // of features to features
+        append_bounded([](const Tensor& x) {
+          const Tensor columns = x.unsqueeze(2);
+          return torch::bmm(torch::softmax(torch::bmm(columns, columns.transpose(1, 2)), 2), columns)
+              .squeeze(2);
+        });
+        break;
+      case Operator::Recurrent: {
+        const auto gru = register_module(name, nn::GRU(nn::GRUOptions(1, 2).batch_first(true)));
+        append_bounded([gru](const Tensor& x) { return std::get<0>(gru->forward(x.unsqueeze(2))).mean(2); });
+        break;
+      }
+      case Operator::IndexAdd:
+        append_bounded([width](const Tensor& x) {
+          return torch::zeros_like(x).index_add(1, torch::arange(width).div(2, "floor"), x);
+        });
+        break;
+      case Operator::Remainder:
+        append_bounded([](const Tensor& x) { return torch::remainder(x, 0.37) + torch::fmod(x, 0.7); });
+        break;
     }
   }
 
