@@ -57,7 +57,7 @@ struct ResNet : nn::Module {
 
   torch::Tensor forward(const torch::Tensor& x) {
     const torch::Tensor images = torch::constant_pad_nd(x, {2, 2, 2, 2}).expand({-1, 3, -1, -1});
-    return pred(torch::adaptive_avg_pool2d(blocks->forward(images), 1).flatten(1));
+    return pred(torch::adaptive_avg_pool2d(blocks->forward(images), {1, 1}).flatten(1));
   }
 
   nn::Sequential blocks;
