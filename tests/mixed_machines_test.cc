@@ -4,7 +4,9 @@
 
 #include "tests/served.h"
 #include "tests/together.h"
+#include "tutti/base/environment.h"
 #include "tutti/base/error.h"
+#include "tutti/kernels/instructions.h"
 
 namespace tutti::testing::mixed_machines_test {
 namespace {
@@ -72,6 +74,73 @@ TEST(MixedMachines, servers_and_workers_of_synchronous_steps_refuse_each_other) 
 TEST(MixedMachines, a_master_and_its_workers_refuse_each_other) {
   expect_refused(mixed({"-n", "2"}, "worker 1", kVariable, kInGraph), "worker/0", "worker/1");
   expect_refused(mixed({"-n", "2"}, "master 0", kVariable, kInGraph), "master/0", "worker/0");
+}
+
+// Returns the variables with which a program computes as on a processor that has no better instructions.
+std::string limits_of(const std::string& instructions) {
+  std::string variables = "TUTTI_TEST_INSTRUCTIONS=" + instructions + " ATEN_CPU_CAPABILITY=";
+  variables += instructions.starts_with("avx") ? instructions : "default";
+  // The C library's functions do without fused instructions as well.
+  if (instructions == "portable") variables += " GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4";
+  return variables;
+}
+
+// Returns commands that start the program as on several processors. TUTTI_TEST_ARM may be the command that
+// runs it on a 64-bit ARM, which is then one of the first four.
+std::vector<std::string> processors() {
+  const auto arm = Environment::of_process().get("TUTTI_TEST_ARM");
+  std::vector<std::string> all;
+  for (const std::string& instructions : kernels::available_instructions()) {
+    const bool is_replaced = instructions == "sse4" && arm;
+    all.push_back(is_replaced ? *arm : fmt::format("{} '{}'", limits_of(instructions), together_program()));
+  }
+  return all;
+}
+
+// Runs a job of four workers, each on another processor.
+ProgramResult on_all_processors(const Flags& flags) {
+  const std::vector<std::string> all = processors();
+  std::string script = "case $TUTTI_TASK_INDEX in ";
+  for (size_t worker = 0; worker < 4; ++worker)
+    script += fmt::format("{}) exec env {} \"$@\";; ", worker, all[worker % all.size()]);
+  return run_program(
+      with({program_path("tutti"), "run", "-n", "4", "--", "sh", "-c", script + "esac", "sh"}, flags));
+}
+
+TEST(MixedMachines, give_the_hash_of_one_worker_with_kernels_that_are_the_same_on_all) {
+  if (processors().size() < 2)
+    GTEST_SKIP() << "NOT TESTED: Tutti has only one kind of instructions for this processor";
+  const TestFolder folder;
+  const std::vector<std::pair<std::string, std::string>> networks_and_transports = {{"gpt", "shm"},
+                                                                                    {"normed", "tcp"}};
+  for (const auto& [net, comm] : networks_and_transports) {
+    const Flags flags = {"--net",   net, "--lanes",   "4",   "--batch",   "2",
+                         "--steps", "4", "--timeout", "300", "--kernels", "same"};
+    const std::string report = folder / net;
+    const ProgramResult together =
+        on_all_processors(with(flags, {"--threads", "1", "--comm", comm, "--report", report}));
+    ASSERT_EQ(together.exit_code, 0) << together.err;
+    EXPECT_EQ(json_of(report).at("weights_sha256"), hash_of(on_workers(1, flags), folder)) << net;
+  }
+  const ProgramResult result = on_all_processors(with(kShort, {"--lanes", "4", "--kernels", "libtorch"}));
+  EXPECT_EQ(result.exit_code, exit_code(ErrorKind::InvalidArgument)) << result.err;
+  EXPECT_THAT(result.err, AllOf(HasSubstr("compute with different kernels"), HasSubstr("worker/0"),
+                                HasSubstr("--mixed-machines")));
+}
+
+TEST(MixedMachines, without_fused_instructions_say_once_that_they_are_slow) {
+  const auto said = [](const std::string& instructions) {
+    const ProgramResult result = run_program(with(with({together_program()}, kShort), {"--kernels", "same"}),
+                                             {"TUTTI_TEST_INSTRUCTIONS=" + instructions});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const std::string text = "the same bits without it, but slowly";
+    const size_t first = result.err.find(text);
+    if (first == std::string::npos) return false;
+    EXPECT_EQ(result.err.find(text, first + 1), std::string::npos) << result.err;
+    return true;
+  };
+  for (const std::string& instructions : kernels::available_instructions())
+    EXPECT_EQ(said(instructions), instructions == "sse4" || instructions == "portable") << instructions;
 }
 
 TEST(MixedMachines, are_allowed_by_a_flag_with_one_warning) {

@@ -80,8 +80,8 @@ struct Net : torch::nn::Module {
                             tutti::nn::EmbeddingBag(options.rows, kDim, tutti::nn::Pooling::Mean, table));
     if (options.bare) return;
     dense = register_module(
-        "dense", torch::nn::Sequential(torch::nn::Linear(3 * kDim, 16), torch::nn::BatchNorm1d(16),
-                                       torch::nn::ReLU(), torch::nn::Dropout(0.3), torch::nn::Linear(16, 1)));
+        "dense", torch::nn::Sequential{torch::nn::Linear(3 * kDim, 16), torch::nn::BatchNorm1d(16),
+                                       torch::nn::ReLU(), torch::nn::Dropout(0.3), torch::nn::Linear(16, 1)});
   }
 
   torch::Tensor forward(const Batch& batch) {

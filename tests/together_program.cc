@@ -14,6 +14,7 @@
 #include <torch/torch.h>
 
 #include "examples/common/digits.h"
+#include "tests/networks.h"
 
 namespace together_program {
 namespace {
@@ -486,7 +487,8 @@ int main(int argc, char** argv) {
   Options options;
   tutti::Program program;
   program.add_flags = [&](tutti::FlagSet& flags) {
-    flags.add_choice("--net", options.net, {"cnn", "masked", "normed", "odd", "synced", "wide"},
+    flags.add_choice("--net", options.net,
+                     {"cnn", "gpt", "lstm", "masked", "normed", "odd", "resnet", "synced", "wide"},
                      "which network");
     flags.add_choice("--optimizer", options.optimizer, {"adam", "grouped", "lion", "ftrl", "replicated"},
                      "which optimiser");
@@ -532,6 +534,9 @@ int main(int argc, char** argv) {
   };
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
     if (options.net == "cnn") train<Cnn>(ctx, options);
+    if (options.net == "gpt") train<tutti::testing::TokenGpt>(ctx, options);
+    if (options.net == "lstm") train<tutti::testing::Lstm>(ctx, options);
+    if (options.net == "resnet") train<tutti::testing::ResNet>(ctx, options);
     if (options.net == "normed") train<Normed>(ctx, options);
     if (options.net == "masked") train<Masked>(ctx, options);
     if (options.net == "odd") train<Odd>(ctx, options);

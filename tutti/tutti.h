@@ -14,6 +14,7 @@
 #include "tutti/data/source.h"
 #include "tutti/data/tables/table_feed.h"
 #include "tutti/embedding/embedding.h"
+#include "tutti/kernels/same_functions.h"
 #include "tutti/metrics/metrics.h"
 #include "tutti/nn/losses.h"
 #include "tutti/nn/pipe.h"

@@ -64,7 +64,7 @@ void draw(const std::string& path, const std::vector<double>& ours, const std::v
   fit.series = {{"e^x", chart::Mark::Line}, {"the network", chart::Mark::Dashes}};
   for (size_t i = 0; i < fitted.size(); ++i) {
     const double x = -1 + 2 * static_cast<double>(i) / static_cast<double>(fitted.size() - 1);
-    fit.series[0].points.push_back({x, std::exp(x)});
+    fit.series[0].points.push_back({x, std::exp(x)});  // no weights
     fit.series[1].points.push_back({x, fitted[i]});
   }
   tutti::replace_file(path, chart::svg_of({losses, fit}));

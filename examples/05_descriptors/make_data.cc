@@ -2,13 +2,14 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <random>
 #include <vector>
 
 #include <fmt/format.h>
+
+#include "tutti/kernels/same_functions.h"
 
 namespace {
 
@@ -38,7 +39,8 @@ class Chance {
 
 // Computes a descriptor from the hidden numbers: a mixture of them, in a separate unit for each descriptor.
 struct Descriptor {
-  explicit Descriptor(Chance& chance) : offset(100 * chance.normal()), unit(std::exp(2 * chance.normal())) {
+  explicit Descriptor(Chance& chance)
+      : offset(100 * chance.normal()), unit(tutti::same::exp(2 * chance.normal())) {
     for (double& weight : weights) weight = chance.normal();
   }
   double value_of(const std::array<double, kHidden>& hidden, Chance& chance) const {
@@ -54,7 +56,7 @@ struct Descriptor {
 
 bool is_active(const std::array<double, kHidden>& hidden, Chance& chance) {
   const auto& [a, b, c, d, e] = hidden;
-  return 2 * a + 0.5 * b * c + std::sin(d) + 0.4 * (e * e - 1) + 0.05 * chance.normal() > 0;
+  return 2 * a + 0.5 * b * c + tutti::same::sin(d) + 0.4 * (e * e - 1) + 0.05 * chance.normal() > 0;
 }
 
 }  // namespace

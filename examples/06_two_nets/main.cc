@@ -10,8 +10,8 @@ namespace nn = torch::nn;
 namespace {
 
 nn::Sequential small_net(int64_t outputs) {
-  return nn::Sequential(nn::Linear(2, 32), nn::Tanh(), nn::Linear(32, 32), nn::Tanh(),
-                        nn::Linear(32, outputs));
+  return nn::Sequential{nn::Linear(2, 32), nn::Tanh(), nn::Linear(32, 32), nn::Tanh(),
+                        nn::Linear(32, outputs)};
 }
 
 // The random numbers depend only on seed, step and lane, so a resumed run draws the same ones.

@@ -21,7 +21,7 @@ tutti::data::Feed points() {
 
 torch::nn::Sequential net_of(int64_t width) {
   torch::manual_seed(1);
-  return torch::nn::Sequential(torch::nn::Linear(2, width), torch::nn::Tanh(), torch::nn::Linear(width, 2));
+  return torch::nn::Sequential{torch::nn::Linear(2, width), torch::nn::Tanh(), torch::nn::Linear(width, 2)};
 }
 
 void train(const std::string& folder, int64_t steps, const std::string& strategy) {

@@ -9,6 +9,7 @@
 
 #include "tutti/base/hashes.h"
 #include "tutti/data/source.h"
+#include "tutti/kernels/same_functions.h"
 
 namespace example {
 namespace {
@@ -69,7 +70,7 @@ class Clicks final : public tutti::data::Source {
         *number = static_cast<float>(2 * draw() - 1);
         logit += static_cast<double>(*number) * effect_of_number(k);
       }
-      const bool is_click = draw() < 1 / (1 + std::exp(-logit));
+      const bool is_click = draw() < 1 / (1 + tutti::same::exp(-logit));
       static_cast<float*>(click.data_ptr())[i] = is_click ? 1 : 0;
       static_cast<float*>(truth.data_ptr())[i] = static_cast<float>(logit);
     }

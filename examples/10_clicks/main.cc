@@ -11,9 +11,9 @@ namespace {
 struct Net : torch::nn::Module {
   Net(int64_t rows, int64_t dim)
       : dense(register_module(
-            "dense", torch::nn::Sequential(torch::nn::Linear(example::kTables * dim + example::kNumbers, 64),
+            "dense", torch::nn::Sequential{torch::nn::Linear(example::kTables * dim + example::kNumbers, 64),
                                            torch::nn::ReLU(), torch::nn::Linear(64, 64), torch::nn::ReLU(),
-                                           torch::nn::Linear(64, 1)))) {
+                                           torch::nn::Linear(64, 1)})) {
     for (int64_t table = 0; table < example::kTables; ++table)
       tables.push_back(register_module(example::id_column(table), tutti::nn::Embedding(rows, dim)));  // (1)
   }

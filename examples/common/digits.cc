@@ -183,7 +183,9 @@ void draw_shape(Canvas& canvas, DigitShape shape, RandomStream& random) {
 
 // Draws the ink with random darkness on grainy paper.
 DigitPixels develop(const Canvas& canvas, RandomStream& random) {
-  const auto ink = canvas.ink(random.uniform(0.7F, 1.7F), random.uniform(0.4F, 0.9F));
+  // One after the other: compilers evaluate the arguments of a call in different orders.
+  const float softness = random.uniform(0.4F, 0.9F);
+  const auto ink = canvas.ink(random.uniform(0.7F, 1.7F), softness);
   const float darkness = 255.0F * random.uniform(0.7F, 1.0F);
   const float grain = 255.0F * kNoise * random.uniform();
   DigitPixels pixels;

@@ -64,7 +64,8 @@ BoundPort bind_quiet(std::mt19937& random) {
   const PortRange quiet = quiet_ports();
   if (quiet.last - quiet.first < kTries) return bind_any();
   for (int i = 0; i < kTries; ++i) {
-    if (auto bound = bind_port(std::uniform_int_distribution<int>(quiet.first, quiet.last)(random)))
+    if (auto bound =
+            bind_port(std::uniform_int_distribution<int>(quiet.first, quiet.last)(random)))  // no weights
       return std::move(*bound);
   }
   return bind_any();
@@ -73,7 +74,7 @@ BoundPort bind_quiet(std::mt19937& random) {
 // Tries all ports of the range, from any one of them on, so that jobs that start together seldom collide.
 BoundPort bind_in(const PortRange& range, std::mt19937& random) {
   const int size = range.last - range.first + 1;
-  const int begin = std::uniform_int_distribution<int>(0, size - 1)(random);
+  const int begin = std::uniform_int_distribution<int>(0, size - 1)(random);  // no weights
   for (int i = 0; i < size; ++i) {
     if (auto bound = bind_port(range.first + (begin + i) % size)) return std::move(*bound);
   }

@@ -27,9 +27,10 @@ inline std::string shell_quoted(const std::string& text) {
   return quoted + "'";
 }
 
-inline OracleAnswer ask_oracle(const std::string& script, const std::vector<std::string>& arguments) {
-  std::string command = shell_quoted(*Environment::of_process().get("TUTTI_TEST_PYTHON"));
-  command += " " + shell_quoted(source_path("tests/oracles/" + script));
+// Runs a script, which is named as seen from the top folder.
+inline OracleAnswer run_script(const std::string& python, const std::string& script,
+                               const std::vector<std::string>& arguments) {
+  std::string command = shell_quoted(python) + " " + shell_quoted(source_path(script));
   for (const std::string& argument : arguments) command += " " + shell_quoted(argument);
   OracleAnswer answer;
   std::FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
@@ -38,6 +39,11 @@ inline OracleAnswer ask_oracle(const std::string& script, const std::vector<std:
   while (const size_t got = std::fread(buffer, 1, sizeof(buffer), pipe)) answer.output.append(buffer, got);
   answer.status = ::pclose(pipe);
   return answer;
+}
+
+inline OracleAnswer ask_oracle(const std::string& script, const std::vector<std::string>& arguments) {
+  return run_script(*Environment::of_process().get("TUTTI_TEST_PYTHON"), "tests/oracles/" + script,
+                    arguments);
 }
 
 }  // namespace tutti

@@ -15,6 +15,7 @@
 #include <c10/core/Allocator.h>
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/optim.h>
 #include <torch/version.h>
@@ -97,6 +98,34 @@ class AutocastScope {
 
   torch::DeviceType device_;
   std::optional<std::pair<bool, torch::ScalarType>> before_;  // empty: this scope changes nothing
+};
+
+// While it lives, LibTorch's warnings are dropped, also those that come once in a process, which then may
+// still come later. Of this thread alone; in older versions of the whole process.
+class DroppedWarnings {
+ public:
+  DroppedWarnings() : guard_(&handler_) {}
+  DroppedWarnings(const DroppedWarnings&) = delete;
+  DroppedWarnings& operator=(const DroppedWarnings&) = delete;
+
+ private:
+#if TUTTI_TORCH_AT_LEAST(2, 0)
+  struct Handler final : c10::WarningHandler {
+    void process(const c10::Warning& /*warning*/) override {}
+  };
+  using Guard = c10::WarningUtils::WarningHandlerGuard;
+  using NotOnlyOnce = c10::WarningUtils::WarnAlways;
+#else
+  struct Handler final : c10::WarningHandler {
+    void process(const c10::SourceLocation& /*place*/, const std::string& /*text*/,
+                 bool /*verbatim*/) override {}
+  };
+  using Guard = c10::Warning::WarningHandlerGuard;
+  using NotOnlyOnce = c10::Warning::WarnAlways;
+#endif
+  Handler handler_;
+  Guard guard_;
+  NotOnlyOnce not_only_once_;
 };
 
 // Returns the type to which autocast lowers on the CPU in this thread, or nullopt if it is off.

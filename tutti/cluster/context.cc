@@ -16,6 +16,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
+#include "tutti/cluster/chosen_kernels.h"
 #include "tutti/cluster/device_spec.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/cluster/threads.h"
@@ -152,17 +153,6 @@ std::string normal_path(const std::string& path) {
   return normal;
 }
 
-// Returns null with --kernels libtorch.
-std::shared_ptr<kernels::SameKernels> same_kernels(const RunConfig& config, c10::Device device) {
-  const std::string& kernels = config.compute.kernels;
-  if (kernels == "libtorch") return nullptr;
-  if (!device.is_cpu())
-    fail(ErrorKind::Unimplemented,
-         "--kernels {} is for the CPU, but this task computes on {}: use --device cpu or --kernels libtorch",
-         kernels, device.str());
-  return std::make_shared<kernels::SameKernels>();
-}
-
 // Makes the report's folder. Fails at the start, and not after hours of training, if the path cannot be
 // written.
 void require_writable_report(const std::string& path) {
@@ -201,7 +191,7 @@ Context::Context(RunConfig config, Identity identity, const FlagValues& values)
       device_(device_of(config_, identity_)),
       threads_(threads_of(config_, identity_)) {
   require_own_place(identity_);
-  same_kernels_ = same_kernels(config_, device_);
+  same_kernels_ = chosen_kernels(config_.compute.kernels, device_, log_);
   if (config_.compute.threads > 0) set_threads(threads_);
   if (config_.compute.inter_op_threads > 0)
     set_inter_op_threads(static_cast<int>(config_.compute.inter_op_threads));
@@ -212,7 +202,7 @@ Context Context::with(RunConfig config) const {
   Context other = *this;
   other.config_ = checked(std::move(config), identity_);
   other.flag_values_ = all_values(program_flags_, other.config_);
-  other.same_kernels_ = same_kernels(other.config_, device_);
+  other.same_kernels_ = chosen_kernels(other.config_.compute.kernels, device_, log_);
   other.found_ = std::make_shared<FoundKernels>();
   return other;
 }

@@ -10,6 +10,7 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
+#include "tutti/kernels/same_functions.h"
 
 namespace tutti::embedding {
 namespace {
@@ -126,8 +127,8 @@ template <class Options>
 void update_adam(const Options& options, const Numbers& on, bool decays_weights) {
   const auto [beta1, beta2] = options.betas();
   const auto step = static_cast<double>(on.step);
-  const auto rate = static_cast<float>(on.rate / (1 - std::pow(beta1, step)));
-  const auto root = static_cast<float>(std::sqrt(1 - std::pow(beta2, step)));
+  const auto rate = static_cast<float>(on.rate / (1 - same::pow(beta1, step)));
+  const auto root = static_cast<float>(std::sqrt(1 - same::pow(beta2, step)));
   const auto decay = static_cast<float>(decays_weights ? 0 : options.weight_decay());
   const auto kept = static_cast<float>(decays_weights ? 1 - on.rate * options.weight_decay() : 1);
   const auto eps = static_cast<float>(options.eps());
@@ -167,7 +168,7 @@ void update(const torch::optim::RMSpropOptions& options, const Numbers& on) {
   });
 }
 
-// Writes n^-p as `powered`, which for the usual power is a square root.
+// `powered(n, to, dim)` writes n^-p, which for the usual power is a square root.
 template <class Powered>
 void update_ftrl(const FtrlOptions& options, const Numbers& on, const Powered& powered) {
   const auto rate = static_cast<float>(on.rate);
@@ -176,16 +177,19 @@ void update_ftrl(const FtrlOptions& options, const Numbers& on, const Powered& p
   const auto shrinkage = static_cast<float>(2 * options.l2_shrinkage);
   const auto beta = static_cast<float>(options.beta);
   const int64_t dim = on.dim;
+  std::vector<float> before(static_cast<size_t>(dim));
+  std::vector<float> now(static_cast<size_t>(dim));
   on.each<2>([&](float* __restrict v, const auto& slots, const float* __restrict g) {
     float* __restrict accumulator = slots[0];
     float* __restrict linear = slots[1];
+    powered(accumulator, before.data(), dim);
+    for (int64_t i = 0; i < dim; ++i) accumulator[i] += g[i] * g[i];
+    powered(accumulator, now.data(), dim);
     for (int64_t i = 0; i < dim; ++i) {
-      const float before = powered(accumulator[i]);
-      accumulator[i] += g[i] * g[i];
-      const float now = powered(accumulator[i]);
-      linear[i] += g[i] + v[i] * (shrinkage - (now - before) / rate);
+      const auto at = static_cast<size_t>(i);
+      linear[i] += g[i] + v[i] * (shrinkage - (now[at] - before[at]) / rate);
       const float beyond = std::abs(linear[i]) - l1;
-      const float quadratic = (now + beta) / rate + l2;
+      const float quadratic = (now[at] + beta) / rate + l2;
       // A NaN stays one.
       if (beyond <= 0)
         v[i] = 0;
@@ -197,9 +201,16 @@ void update_ftrl(const FtrlOptions& options, const Numbers& on, const Powered& p
 
 void update(const FtrlOptions& options, const Numbers& on) {
   if (on.rate == 0) return;
-  if (options.rate_power == -0.5) return update_ftrl(options, on, [](float n) { return std::sqrt(n); });
-  const auto power = static_cast<float>(-options.rate_power);
-  update_ftrl(options, on, [=](float n) { return std::pow(n, power); });
+  if (options.rate_power == -0.5) {
+    return update_ftrl(options, on, [](const float* __restrict n, float* __restrict to, int64_t dim) {
+      for (int64_t i = 0; i < dim; ++i) to[i] = std::sqrt(n[i]);
+    });
+  }
+  const double power = -options.rate_power;
+  update_ftrl(options, on, [&](const float* n, float* to, int64_t dim) {
+    kernels::apply<float>(kernels::Function::PowScalar,
+                          {.in = {n, nullptr, nullptr}, .out = to, .count = dim}, &power);
+  });
 }
 
 // The slots of an optimiser by name, with the value that they begin with; one value per row if it is rowwise.

@@ -113,8 +113,8 @@ HWY_INLINE void apply_any(Function function, const Elements<T>& elements, const 
       const bool is_free = parameters[0] < 0;
       const auto most = hn::Sub(one, p[0]);
       return for_each<1>(elements, [&](auto, const auto* x) HWY_ATTR {
-        const auto low = hn::IfThenElse(hn::Lt(x[0], p[0]), p[0], x[0]);
-        const auto y = is_free ? x[0] : hn::IfThenElse(hn::Gt(x[0], most), most, low);
+        const auto high = hn::IfThenElse(hn::Gt(x[0], most), most, x[0]);
+        const auto y = is_free ? x[0] : hn::IfThenElse(hn::Lt(x[0], p[0]), p[0], high);
         return by_need<Log>(d, hn::Div(y, hn::Sub(one, y)));
       });
     }

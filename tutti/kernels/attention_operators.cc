@@ -2,6 +2,7 @@
 // of bmm, softmax and dropout.
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward_cpu_dispatch.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_cpu_dispatch.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 #define TUTTI_HAS_ATTENTION 1
 #endif
@@ -227,9 +229,11 @@ std::optional<Attention> attention_of(std::string_view name, const at::Tensor& q
   return of;
 }
 
-// A tensor [batch, heads, length, features] whose heads lie beside each other, as LibTorch's result does.
+// A tensor [batch, heads, length, features] that lies in memory as `like` does, which LibTorch's result does.
 at::Tensor empty_heads(const at::Tensor& like, int64_t features) {
-  return at::empty({like.size(0), like.size(2), like.size(1), features}, like.options()).transpose(1, 2);
+  const at::Tensor out = at::empty_like(like);
+  if (out.stride(3) == 1 && out.size(3) == features) return out;
+  return at::empty({like.size(0), like.size(1), like.size(2), features}, like.options());
 }
 
 std::tuple<at::Tensor, at::Tensor> attention(const at::Tensor& query, const at::Tensor& key,

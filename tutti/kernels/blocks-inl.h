@@ -20,15 +20,15 @@
 HWY_BEFORE_NAMESPACE();
 namespace tutti::kernels::HWY_NAMESPACE {
 
-// A tile of the result, kRows rows of kVectors vectors, is held in registers. These were the fastest of those
-// that fit.
+// A tile of the result, kRows rows of kVectors vectors, is held in registers. With more vectors, a panel of
+// the right operand (32 KiB with AVX-512) would not stay in the first-level cache. With more rows, the
+// pointers to rows of the left operand would not fit into registers.
 #if HWY_TARGET <= HWY_AVX3 || HWY_ARCH_ARM_A64
-inline constexpr int64_t kRows = 8;  // 24 of 32 registers
-inline constexpr int64_t kVectors = 3;
+inline constexpr int64_t kRows = 8;  // 16 of 32 registers
 #else
 inline constexpr int64_t kRows = 6;  // 12 of 16 registers
-inline constexpr int64_t kVectors = 2;
 #endif
+inline constexpr int64_t kVectors = 2;
 template <class T>
 inline constexpr int64_t kColumns = kVectors* kLanes<T>;
 
@@ -103,6 +103,24 @@ struct RightPanel {
 
   const T* data;
   int64_t step;
+};
+
+// A panel of the right operand that was packed: element (p, j) is data[p * kColumns + j]. The constant
+// distance leaves registers to a left operand that needs many.
+template <class T>
+struct RightPacked {
+  template <int64_t kWide>
+  class Cursor {
+   public:
+    HWY_INLINE explicit Cursor(const RightPacked& panel) : at_(panel.data) {}
+    HWY_INLINE Vector<T> vector(int64_t v) const { return hn::Load(Tag<T>(), at_ + v * kLanes<T>); }
+    HWY_INLINE void next() { at_ += kColumns<T>; }
+
+   private:
+    const T* HWY_RESTRICT at_;
+  };
+
+  const T* data;
 };
 
 // A panel of the right operand: vector v of term p begins at vectors[v][offsets[p]].
@@ -202,14 +220,8 @@ HWY_INLINE void add_chains(int64_t rows, int64_t length, const Left& left, const
 template <class T, class Left, class Right>
 HWY_INLINE void add_chains(int64_t rows, int64_t vectors, int64_t length, const Left& left,
                            const Right& right, const Tile<T>& tile, bool first) {
-  switch (vectors) {
-    case 1:
-      return add_chains<1>(rows, length, left, right, tile, first);
-    case 2:
-      return add_chains<2>(rows, length, left, right, tile, first);
-    default:
-      return add_chains<kVectors>(rows, length, left, right, tile, first);
-  }
+  return vectors == 1 ? add_chains<1>(rows, length, left, right, tile, first)
+                      : add_chains<kVectors>(rows, length, left, right, tile, first);
 }
 
 // A part of the result: rows m0 to m1, columns n0 to n1. They are divided evenly into panels, of which the
@@ -238,10 +250,6 @@ struct Block {
   }
 };
 
-// The rows of the left operand that are packed at once, so that they stay in the second-level cache.
-template <class T>
-inline constexpr int64_t kRowsAtOnce = 1920 / static_cast<int64_t>(sizeof(T)) / kRows* kRows;
-
 // Adds a part of a row of a tile to the result, or stores it if it is the first one.
 template <class T>
 HWY_INLINE void add_row(const T* from, int64_t count, bool first, T* to) {
@@ -254,30 +262,26 @@ HWY_INLINE void add_row(const T* from, int64_t count, bool first, T* to) {
   for (; i < count; ++i) to[i] = first ? from[i] : to[i] + from[i];
 }
 
-// Adds one chain to each element of a block whose operands are packed, or stores it if it is the first one.
+// Adds one chain to each element of a panel of columns, or stores it if it is the first one.
 template <class T, class Left, class Right, class Out>
-HWY_INLINE void add_chains_to_block(const Block<T>& block, int64_t length, const Left& left,
-                                    const Right& right, const Out& out, bool first) {
+HWY_INLINE void add_chains_to_panel(const Block<T>& block, int64_t n, int64_t length, const Left& left,
+                                    const Right& of_right, const Out& out, bool first) {
   HWY_ALIGN T edge[kRows * kColumns<T>];
   Tile<T> edge_tile{{}, kColumns<T>};
   for (int64_t v = 0; v < kVectors; ++v) edge_tile.vector[v] = edge + v * kLanes<T>;
-  // The panel of the left operand stays in the first-level cache, and the other ones are read in their order.
+  const int64_t wide = std::min(block.width, block.n1 - n);
+  const int64_t vectors = (wide + kLanes<T> - 1) / kLanes<T>;
   for (int64_t m = block.m0; m < block.m1; m += block.height) {
     const int64_t high = std::min(block.height, block.m1 - m);
-    const auto of_left = left.panel(m);
-    for (int64_t n = block.n0; n < block.n1; n += block.width) {
-      const int64_t wide = std::min(block.width, block.n1 - n);
-      const int64_t vectors = (wide + kLanes<T> - 1) / kLanes<T>;
-      if (vectors * kLanes<T> == wide) {
-        Tile<T> tile{{}, out.row};
-        for (int64_t v = 0; v < vectors; ++v) tile.vector[v] = out.at(m, n) + v * kLanes<T>;
-        add_chains(high, vectors, length, of_left, right.panel(n), tile, first);
-        continue;
-      }
-      add_chains(high, vectors, length, of_left, right.panel(n), edge_tile, true);
-      T* at = out.at(m, n);
-      for (int64_t r = 0; r < high; ++r, at += out.row) add_row(edge + r * kColumns<T>, wide, first, at);
+    T* at = out.at(m, n);
+    if (vectors * kLanes<T> == wide) {
+      Tile<T> tile{{}, out.row};
+      for (int64_t v = 0; v < vectors; ++v) tile.vector[v] = at + v * kLanes<T>;
+      add_chains(high, vectors, length, left.panel(m), of_right, tile, first);
+      continue;
     }
+    add_chains(high, vectors, length, left.panel(m), of_right, edge_tile, true);
+    for (int64_t r = 0; r < high; ++r, at += out.row) add_row(edge + r * kColumns<T>, wide, first, at);
   }
 }
 
@@ -295,11 +299,13 @@ struct OutMatrix {
 // Computes a block of a product with k terms. Needs of the operands:
 //   left.pack(p0, length, block, buffer)   prepares terms p0 to p0 + length of the rows of the block
 //   left.panel(m)                          the panel of rows m to m + block.height
-//   right.pack(p0, length, block, buffer)  the same for the columns
-//   right.panel(n)                         the panel of columns n to n + block.width
+//   right.pack(p0, length, block, buffer)  prepares the same terms of the columns of the block
+//   right.panel(n)                         the panel of columns n to n + block.width, until the next call
+// The panel of the right operand stays in the first-level cache, and the panels of the left operand are read
+// in their order.
 template <class T, class Left, class Right>
 void sum_block(const Block<T>& block, int64_t k, Left& left, Right& right, const OutMatrix<T>& out) {
-  const int64_t rows = std::min(kRowsAtOnce<T>, block.m1 - block.m0);
+  const int64_t rows = block.m1 - block.m0;
   const int64_t columns = block.n1 - block.n0;
   T* const left_buffer = scratch<T>(Buffer::Left, (rows + kRows - 1) / kRows * kLeftPanelSize<T>);
   // The last store into a panel may go beyond it by less than a vector.
@@ -307,12 +313,10 @@ void sum_block(const Block<T>& block, int64_t k, Left& left, Right& right, const
       scratch<T>(Buffer::Right, (columns + block.width - 1) / block.width * kRightPanelSize<T> + kLanes<T>);
   for (int64_t p0 = 0; p0 == 0 || p0 < k; p0 += kChain) {
     const int64_t length = std::min(kChain, k - p0);
+    left.pack(p0, length, block, left_buffer);
     right.pack(p0, length, block, right_buffer);
-    for (int64_t m = block.m0; m < block.m1; m += rows) {
-      const Block<T> part(m, std::min(block.m1, m + rows), block.n0, block.n1);
-      left.pack(p0, length, part, left_buffer);
-      add_chains_to_block<T>(part, length, left, right, out, p0 == 0);
-    }
+    for (int64_t n = block.n0; n < block.n1; n += block.width)
+      add_chains_to_panel<T>(block, n, length, left, right.panel(n), out, p0 == 0);
   }
 }
 

@@ -93,14 +93,14 @@ template <class T>
 HWY_INLINE void correlate(const Correlation<T>& of, const Cut& cut, int64_t first, int64_t last) {
   if (of.channels_last) {
     LeftPositions<T> left(of.from);
-    RightMatrix<T> right({of.weights.data, of.weights.column, of.weights.row});
+    RightMatrix<T, true> right({of.weights.data, of.weights.column, of.weights.row});
     correlate_blocks(of, cut, first, last, left, right);
   } else if (of.columns->spread()) {
-    LeftWeights<T> left(of.weights);
+    LeftMatrix<T> left(of.weights);
     RightSpread<T> right(of.from, *of.columns);
     correlate_blocks(of, cut, first, last, left, right);
   } else {
-    LeftWeights<T> left(of.weights);
+    LeftMatrix<T> left(of.weights);
     RightDense<T> right(of.from, *of.columns);
     correlate_blocks(of, cut, first, last, left, right);
   }
@@ -130,7 +130,7 @@ void sum_positions(const WeightGradient<T>& of, const Cut& cut, int64_t first, i
 template <class T>
 HWY_INLINE void sum_positions(const WeightGradient<T>& of, const Cut& cut, int64_t first, int64_t last) {
   if (of.channels_last) {
-    RightMatrix<T> right({of.gradient, of.image_step / of.from.size(), 1});
+    RightMatrix<T, true> right({of.gradient, of.image_step / of.from.size(), 1});
     sum_positions(of, cut, first, last, right);
   } else {
     RightPlanes<T> right(of);

@@ -11,6 +11,7 @@
 // sparse tensors are remembered as not covered. Empty tensors go there too.
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -28,6 +29,8 @@
 
 namespace tutti::kernels {
 namespace {
+
+using OptionalTensor = c10::optional<at::Tensor>;  // std::optional in newer versions of LibTorch
 
 // A convolution from the larger images, its input, to the smaller ones, its output. If it is transposed, the
 // input of the operator is the output of this one.
@@ -423,10 +426,9 @@ at::Tensor computed(const Geometry& of, const at::Tensor& input, const at::Tenso
                 : forward<double>(of, input, weight, bias, sizes);
 }
 
-at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
-                       const std::optional<at::Tensor>& bias, at::IntArrayRef stride, at::IntArrayRef padding,
-                       at::IntArrayRef dilation, bool transposed, at::IntArrayRef output_padding,
-                       int64_t groups) {
+at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
+                       at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
+                       bool transposed, at::IntArrayRef output_padding, int64_t groups) {
   const at::Tensor added = bias ? *bias : at::Tensor();
   const auto geometry = our_convolution("aten::convolution", input, weight, added,
                                         {stride, padding, dilation, transposed, output_padding, groups});
@@ -435,10 +437,9 @@ at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight,
                                                     transposed, output_padding, groups);
 }
 
-at::Tensor traced_convolution(const at::Tensor& input, const at::Tensor& weight,
-                              const std::optional<at::Tensor>& bias, at::IntArrayRef stride,
-                              at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
-                              at::IntArrayRef output_padding, int64_t groups, bool benchmark,
+at::Tensor traced_convolution(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
+                              at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
+                              bool transposed, at::IntArrayRef output_padding, int64_t groups, bool benchmark,
                               bool deterministic, bool cudnn_enabled, bool allow_tf32) {
   const at::Tensor added = bias ? *bias : at::Tensor();
   const auto geometry = our_convolution("aten::convolution", input, weight, added,
@@ -453,7 +454,8 @@ using ConvolutionGradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
 template <class T>
 ConvolutionGradients gradients_of(const Geometry& of, const at::Tensor& gradient, const at::Tensor& input,
-                       const at::Tensor& weight, bool transposed, const std::array<bool, 3>& wanted) {
+                                  const at::Tensor& weight, bool transposed,
+                                  const std::array<bool, 3>& wanted) {
   at::Tensor of_input;
   at::Tensor of_weight;
   at::Tensor of_bias;
@@ -468,7 +470,7 @@ ConvolutionGradients gradients_of(const Geometry& of, const at::Tensor& gradient
 }
 
 ConvolutionGradients gradients(const Geometry& of, const at::Tensor& gradient, const at::Tensor& input,
-                    const at::Tensor& weight, bool transposed, const std::array<bool, 3>& wanted) {
+                               const at::Tensor& weight, bool transposed, const std::array<bool, 3>& wanted) {
   if (is_narrow(input)) {
     const auto wide = gradients_of<float>(of, gradient.to(at::kFloat), input.to(at::kFloat),
                                           weight.to(at::kFloat), transposed, wanted);
@@ -482,10 +484,12 @@ ConvolutionGradients gradients(const Geometry& of, const at::Tensor& gradient, c
              : gradients_of<double>(of, gradient, input, weight, transposed, wanted);
 }
 
-ConvolutionGradients convolution_backward(const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight,
-                               at::OptionalIntArrayRef bias_sizes, at::IntArrayRef stride,
-                               at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
-                               at::IntArrayRef output_padding, int64_t groups, std::array<bool, 3> wanted) {
+ConvolutionGradients convolution_backward(const at::Tensor& gradient, const at::Tensor& input,
+                                          const at::Tensor& weight, at::OptionalIntArrayRef bias_sizes,
+                                          at::IntArrayRef stride, at::IntArrayRef padding,
+                                          at::IntArrayRef dilation, bool transposed,
+                                          at::IntArrayRef output_padding, int64_t groups,
+                                          std::array<bool, 3> wanted) {
   const auto geometry = our_convolution("aten::convolution_backward", input, weight, {},
                                         {stride, padding, dilation, transposed, output_padding, groups});
   if (geometry && are_ours_or_narrow("aten::convolution_backward", input, gradient)) {

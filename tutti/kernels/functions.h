@@ -65,6 +65,13 @@ enum class Function {
   Hypot,
   Xlogy,
   Rsqrt,
+  Sqrt,
+  // exact_functions.cc
+  Fmod,
+  Remainder,
+  Fmax,
+  Fmin,
+  SmoothL1Backward,
 };
 
 // `count` elements of up to three operands, each of which lies one after the other. `out` may be an operand.
@@ -82,6 +89,8 @@ void apply_activation(Function function, const Elements<float>& elements, const 
 void apply_activation(Function function, const Elements<double>& elements, const double* parameters);
 void apply_scientific(Function function, const Elements<float>& elements, const double* parameters);
 void apply_scientific(Function function, const Elements<double>& elements, const double* parameters);
+void apply_exact(Function function, const Elements<float>& elements, const double* parameters);
+void apply_exact(Function function, const Elements<double>& elements, const double* parameters);
 
 // Computes out[i] = function(in[0][i], in[1][i], in[2][i]) for all elements.
 //
@@ -94,8 +103,10 @@ void apply(Function function, const Elements<T>& elements, const double* paramet
     apply_basic(function, elements);
   else if (function < Function::Exp2)
     apply_activation(function, elements, parameters);
-  else
+  else if (function < Function::Fmod)
     apply_scientific(function, elements, parameters);
+  else
+    apply_exact(function, elements, parameters);
 }
 
 }  // namespace tutti::kernels

@@ -10,6 +10,7 @@
 
 #include <ATen/CPUFunctions.h>
 #include <ATen/Operators.h>
+#include <ATen/ScalarOps.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/native/Resize.h>
 #include <c10/util/Optional.h>
@@ -66,7 +67,8 @@ bool takes_integers(const ElementCall& call) {
   const Function of = call.function;
   if (of == Function::PowScalar) return !call.parameter_is_whole;
   const bool keeps = of == Function::Pow || of == Function::Hypot;
-  return of <= Function::Erf || of == Function::Logit || (of >= Function::Exp2 && !keeps);
+  const bool is_scientific = of >= Function::Exp2 && of < Function::Fmod;
+  return of <= Function::Erf || of == Function::Logit || (is_scientific && !keeps);
 }
 
 // Returns true if LibTorch computes this with single exact operations.
@@ -275,19 +277,24 @@ at::Tensor& two_class_loss_out(const at::Tensor& self, const at::Tensor& target,
   return write_elements(two_class_loss(self, target, weight, reduction), out);
 }
 
+// The gradient of huber_loss or smooth_l1_loss.
+template <Function kFunction, class Operator, auto kOriginal>
 at::Tensor& bounded_loss_backward_out(const at::Tensor& gradient, const at::Tensor& self,
-                                      const at::Tensor& target, int64_t reduction, double delta,
+                                      const at::Tensor& target, int64_t reduction, double bound,
                                       at::Tensor& out) {
-  ElementCall call(Function::HuberBackward);
+  ElementCall call(kFunction);
   call.take(gradient);
   call.take(self);
   call.take(target);
   call.take(reduction == at::Reduction::Mean ? 1.0 / static_cast<double>(self.numel()) : 1.0);
-  call.take(delta);
-  if (!is_ours("aten::huber_loss_backward", call))
-    return at::cpu::huber_loss_backward_outf(gradient, self, target, reduction, delta, out);
+  call.take(bound);
+  if (!is_ours(Operator::name, call)) return kOriginal(gradient, self, target, reduction, bound, out);
   computed_elements(call, out);
   return out;
+}
+
+at::Tensor remainder_of_number(const at::Scalar& self, const at::Tensor& other) {
+  return at::remainder(at::native::wrapped_scalar_tensor(self), other);
 }
 
 // Numbers at equal distances, computed in doubles with one rounding of each product and sum.
@@ -360,6 +367,7 @@ void register_functions(Registrar& library) {
   TUTTI_FUNCTION_IN_PLACE(Erfc, erfc);
   TUTTI_FUNCTION_IN_PLACE(Erfinv, erfinv);
   TUTTI_FUNCTION_IN_PLACE(Rsqrt, rsqrt);
+  TUTTI_FUNCTION_IN_PLACE(Sqrt, sqrt);  // that of MKL is wrong in the last bit of one element in a hundred
   TUTTI_FUNCTION_IN_PLACE(Hypot, hypot);
   TUTTI_FUNCTION_IN_PLACE(Mish, mish);
   TUTTI_FUNCTION_IN_PLACE(Elu, elu);
@@ -383,6 +391,14 @@ void register_functions(Registrar& library) {
   TUTTI_OPERATOR(PowScalar, pow_Tensor_Scalar, pow);
   TUTTI_OPERATOR(PowScalar, pow_Tensor_Scalar_out, pow_outf);
   TUTTI_OPERATOR(PowScalar, pow__Scalar, pow_);
+  TUTTI_OPERATOR(Fmod, fmod_Tensor, fmod);
+  TUTTI_OPERATOR(Fmod, fmod_Tensor_out, fmod_outf);
+  TUTTI_OPERATOR(Fmod, fmod__Tensor, fmod_);
+  TUTTI_OPERATOR(Remainder, remainder_Tensor, remainder);
+  TUTTI_OPERATOR(Remainder, remainder_Tensor_out, remainder_outf);
+  TUTTI_OPERATOR(Remainder, remainder__Tensor, remainder_);
+  TUTTI_FUNCTION(Fmax, fmax);
+  TUTTI_FUNCTION(Fmin, fmin);
   TUTTI_OPERATOR(LerpScalar, lerp_Scalar, lerp);
   TUTTI_OPERATOR(LerpScalar, lerp_Scalar_out, lerp_outf);
   TUTTI_OPERATOR(LerpScalar, lerp__Scalar, lerp_);
@@ -403,7 +419,14 @@ void register_functions(Registrar& library) {
   library.impl("binary_cross_entropy.out", two_class_loss_out);
   library.impl("linspace.out", linspace_into);
   library.impl("arange.start_out", arange_into);
-  library.impl("huber_loss_backward.out", bounded_loss_backward_out);
+  library.impl("remainder.Scalar_Tensor", remainder_of_number);
+  library.impl("huber_loss_backward.out",
+               bounded_loss_backward_out<Function::HuberBackward, at::_ops::huber_loss_backward_out,
+                                         &at::cpu::huber_loss_backward_outf>);
+  library.impl(
+      "smooth_l1_loss_backward.grad_input",
+      bounded_loss_backward_out<Function::SmoothL1Backward, at::_ops::smooth_l1_loss_backward_grad_input,
+                                &at::cpu::smooth_l1_loss_backward_outf>);
 }
 
 }  // namespace tutti::kernels

@@ -414,6 +414,21 @@ TEST(FunctionOperators, have_the_reciprocal_root_of_short_floats) {
   }
 }
 
+// That of MKL, which LibTorch uses on x86, is not.
+TEST(FunctionOperators, have_the_root_that_is_rounded_correctly) {
+  const SameKernels same;
+  for (const at::ScalarType type : {at::kFloat, at::kDouble}) {
+    const at::Tensor in = torch::arange(0, 20'001, at::kDouble).to(type) / 1717;
+    const at::Tensor root = computed_everywhere([&] { return torch::sqrt(in); });
+    for (int64_t i = 0; i < in.numel(); ++i) {
+      if (type == at::kFloat)
+        ASSERT_EQ(root.data_ptr<float>()[i], std::sqrt(in.data_ptr<float>()[i]));
+      else
+        ASSERT_EQ(root.data_ptr<double>()[i], std::sqrt(in.data_ptr<double>()[i]));
+    }
+  }
+}
+
 TEST(FunctionOperators, take_what_those_of_libtorch_take) {
   const SameKernels same;
   const at::Tensor whole = torch::arange(1, 6);

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "tutti/kernels/blocks-inl.h"
@@ -57,76 +58,118 @@ class RightDense {
   RightDense(const Gather<T>& of, const Columns& columns) : of_(of), columns_(columns) {}
 
   void pack(int64_t p0, int64_t length, const Block<T>& block, T* buffer) {
-    first_ = block.n0;
-    packed_ = buffer;
+    last_ = block.n1;
     width_ = block.width;
-    if (length == 0) return;
-    const auto most = std::max_element(of_.terms.begin() + p0, of_.terms.begin() + p0 + length);
-    for (int64_t n = block.n0; n < block.n1; n += width_, buffer += kRightPanelSize<T>) {
-      pieces_of(of_, columns_, n, std::min(block.n1, n + width_), pieces_);
-      const T* const last = place(pieces_.back()) + *most;
-      const bool in_vectors =
-          of_.step <= 2 && kLanes<T> > 1 && of_.end - last >= (pieces_.back().count + kLanes<T>)*of_.step;
-      const int64_t* const terms = of_.terms.data() + p0;
-      if (!in_vectors) {
-        for (const Piece& piece : pieces_)
-          for (int64_t p = 0; p < length; ++p)
-            for (int64_t i = 0; i < piece.count; ++i)
-              buffer[p * kColumns<T> + (piece.column - n) + i] = place(piece)[terms[p] + i * of_.step];
-        continue;
-      }
-      copies_.clear();
-      for (const Piece& piece : pieces_)
-        for (int64_t i = 0; i < piece.count; i += kLanes<T>)
-          copies_.push_back({place(piece) + i * of_.step, piece.column - n + i});
-      if (of_.step == 1)
-        copy_vectors<1>(terms, length, buffer);
-      else
-        copy_vectors<2>(terms, length, buffer);
-    }
+    terms_ = of_.terms.subspan(static_cast<size_t>(p0), static_cast<size_t>(length));
+    buffer_ = buffer;
+    most_ = length > 0 ? *std::max_element(terms_.begin(), terms_.end()) : 0;
   }
 
-  RightPanel<T> panel(int64_t n) const {
-    return {packed_ + (n - first_) / width_ * kRightPanelSize<T>, kColumns<T>};
+  RightPacked<T> panel(int64_t n) {
+    pieces_of(of_, columns_, n, std::min(last_, n + width_), pieces_);
+    if (!copies_vectors(n)) copy_elements(n);
+    return {buffer_};
   }
 
  private:
+  static constexpr size_t kMostParts = 4;
+
   const T* place(const Piece& piece) const {
     return of_.data + piece.image * of_.image_step + of_.positions[static_cast<size_t>(piece.position)];
   }
 
-  // A vector that is copied into each row of a panel.
-  struct Copy {
-    const T* from;
-    int64_t to;
-  };
-
-  // Copies whole vectors: a vector that ends beyond its piece is overwritten there by later ones.
-  template <int kStep>
-  HWY_INLINE void copy_vectors(const int64_t* terms, int64_t length, T* row) const {
-    const Tag<T> d;
-    for (int64_t p = 0; p < length; ++p, row += kColumns<T>) {
-      for (const Copy& copy : copies_) {
-        const T* const from = copy.from + terms[p];
-#if HWY_TARGET != HWY_SCALAR
-        if constexpr (kStep == 2) {
-          const auto low = hn::LoadU(d, from);
-          hn::StoreU(hn::ConcatEven(d, hn::LoadU(d, from + kLanes<T>), low), d, row + copy.to);
-          continue;
-        }
-#endif
-        hn::StoreU(hn::LoadU(d, from), d, row + copy.to);
+  void copy_elements(int64_t n) const {
+    for (const Piece& piece : pieces_) {
+      const T* const from = place(piece);
+      T* to = buffer_ + (piece.column - n);
+      for (const int64_t term : terms_) {
+        for (int64_t i = 0; i < piece.count; ++i) to[i] = from[term + i * of_.step];
+        to += kColumns<T>;
       }
     }
+  }
+
+  // Returns false if vectors cannot be used.
+  bool copies_vectors(int64_t n) {
+    if (kLanes<T> == 1 || of_.step > 2) return false;
+    const int64_t end = pieces_.back().column + pieces_.back().count;
+    const T* const last = place(pieces_.back()) + most_;
+    if (of_.end - last < (pieces_.back().count + kLanes<T>)*of_.step) return false;
+    auto piece = pieces_.begin();
+    for (int64_t at = n; at < end; at += kLanes<T>) {
+      while (piece->column + piece->count <= at) ++piece;
+      Parts parts;
+      for (auto each = piece; each != pieces_.end() && each->column < at + kLanes<T>; ++each) {
+        if (parts.count == kMostParts) return false;
+        const T* const from = place(*each) + (at - each->column) * of_.step;
+        if (from < of_.data) return false;
+        parts.from[parts.count] = from;
+        parts.begin[parts.count++] = static_cast<size_t>(std::max<int64_t>(0, each->column - at));
+      }
+      if (of_.step == 1)
+        copy_vector<1>(parts, buffer_ + (at - n));
+      else
+        copy_vector<2>(parts, buffer_ + (at - n));
+    }
+    return true;
+  }
+
+  // A vector is made of parts: lanes from begin[i] on are those of the vector at from[i].
+  struct Parts {
+    const T* from[kMostParts];
+    size_t begin[kMostParts];
+    size_t count = 0;
+  };
+
+  // Copies one vector of each row.
+  template <int kStep>
+  void copy_vector(const Parts& parts, T* to) const {
+    if (parts.count == 1)
+      copy_parts<kStep, 1>(parts, to);
+    else if (parts.count == 2)
+      copy_parts<kStep, 2>(parts, to);
+    else if (parts.count == 3)
+      copy_parts<kStep, 3>(parts, to);
+    else
+      copy_parts<kStep, 4>(parts, to);
+  }
+
+  template <int kStep, size_t kParts>
+  void copy_parts(const Parts& parts, T* to) const {
+    const Tag<T> d;
+    const T* from[kParts];
+    hn::Mask<Tag<T>> before[kParts];
+    TUTTI_UNROLL for (size_t i = 0; i < kParts; ++i) {
+      from[i] = parts.from[i];
+      before[i] = hn::FirstN(d, parts.begin[i]);
+    }
+    for (const int64_t term : terms_) {
+      auto vector = load<kStep>(from[0] + term);
+      TUTTI_UNROLL for (size_t i = 1; i < kParts; ++i) vector =
+          hn::IfThenElse(before[i], vector, load<kStep>(from[i] + term));
+      hn::Store(vector, d, to);
+      to += kColumns<T>;
+    }
+  }
+
+  template <int kStep>
+  HWY_INLINE static Vector<T> load(const T* from) {
+    const Tag<T> d;
+    const auto vector = hn::LoadU(d, from);
+#if HWY_TARGET != HWY_SCALAR
+    if constexpr (kStep == 2) return hn::ConcatEven(d, hn::LoadU(d, from + kLanes<T>), vector);
+#endif
+    return vector;
   }
 
   const Gather<T>& of_;
   const Columns& columns_;
   std::vector<Piece> pieces_;
-  std::vector<Copy> copies_;
+  int64_t last_ = 0;
   int64_t width_ = kColumns<T>;
-  int64_t first_ = 0;
-  const T* packed_ = nullptr;
+  std::span<const int64_t> terms_;
+  int64_t most_ = 0;  // the largest of the terms
+  T* buffer_ = nullptr;
 };
 
 // Spread columns of the matrix of terms as the right operand, which are read where they are.
@@ -164,32 +207,6 @@ class RightSpread {
   std::vector<const T*> vectors_;
   std::vector<int64_t> offsets_;
   int64_t first_ = 0;
-};
-
-// Weights as the left operand.
-template <class T>
-class LeftWeights {
- public:
-  explicit LeftWeights(Matrix<const T> weights) : matrix_(weights) {}
-
-  void pack(int64_t p0, int64_t length, const Block<T>& block, T* buffer) {
-    matrix_.pack(p0, length, block, buffer);
-    const int64_t step = matrix_.panel(block.m0).step;
-    offsets_.resize(static_cast<size_t>(length) + 1);
-    for (size_t p = 0; p < offsets_.size(); ++p) offsets_[p] = static_cast<int64_t>(p) * step;
-  }
-
-  LeftRows<T> panel(int64_t m) const {
-    const LeftPanel<T> of = matrix_.panel(m);
-    LeftRows<T> panel;
-    for (int64_t r = 0; r < kRows; ++r) panel.rows[r] = of.data + r * of.row;
-    panel.offsets = offsets_.data();
-    return panel;
-  }
-
- private:
-  LeftMatrix<T> matrix_;
-  std::vector<int64_t> offsets_;
 };
 
 // The columns of the matrix of terms as rows of the left operand: for results whose channels lie together.
@@ -237,7 +254,7 @@ class LeftTerms {
       places_[static_cast<size_t>(p)] =
           (p0 + p) / of_.size() * of_.image_step + of_.positions[static_cast<size_t>((p0 + p) % of_.size())];
     // The positions of a channel are far from each other if the channels lie together.
-    packed_ = channels_last_ && block.n1 - block.n0 > 2 * kColumns<T> ? buffer : nullptr;
+    packed_ = channels_last_ && block.n1 - block.n0 > 4 * kColumns<T> ? buffer : nullptr;
     if (packed_ == nullptr) return;
     offsets_.resize(static_cast<size_t>(length) + 1);
     for (size_t p = 0; p < offsets_.size(); ++p) offsets_[p] = static_cast<int64_t>(p) * kRows;
@@ -304,32 +321,34 @@ class RightPlanes {
   explicit RightPlanes(const WeightGradient<T>& of) : of_(of), size_(of.from.size()) {}
 
   void pack(int64_t p0, int64_t length, const Block<T>& block, T* buffer) {
-    first_ = block.n0;
-    packed_ = buffer;
+    begin_ = p0;
+    end_ = p0 + length;
+    last_ = block.n1;
     width_ = block.width;
-    for (int64_t n = block.n0; n < block.n1; n += width_, buffer += kRightPanelSize<T>) {
-      const int64_t count = std::min(width_, block.n1 - n);
-      for (int64_t p = p0; p < p0 + length;) {
-        const int64_t image = p / size_;
-        const int64_t end = std::min(p0 + length, (image + 1) * size_);
-        const T* const from =
-            of_.gradient + image * of_.image_step + n * of_.channel_step + (p - image * size_);
-        transpose(from, of_.channel_step, end - p, count, buffer + (p - p0) * kColumns<T>, kColumns<T>);
-        p = end;
-      }
-    }
+    buffer_ = buffer;
   }
 
-  RightPanel<T> panel(int64_t n) const {
-    return {packed_ + (n - first_) / width_ * kRightPanelSize<T>, kColumns<T>};
+  RightPacked<T> panel(int64_t n) const {
+    for (int64_t p = begin_; p < end_;) {
+      const int64_t image = p / size_;
+      const int64_t end = std::min(end_, (image + 1) * size_);
+      const T* const from =
+          of_.gradient + image * of_.image_step + n * of_.channel_step + (p - image * size_);
+      transpose(from, of_.channel_step, end - p, std::min(width_, last_ - n),
+                buffer_ + (p - begin_) * kColumns<T>, kColumns<T>);
+      p = end;
+    }
+    return {buffer_};
   }
 
  private:
   const WeightGradient<T>& of_;
   const int64_t size_;
+  int64_t begin_ = 0;
+  int64_t end_ = 0;
+  int64_t last_ = 0;
   int64_t width_ = kColumns<T>;
-  int64_t first_ = 0;
-  const T* packed_ = nullptr;
+  T* buffer_ = nullptr;
 };
 
 }  // namespace tutti::kernels::HWY_NAMESPACE

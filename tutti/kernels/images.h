@@ -5,10 +5,10 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
 
 #include "tutti/kernels/convolutions.h"
 #include "tutti/kernels/parallel.h"
+#include "tutti/kernels/scratch.h"
 
 // The images of convolutions in memory, and the tables by which the loops read them.
 namespace tutti::kernels {
@@ -54,14 +54,16 @@ struct Margins {
   Space after = {};
 };
 
-// Images with zeros around them.
+// Images with zeros around them. There is one object at a time in a thread, whose buffer it uses.
 template <class T>
 class Surrounded {
  public:
   // `images` are contiguous in their format. With `copies`, vectors may be read beyond them.
   Surrounded(const at::Tensor& images, const Space& sizes, bool channels_last, const Margins& margins,
              bool copies)
-      : memory_(images),
+      : images_(images),
+        data_(images.data_ptr<T>()),
+        size_(images.numel()),
         count_(images.size(0)),
         channels_(images.size(1)),
         before_(margins.before),
@@ -71,20 +73,22 @@ class Surrounded {
     for (size_t d = 0; d < 3; ++d) padded[d] = before_[d] + sizes[d] + margins.after[d];
     layout_ = Images(padded, channels_, channels_last);
     constexpr int64_t kMore = 256 / sizeof(T);
-    memory_ = at::empty({count_ * layout_.image + kMore}, images.options(), at::MemoryFormat::Contiguous);
-    std::fill_n(memory_.data_ptr<T>() + count_ * layout_.image, kMore, T(0));
+    size_ = count_ * layout_.image + kMore;
+    T* const copy = scratch<T>(Buffer::Images, size_);
+    data_ = copy;
+    std::fill_n(copy + size_ - kMore, kMore, T(0));
     const int64_t unit = channels_last ? channels_ : 1;
     const int64_t planes = count_ * channels_ / unit;
     in_parallel(planes, size_of(padded) * unit, [&](int64_t first, int64_t last) {
       for (int64_t plane = first; plane < last; ++plane)
-        copy_plane(images.data_ptr<T>() + plane * size_of(sizes) * unit, sizes,
-                   memory_.data_ptr<T>() + plane * size_of(padded) * unit, unit);
+        copy_plane(images_.data_ptr<T>() + plane * size_of(sizes) * unit, sizes,
+                   copy + plane * size_of(padded) * unit, unit);
     });
   }
 
   const Images& layout() const { return layout_; }
-  const T* data() const { return memory_.data_ptr<T>(); }
-  const T* end() const { return data() + memory_.numel(); }
+  const T* data() const { return data_; }
+  const T* end() const { return data_ + size_; }
   int64_t count() const { return count_; }
 
   // Where a place is in the first image.
@@ -112,7 +116,9 @@ class Surrounded {
     }
   }
 
-  at::Tensor memory_;
+  const at::Tensor images_;
+  const T* data_;
+  int64_t size_;
   int64_t count_;
   int64_t channels_;
   Space before_;
@@ -124,7 +130,7 @@ template <class T>
 class ConvolutionTerms {
  public:
   ConvolutionTerms(const Surrounded<T>& from, int64_t channels, const Space& positions, const Space& stride,
-        const std::vector<Space>& taps)
+                   const std::vector<Space>& taps)
       : sizes_(positions), stride_(stride), layout_(from.layout()) {
     const int64_t origin = from.offset({});
     for (const Space& tap : taps)
@@ -154,8 +160,8 @@ class ConvolutionTerms {
     const int64_t plane = whole((sizes_[1] - 1) * layout_.sizes[2] + width);
     const int64_t least = std::min(by_lines, sizes_[0] * plane);
     Columns columns{gather_.size(), {}, {}};
-    const bool spreads =
-        stride_ == Space{1, 1, 1} && taps > 1 && rows <= kFewRows && least <= 2 * columns.count;
+    const bool spreads = stride_ == Space{1, 1, 1} && taps > 1 &&
+                         rows * (least - columns.count) <= kRowsOfCopy * columns.count;
     if (spreads) columns.count = least;
     for (int64_t line = 0; line < lines; ++line) {
       int64_t column = line * width;
@@ -175,7 +181,7 @@ class ConvolutionTerms {
   }
 
  private:
-  static constexpr int64_t kFewRows = 16;  // with more, copies are faster
+  static constexpr int64_t kRowsOfCopy = 6;  // a copy takes as long as about so many rows
 
   const Space sizes_;
   const Space stride_;

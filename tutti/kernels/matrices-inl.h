@@ -14,9 +14,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace tutti::kernels::HWY_NAMESPACE {
 
-// A copy that is read so few times takes longer than it saves.
-inline constexpr int64_t kFew = 64;
-
 // Rows of a matrix as the left operand. They are read in place if that is as fast as from a copy.
 template <class T>
 class LeftMatrix {
@@ -29,7 +26,7 @@ class LeftMatrix {
     data_ = matrix_.data + block.m0 * matrix_.row + p0 * matrix_.column;
     // Rows at such a distance would share lines of the cache.
     const bool apart = matrix_.column == 1 && matrix_.row * sizeof(T) % 4096 != 0;
-    in_place_ = block.n1 - block.n0 <= 2 * kColumns<T> || length <= kFew || apart;
+    in_place_ = block.n1 - block.n0 <= 2 * kColumns<T> || length <= kFewRows || apart;
     if (in_place_) return;
     packed_ = buffer;
     height_ = block.height;
@@ -72,19 +69,21 @@ class LeftMatrix {
   const T* packed_ = nullptr;
 };
 
-// Columns of a matrix as the right operand. They are read in place if few rows use them.
-template <class T>
+// Columns of a matrix as the right operand. They are read in place if few rows use them, unless kPacks is
+// true.
+template <class T, bool kPacks = false>
 class RightMatrix {
  public:
   explicit RightMatrix(Matrix<const T> matrix) : matrix_(matrix) {}
 
+  // Packs all panels at once: rows of a matrix are read faster from memory if long parts are read.
   void pack(int64_t p0, int64_t length, const Block<T>& block, T* buffer) {
     first_ = block.n0;
     last_ = block.n1;
     data_ = matrix_.data + p0 * matrix_.row + block.n0 * matrix_.column;
     packed_ = buffer;
     width_ = block.width;
-    in_place_ = matrix_.column == 1 && (block.m1 - block.m0 <= kFew || length <= kFew);
+    in_place_ = !kPacks && matrix_.column == 1 && (block.m1 - block.m0 <= kFewRows || length <= kFewRows);
     const int64_t end = block.n1 - block.n0;
     // Only a narrower panel at the end is packed if the others are read in place.
     const int64_t begin = in_place_ ? end / width_ * width_ : 0;
@@ -111,9 +110,14 @@ class RightMatrix {
     }
   }
 
-  RightPanel<T> panel(int64_t n) const {
-    if (in_place_ && n + width_ <= last_) return {data_ + (n - first_), matrix_.row};
-    return {packed_ + (n - first_) / width_ * kRightPanelSize<T>, kColumns<T>};
+  auto panel(int64_t n) const {
+    const T* const at = packed_ + (n - first_) / width_ * kRightPanelSize<T>;
+    if constexpr (kPacks)
+      return RightPacked<T>{at};
+    else if (in_place_ && n + width_ <= last_)
+      return RightPanel<T>{data_ + (n - first_), matrix_.row};
+    else
+      return RightPanel<T>{at, kColumns<T>};
   }
 
  private:

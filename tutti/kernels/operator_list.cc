@@ -32,9 +32,15 @@ const OperatorGroup* group_of(std::span<const OperatorGroup> groups, const Find&
   return nullptr;
 }
 
-bool has_kernel(const c10::OperatorName& name, c10::DispatchKey key = c10::DispatchKey::CPU) {
+// Returns true if the operator has no kernel on the CPU, but one for all devices.
+bool is_made_of_others(const c10::OperatorName& name) {
+  using Key = c10::DispatchKey;
   const auto found = c10::Dispatcher::singleton().findSchema(name);
-  return found.has_value() && found->hasKernelForDispatchKey(key);
+  if (!found.has_value() || found->hasKernelForDispatchKey(Key::CPU)) return false;
+  if (found->hasKernelForDispatchKey(Key::CompositeImplicitAutograd)) return true;
+  return name.name.starts_with("aten::") &&
+         (found->hasKernelForDispatchKey(Key::CompositeExplicitAutograd) ||
+          found->hasKernelForDispatchKey(Key::CompositeExplicitAutogradNonFunctional));
 }
 
 }  // namespace
@@ -45,11 +51,13 @@ std::span<const OperatorGroup> exact_operators() {
   static const std::vector<OperatorGroup> all = {
       {"views and shapes",
        words_of(
-           "alias as_strided as_strided_scatter detach diagonal diagonal_backward diagonal_scatter expand "
-           "lift lift_fresh permute resize resize_as select select_backward select_scatter set slice "
+           "alias as_strided as_strided_scatter conj_physical detach diagonal diagonal_backward "
+           "diagonal_scatter expand "
+           "lift lift_fresh narrow_copy permute resize resize_as select select_backward select_scatter set "
+           "slice "
            "slice_backward slice_inverse slice_scatter split split_with_sizes squeeze t transpose unbind "
            "unfold unsafe_split unsafe_split_with_sizes unsqueeze view view_as_complex view_as_real "
-           "_conj _fw_primal _make_dual _neg_view _reshape_alias _unsafe_view")},
+           "_conj _efficientzerotensor _fw_primal _make_dual _neg_view _reshape_alias _unsafe_view")},
       {"copies and new tensors",
        words_of("cat chunk clone constant_pad_nd copy empty empty_like empty_permuted empty_strided eye fill "
                 "full full_like new_empty new_empty_strided new_full new_ones new_zeros ones ones_like "
@@ -57,8 +65,8 @@ std::span<const OperatorGroup> exact_operators() {
                 "replication_pad2d replication_pad3d scalar_tensor stack tril tril_indices triu "
                 "triu_indices zero zeros zeros_like _chunk_cat _pin_memory _stack _to_copy")},
       {"one rounding",
-       words_of("abs ceil copysign deg2rad div floor floor_divide frac frexp heaviside mul neg "
-                "nextafter rad2deg reciprocal round sgn sign sqrt trunc")},
+       words_of("abs addcdiv ceil copysign deg2rad div floor floor_divide frac frexp heaviside mul neg "
+                "nextafter rad2deg reciprocal round sgn sign trunc")},
       {"choices",
        words_of("amax amin aminmax clamp clamp_max clamp_min cummax cummin hardshrink "
                 "hardshrink_backward hardtanh hardtanh_backward leaky_relu leaky_relu_backward max "
@@ -66,6 +74,9 @@ std::span<const OperatorGroup> exact_operators() {
                 "threshold_backward where _aminmax _cummax_helper _cummin_helper _prelu_kernel")},
       {"piecewise linear functions",
        words_of("hardsigmoid hardsigmoid_backward hardswish hardswish_backward")},
+      {"gradients of products and quotients",
+       words_of("binary_cross_entropy_backward glu_backward logit_backward log_sigmoid_backward "
+                "sigmoid_backward _prelu_kernel_backward")},
       {"comparisons, logic and integers",
        words_of("all any bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift "
                 "bitwise_xor count_nonzero eq equal gcd ge gt is_pinned is_same_size is_set_to isin isinf "
@@ -82,6 +93,18 @@ std::span<const OperatorGroup> exact_operators() {
        words_of("adaptive_max_pool2d adaptive_max_pool2d_backward adaptive_max_pool3d "
                 "adaptive_max_pool3d_backward max_pool2d_with_indices_backward "
                 "max_pool3d_with_indices max_pool3d_with_indices_backward max_unpool2d max_unpool3d")},
+      {"sums in the order of the elements",
+       words_of("adaptive_avg_pool3d adaptive_avg_pool3d_backward avg_pool2d avg_pool2d_backward "
+                "avg_pool3d avg_pool3d_backward bincount col2im cumprod cumsum im2col "
+                "reflection_pad1d_backward reflection_pad2d_backward reflection_pad3d_backward "
+                "replication_pad1d_backward replication_pad2d_backward replication_pad3d_backward "
+                "scatter_add scatter_reduce trace unfold_backward upsample_nearest1d_backward "
+                "upsample_nearest2d_backward upsample_nearest3d_backward _adaptive_avg_pool2d "
+                "_adaptive_avg_pool2d_backward _adaptive_avg_pool3d _adaptive_avg_pool3d_backward "
+                "_upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward "
+                "_upsample_nearest_exact3d_backward")},
+      {"steps that are other operators", words_of("adaptive_avg_pool2d addbmm embedding_renorm renorm vdot "
+                                                  "_embedding_bag_backward _fused_sdp_choice")},
       {"nearest neighbours",
        words_of("upsample_nearest1d upsample_nearest2d upsample_nearest3d _upsample_nearest_exact1d "
                 "_upsample_nearest_exact2d _upsample_nearest_exact3d")},
@@ -90,19 +113,6 @@ std::span<const OperatorGroup> exact_operators() {
                 "nll_loss_backward smooth_l1_loss")},
       {"choices by random numbers of other operators",
        words_of("multinomial native_dropout native_dropout_backward _masked_scale")},
-  };
-  return all;
-}
-
-std::span<const OperatorGroup> operators_made_of_others() {
-  static const std::vector<OperatorGroup> all = {
-      {"random numbers",
-       words_of("bernoulli normal normal_functional rand rand_like randint randint_like randn randn_like "
-                "randperm")},
-      {"sums", words_of("add dist mean norm rsub sub sum")},
-      {"losses and layers", words_of("binary_cross_entropy_with_logits celu embedding index_put "
-                                     "soft_margin_loss _safe_softmax _unsafe_index_put")},
-      {"other forms of operators", words_of("arange block_diag ldexp linspace")},
   };
   return all;
 }
@@ -117,20 +127,19 @@ std::span<const OperatorGroup> operators_not_covered() {
       {"LibTorch interpolates with other roundings on other processors",
        words_of("affine_grid_generator grid_sampler_2d grid_sampler_2d_backward grid_sampler_3d "
                 "grid_sampler_3d_backward upsample_bicubic2d upsample_bicubic2d_backward "
-                "upsample_bilinear2d upsample_bilinear2d_backward upsample_linear1d "
+                "upsample_linear1d "
                 "upsample_linear1d_backward upsample_trilinear3d upsample_trilinear3d_backward")},
       {"LibTorch draws it by functions of the C library",
        words_of("binomial poisson rrelu_with_noise _sample_dirichlet _standard_gamma")},
+      {"LibTorch rounds products and sums once or twice", words_of("linalg_cross polar")},
       {"a special function of LibTorch",
        words_of(
            "digamma i0 igamma igammac lgamma polygamma special_i0e special_i1 special_ndtri special_zeta")},
       {"a distance with sums of LibTorch",
        words_of("_cdist_backward _cdist_forward _pdist_backward _pdist_forward")},
-      {"LibTorch's own sums and logarithms", words_of("_ctc_loss _ctc_loss_backward")},
-      {"LibTorch divides with an error that depends on the processor (exact for integers)",
-       words_of("fmod remainder")},
-      {"LibTorch chooses other signs of zeros", words_of("fmax fmin")},
-      {"LibTorch multiplies in another order", words_of("smooth_l1_loss_backward")},
+      {"LibTorch's own sums and logarithms",
+       words_of("batch_norm_backward logaddexp2 logspace put _batch_norm_with_update _ctc_loss "
+                "_ctc_loss_backward _logcumsumexp")},
   };
   return all;
 }
@@ -147,15 +156,11 @@ OperatorKind kind_of(const c10::OperatorName& name) {
   const std::string full = c10::toString(name);
   const std::vector<std::string> ours = SameKernels::operators();
   if (std::binary_search(ours.begin(), ours.end(), full)) return OperatorKind::Ours;
-  if (!has_kernel(name) && has_kernel(name, c10::DispatchKey::CompositeImplicitAutograd))
-    return OperatorKind::MadeOfOthers;
   const bool is_exception =
       std::find(std::begin(kExceptions), std::end(kExceptions), full) != std::end(kExceptions);
-  if (!full.starts_with("aten::") || is_exception) return OperatorKind::NotCovered;
-  if (group_of(exact_operators(), listed_name(full)) != nullptr) return OperatorKind::Exact;
-  if (!has_kernel(name) && group_of(operators_made_of_others(), listed_name(full)) != nullptr)
-    return OperatorKind::MadeOfOthers;
-  return OperatorKind::NotCovered;
+  const bool is_listed = group_of(exact_operators(), listed_name(full)) != nullptr;
+  if (full.starts_with("aten::") && is_listed && !is_exception) return OperatorKind::Exact;
+  return is_made_of_others(name) ? OperatorKind::MadeOfOthers : OperatorKind::NotCovered;
 }
 
 std::string_view why_not_covered(const c10::OperatorName& name) {

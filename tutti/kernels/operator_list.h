@@ -14,7 +14,7 @@ namespace tutti::kernels {
 enum class OperatorKind {
   Ours,          // registered by SameKernels
   Exact,         // LibTorch's kernel, every operation of which IEEE 754 or integer arithmetic defines
-  MadeOfOthers,  // has no kernel on the CPU, only a function that calls other operators
+  MadeOfOthers,  // has no kernel on the CPU, only one for all devices, which calls other operators
   NotCovered,    // anything else
 };
 
@@ -26,7 +26,6 @@ struct OperatorGroup {
 };
 
 std::span<const OperatorGroup> exact_operators();
-std::span<const OperatorGroup> operators_made_of_others();
 // Those that a network may well call; the topic says why they are not covered.
 std::span<const OperatorGroup> operators_not_covered();
 

@@ -1,10 +1,12 @@
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
 #include "tutti/kernels/coverage.h"
@@ -17,11 +19,18 @@ class Registrar {
   // `autograd` is the library of kernels that are called before autograd records an operator.
   Registrar(torch::Library& library, torch::Library& autograd) : library_(library), autograd_(autograd) {}
 
-  // `name` has no namespace, such as "addmm.out".
+  // `name` has no namespace, such as "addmm.out". Does nothing if this version of LibTorch has no such
+  // operator.
   template <class Kernel>
   void impl(const char* name, Kernel* kernel) {
+    const std::string full = std::string("aten::") + name;
+    const size_t dot = std::min(full.find('.'), full.size());
+    const bool is_there = c10::Dispatcher::singleton()
+                              .findSchema({full.substr(0, dot), full.substr(std::min(dot + 1, full.size()))})
+                              .has_value();
+    if (!is_there) return;
     library_.impl(name, kernel);
-    names_.push_back(std::string("aten::") + name);
+    names_.push_back(full);
   }
 
   // Registers a kernel that makes its own node in autograd's graph, for an operator which LibTorch composes
@@ -54,6 +63,7 @@ void register_scatters(Registrar& library);
 void register_largest(Registrar& library);
 void register_attention(Registrar& library);
 void register_recurrent(Registrar& library);
+void register_interpolations(Registrar& library);
 
 // Returns true if the tensors are ordinary ones of one type, float or double. If they are not, and LibTorch's
 // kernel may round differently on another processor, the operator is remembered as not covered.

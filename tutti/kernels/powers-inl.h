@@ -104,7 +104,7 @@ HWY_INLINE V pow_of(D d, V x, V y) {
   const V one = set(d, 1);
   const V infinity = set(d, std::numeric_limits<double>::infinity());
   const V size = hn::Abs(x);
-  Wide<V> log;
+  Wide<V> log = {size, zero};  // GCC does not compile a default constructor of it for the target on ARM
   if constexpr (kIsFloat<T>)
     log = {Log::plain(d, size), zero};
   else

@@ -130,8 +130,8 @@ int64_t part_of(int64_t whole, int64_t most, int64_t unit) {
 Cut::Cut(int64_t m, int64_t n, int64_t element_size, int64_t threads) {
   // Multiples of the tiles of all targets.
   constexpr int64_t kRowUnit = 24;
-  constexpr int64_t kColumnUnit = 48;
-  int64_t most_rows = 4096 / element_size;
+  constexpr int64_t kColumnUnit = 32;
+  int64_t most_rows = 3072 / element_size;
   int64_t most_columns = 2048 / element_size;
   while (true) {
     rows = part_of(m, most_rows, kRowUnit);

@@ -15,12 +15,17 @@ struct Matrix {
 // The length of a chain of fused multiply-adds.
 inline constexpr int64_t kChain = 256;
 
+// So few rows read the right operand in place: a copy would take longer than it saves.
+inline constexpr int64_t kFewRows = 64;
+
 // The product of two matrices, out = beta * addend + alpha * (a b), of m x n elements with k terms each.
 //
 // The order of operations is the same on every processor and with any number of threads. With fma(x, y, z) =
 // x y + z in one rounding, each element (i, j) is computed as
-//   chain(c) = fma(a[i][q], b[q][j], ... fma(a[i][p], b[p][j], 0)), from p = 256 c to q = min(256 (c + 1), k)
-//   - 1 sum      = ((chain(0) + chain(1)) + chain(2)) + ... scaled   = sum if alpha is 1, else alpha * sum
+//   chain(c) = fma(a[i][q], b[q][j], ... fma(a[i][p], b[p][j], 0)), where
+//              p = 256 c is the first term of the chain and q = min(256 (c + 1), k) - 1 its last one
+//   sum      = ((chain(0) + chain(1)) + chain(2)) + ...
+//   scaled   = sum if alpha is 1, else alpha * sum
 //   out      = scaled if beta is 0, else fma(beta, addend[i][j], scaled)
 // With k = 0, the sum is 0. The addend is not read if beta is 0. `out` may not overlap an operand. Operands
 // of bfloat16 and float16 are widened to float, and the result is rounded to their type once.

@@ -138,7 +138,11 @@ TEST(ReductionsOfLibTorch, are_those_of_this_module_in_float64) {
       }
       expect([&](const at::Tensor& y) { return torch::norm(y); }, 1.01);
       expect([&](const at::Tensor& y) { return torch::std(y); }, 1.01);
-      expect([&](const at::Tensor& y) { return std::get<0>(torch::var_mean(y, {0, 2})); }, 1.01);
+      expect(
+          [&](const at::Tensor& y) {
+            return std::get<0>(torch::var_mean(y, at::IntArrayRef({0, 2})));
+          },
+          1.01);
       expect([&](const at::Tensor& y) { return torch::nansum(y.abs(), {0, 2}, true); }, 1.01);
       expect([&](const at::Tensor& y) { return torch::sum(y.abs()); }, 1.01);
     }
@@ -196,9 +200,9 @@ TEST(ReductionsOfLibTorch, have_the_gradients_of_this_module_in_float64) {
   const at::Tensor drawn = torch::randn({5, 6, 7}, at::kDouble);  // by LibTorch's kernels
   const auto gradient = [&](at::ScalarType type) {
     const at::Tensor x = drawn.to(type, /*non_blocking=*/false, /*copy=*/true).requires_grad_();
-    (x.sum(1).pow(2).sum() + x.mean({0, 2}).prod() + x.var(2).sum() + x.std({0, 1}).sum() + x.norm() +
-     torch::logsumexp(x, 1).sum() + (x * x).sum_to_size({6, 1}).pow(2).sum() + x.prod(2).sum() +
-     x.cumsum(1).pow(3).sum())
+    (x.sum(1).pow(2).sum() + x.mean(at::IntArrayRef({0, 2})).prod() + x.var(2).sum() +
+     x.std(at::IntArrayRef({0, 1})).sum() + x.norm() + torch::logsumexp(x, 1).sum() +
+     (x * x).sum_to_size({6, 1}).pow(2).sum() + x.prod(2).sum() + x.cumsum(1).pow(3).sum())
         .backward();
     return x.grad().to(at::kDouble);
   };

@@ -5,9 +5,9 @@
 #include <mutex>
 
 #include <ATen/Context.h>
-#include <c10/util/Exception.h>
 #include <torch/library.h>
 
+#include "tutti/base/torch_compat.h"
 #include "tutti/kernels/coverage.h"
 #include "tutti/kernels/operators.h"
 
@@ -33,11 +33,7 @@ Replaced& replaced() {
 void replace_operators(Replaced& all) {
   // LibTorch warns about the first operator of a process that is replaced. It is to be replaced, so that
   // warning is dropped, in such a way that LibTorch still warns if somebody else replaces one.
-  class Drop final : public c10::WarningHandler {
-    void process(const c10::Warning& /*warning*/) override {}
-  } drop;
-  const c10::WarningUtils::WarningHandlerGuard guard(&drop);
-  const c10::WarningUtils::WarnAlways not_only_once;
+  const compat::DroppedWarnings dropped;
   all.library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", c10::DispatchKey::CPU,
                                                  __FILE__, __LINE__);
   all.autograd = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradCPU,
@@ -54,6 +50,7 @@ void replace_operators(Replaced& all) {
   register_largest(registrar);
   register_attention(registrar);
   register_recurrent(registrar);
+  register_interpolations(registrar);
   all.operators = registrar.names();
   std::sort(all.operators.begin(), all.operators.end());
 }

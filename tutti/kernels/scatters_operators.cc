@@ -2,6 +2,7 @@
 // the indices, are exact, and stay: embedding_dense_backward, index_add, scatter_add, bincount, and bags of
 // mode max.
 #include <algorithm>
+#include <optional>
 #include <tuple>
 #include <vector>
 

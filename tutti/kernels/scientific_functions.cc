@@ -13,7 +13,7 @@ namespace tutti::kernels::HWY_NAMESPACE {
 
 // Rounds to floats. Highway's targets without vectors make the largest float of a larger double.
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE void store_as_floats(D d, V x, float* out) {
+HWY_INLINE void store_as_floats([[maybe_unused]] D d, V x, float* out) {
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
   HWY_ALIGN double all[kLanes<double>];
   hn::Store(x, d, all);
@@ -59,6 +59,8 @@ HWY_INLINE void apply_any(Function function, const Elements<T>& elements, const 
   switch (function) {
     case Function::Rsqrt:
       return of_one([](auto d, auto x) HWY_ATTR { return hn::Div(set(d, 1), hn::Sqrt(x)); });
+    case Function::Sqrt:
+      return for_each<1>(elements, [](auto, const auto* x) HWY_ATTR { return hn::Sqrt(x[0]); });
     case Function::Exp2:  // in the type of the elements
       return for_each<1>(elements, [](auto d, const auto* x) HWY_ATTR { return exp2_of(d, x[0]); });
     case Function::Log2:

@@ -5,8 +5,9 @@
 
 namespace tutti::kernels {
 
-// The buffers of a thread, for the parts of operands and results that it works on.
-enum class Buffer { Left, Right, Result, Count };
+// The buffers of a thread, for the parts of operands and results that it works on, and for the images of the
+// convolution that it begins.
+enum class Buffer { Left, Right, Result, Images, Count };
 
 // Returns memory of this thread, aligned to 128 bytes, that stays valid until the thread asks for more in the
 // same buffer. It is kept until the thread ends, since new pages cost more than what is computed in them.

@@ -1,4 +1,5 @@
 // softmax, log_softmax and the negative log likelihood, which cross_entropy is made of.
+#include <optional>
 #include <tuple>
 #include <vector>
 

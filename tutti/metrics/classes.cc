@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include <ATen/Functions.h>
@@ -9,6 +8,7 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
+#include "tutti/kernels/same_functions.h"
 #include "tutti/metrics/inputs.h"
 #include "tutti/metrics/metrics.h"
 #include "tutti/metrics/running_mean.h"
@@ -182,7 +182,7 @@ class Perplexity final : public OverPositions {
 
   std::optional<double> value() const override {
     const auto mean = mean_.value();
-    return mean ? std::optional(std::exp(*mean)) : std::nullopt;
+    return mean ? std::optional(same::exp(*mean)) : std::nullopt;
   }
   std::unique_ptr<Metric> clone() const override {
     return std::make_unique<Perplexity>(columns_.label, options_);

@@ -1,11 +1,11 @@
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "tutti/base/error.h"
+#include "tutti/kernels/same_functions.h"
 #include "tutti/metrics/metrics.h"
 #include "tutti/metrics/ranking.h"
 #include "tutti/metrics/running_mean.h"
@@ -112,11 +112,11 @@ class Ndcg {
 
  private:
   double gain_of(const Example& example) const {
-    return example.weight * (gain_ == Gain::Linear ? example.label : std::exp2(example.label) - 1);
+    return example.weight * (gain_ == Gain::Linear ? example.label : same::exp2(example.label) - 1);
   }
   double discount_at(size_t rank) const {
     if (at_ > 0 && rank >= static_cast<size_t>(at_)) return 0;
-    return 1 / std::log2(static_cast<double>(rank) + 2);
+    return 1 / same::log2(static_cast<double>(rank) + 2);
   }
 
   int64_t at_;

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -11,6 +10,7 @@
 
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
+#include "tutti/kernels/same_functions.h"
 #include "tutti/metrics/inputs.h"
 #include "tutti/metrics/metrics.h"
 #include "tutti/metrics/ranking.h"
@@ -82,7 +82,7 @@ class Quotient final : public Metric {
 double log_loss_of(double probability, torch::ScalarType type) {
   const double least =
       type == torch::kDouble ? std::numeric_limits<double>::epsilon() : std::numeric_limits<float>::epsilon();
-  return -std::log(std::clamp(probability, least, 1 - least));
+  return -same::log(std::clamp(probability, least, 1 - least));
 }
 
 double of_actual_class(const Example& example) {
@@ -210,7 +210,7 @@ class NormalizedEntropy final : public Metric {
     const auto rate = base_rate_.value();
     // The rate may also be 0 or 1 because all weights of one class are negligible.
     if (!loss || *rate == 0 || *rate == 1) return std::nullopt;
-    return *loss / -(*rate * std::log(*rate) + (1 - *rate) * std::log1p(-*rate));
+    return *loss / -(*rate * same::log(*rate) + (1 - *rate) * same::log1p(-*rate));
   }
   std::string reason() const override {
     return reason_without_class(examples_[1], examples_[0], expected_.weights);

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <utility>
 
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
+#include "tutti/kernels/same_functions.h"
 #include "tutti/metrics/inputs.h"
 #include "tutti/metrics/ranking.h"
 #include "tutti/metrics/running_mean.h"
@@ -77,7 +77,7 @@ double area_by_positives(const CurvePoint& a, const CurvePoint& b) {
   const double slope = gained / (predicted_a - predicted_b);
   const double intercept = b.true_positives - slope * predicted_b;
   // Without predictions at b the line goes through the origin, so that the precision is constant.
-  const double logarithm = predicted_b > 0 ? std::log(predicted_a / predicted_b) : 0;
+  const double logarithm = predicted_b > 0 ? same::log(predicted_a / predicted_b) : 0;
   return slope * (gained + intercept * logarithm) / (b.true_positives + b.false_negatives);
 }
 

@@ -1,7 +1,8 @@
 #pragma once
 
-#include <cmath>
 #include <cstdint>
+
+#include "tutti/kernels/same_functions.h"
 
 namespace tutti {
 
@@ -13,12 +14,16 @@ struct AverageWeights {
 
   // Returns the weight of the newest one of n values, n > 0:
   //   average of n = average of n-1 + newest(n) * (value n - average of n-1)
-  double newest(int64_t n) const { return (1 - decay) / (1 - power(n)); }
+  double newest(int64_t n) const { return (1 - decay) / (1 - same::pow(decay, static_cast<double>(n))); }
   // Returns the weight of the first m of n values together, 0 <= m <= n and n > 0.
-  double first(int64_t m, int64_t n) const { return power(n - m) * (1 - power(m)) / (1 - power(n)); }
-
- private:
-  double power(int64_t exponent) const { return std::pow(decay, static_cast<double>(exponent)); }
+  double first(int64_t m, int64_t n) const {
+    const double bases[] = {decay, decay, decay};
+    const double exponents[] = {static_cast<double>(n - m), static_cast<double>(m), static_cast<double>(n)};
+    double powers[3];
+    kernels::apply<double>(kernels::Function::Pow,
+                           {.in = {bases, exponents, nullptr}, .out = powers, .count = 3}, nullptr);
+    return powers[0] * (1 - powers[1]) / (1 - powers[2]);
+  }
 };
 
 }  // namespace tutti

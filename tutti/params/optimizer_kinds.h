@@ -12,6 +12,7 @@
 #include <torch/optim.h>
 #include <torch/types.h>
 
+#include "tutti/params/adam.h"
 #include "tutti/params/optimizer_options.h"
 
 // The optimisers that OptimizerOptions can hold, for the sources of the class Optimizer.
@@ -74,13 +75,13 @@ struct AdamKind : TorchKind<Optimizer, ParamState, Options> {
 
 template <>
 struct Kind<torch::optim::AdamOptions>
-    : AdamKind<torch::optim::Adam, torch::optim::AdamParamState, torch::optim::AdamOptions> {
+    : AdamKind<Adam, torch::optim::AdamParamState, torch::optim::AdamOptions> {
   static constexpr const char* kName = "adam";
 };
 
 template <>
 struct Kind<torch::optim::AdamWOptions>
-    : AdamKind<torch::optim::AdamW, torch::optim::AdamWParamState, torch::optim::AdamWOptions> {
+    : AdamKind<AdamW, torch::optim::AdamWParamState, torch::optim::AdamWOptions> {
   static constexpr const char* kName = "adamw";
 };
 

@@ -67,6 +67,9 @@ TEST(SameKernelsOfATraining, name_what_they_do_not_cover) {
     Trainer covered(context, test_net(), kAdam, test_loss);
     covered.fit(test_feed());
     EXPECT_THAT(covered.report().not_covered, IsEmpty());
+  }
+  {
+    const Context context = test_context(config);
     Trainer trainer(context, bessel_net(), kAdam, bessel_loss);
     expect_error(ErrorKind::Unimplemented,
                  AllOf(HasSubstr("aten::i0 (step 1, after layer '2')"), HasSubstr("--kernels same")),

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tutti/base/error.h"
+#include "tutti/kernels/same_functions.h"
 
 namespace tutti {
 
@@ -46,7 +47,7 @@ Schedule steps(double rate, std::vector<Point> at, double factor) {
   return {[rate, at = std::move(at), factor](int64_t step, int64_t length) {
             const auto passed = std::count_if(at.begin(), at.end(),
                                               [&](const Point& point) { return point.in(length) <= step; });
-            return rate * std::pow(factor, static_cast<double>(passed));
+            return rate * same::pow(factor, static_cast<double>(passed));
           },
           std::nullopt, follows};
 }
@@ -73,7 +74,7 @@ Schedule cosine(double rate, Point length, double last) {
   return {[rate, length, last](int64_t step, int64_t of_run) {
             const auto end = static_cast<double>(std::max<int64_t>(1, length.in(of_run)));
             const double progress = std::min(1.0, static_cast<double>(step) / end);
-            return last + (rate - last) * 0.5 * (1 + std::cos(std::numbers::pi * progress));
+            return last + (rate - last) * 0.5 * (1 + same::cos(std::numbers::pi * progress));
           },
           length.fixed(), !length.fixed()};
 }

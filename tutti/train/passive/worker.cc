@@ -14,9 +14,9 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/waiting.h"
+#include "tutti/cluster/chosen_kernels.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/cluster/threads.h"
-#include "tutti/kernels/same_kernels.h"
 #include "tutti/ps/peers.h"
 #include "tutti/train/coverage.h"
 #include "tutti/train/passive/master.h"
@@ -336,7 +336,7 @@ std::unique_ptr<Replica> replica_of(const Context& context, const Trainable& mod
 
 // With what a worker computes for a master.
 struct Machinery {
-  std::unique_ptr<kernels::SameKernels> same_kernels;  // if the master has asked for them
+  std::shared_ptr<kernels::SameKernels> same_kernels;  // if the master has asked for them
   std::unique_ptr<Replica> replica;
 };
 
@@ -349,8 +349,7 @@ Machinery begin(const Context& context, const std::optional<Trainable>& model, W
     // With another number of threads, kernels may add in another order.
     const auto threads = static_cast<int>(std::clamp<int64_t>(ps::number_in(head, "threads"), 1, 4096));
     set_threads(threads);
-    if (ps::text_in(head, "kernels") != "libtorch")
-      machinery.same_kernels = std::make_unique<kernels::SameKernels>();
+    machinery.same_kernels = chosen_kernels(ps::text_in(head, "kernels"), context.device(), context.log());
     const Kernels kernels = find_kernels(context.device(), threads, ps::text_in(head, "precision"));
     machinery.replica =
         replica_of(context, frozen_as_in(head, model ? *model : model_of(context, message)), head);
