@@ -106,7 +106,7 @@ void add_resnet(Cases& cases) {
   const torch::Tensor y = torch::randn(shapes[3]);
   add(cases, "ResNet-18", "add " + text_of(shapes[3]), [=] { torch::add(x, y); });
   add(cases, "ResNet-18", "adaptive_avg_pool " + text_of(shapes[3]),
-      [=] { torch::adaptive_avg_pool2d(x, 1); });
+      [=] { torch::adaptive_avg_pool2d(x, {1, 1}); });
   add_cross_entropy(cases, "ResNet-18", 32, 10);
 }
 
@@ -251,7 +251,7 @@ void add_functions(Cases& cases) {
   add(cases, "functions", "addcdiv", [=] { torch::addcdiv(x, y, positive, 0.1); });
   add(cases, "functions", "lerp", [=] { torch::lerp(x, y, 0.1); });
   add(cases, "functions", "binary_cross_entropy",
-      [=] { torch::binary_cross_entropy(share.abs(), positive); });
+      [=] { torch::binary_cross_entropy(share.abs(), share.abs()); });
 }
 
 void add_reductions(Cases& cases) {

@@ -1,5 +1,5 @@
-// The trigonometric functions and their inverses, for vectors of doubles in each of Highway's targets.
-// Included once per target, after hwy/foreach_target.h.
+// The trigonometric functions and their inverses, for vectors in each of Highway's targets. Included once per
+// target, after hwy/foreach_target.h.
 #if defined(TUTTI_KERNELS_ANGLES_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef TUTTI_KERNELS_ANGLES_INL_H
 #undef TUTTI_KERNELS_ANGLES_INL_H
@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <hwy/highway.h>
 
+#include "tutti/kernels/elements-inl.h"
 #include "tutti/kernels/powers-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -73,24 +74,34 @@ struct Angles {
   hn::Vec<Bits<D>> quarter;
 };
 
+// Angles up to this size are reduced by multiples of pi / 2 in three parts.
+template <class T>
+inline constexpr double kSmallAngle = kIsFloat<T> ? 0x1p16 : 0x1p20;
+
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE Angles<D> angles(D d, V x) {
-  const Bits<D> di;
-  const V integer = set(d, kInteger<double>);
+HWY_INLINE Angles<D> small_angles(D d, V x) {
+  using T = hn::TFromD<D>;
+  using C = Coefficients<T>;
+  const V integer = set(d, kInteger<T>);
   const V n = fused(d, x, set(d, 0.6366197723675814), integer);
   const V count = hn::Sub(n, integer);
-  // pi / 2 in three parts; the first difference is exact.
-  const V first = fused(d, count, set(d, -Constants::kPiHalf[0]), x);
-  const V second = hn::Mul(count, set(d, Constants::kPiHalf[1]));
-  const V second_low = fused(d, count, set(d, Constants::kPiHalf[1]), hn::Neg(second));
+  const V first = fused(d, count, set(d, -C::kPiHalf[0]), x);  // exact
+  const V second = hn::Mul(count, set(d, C::kPiHalf[1]));
+  const V second_low = fused(d, count, set(d, C::kPiHalf[1]), hn::Neg(second));
   const V difference = hn::Sub(first, second);
   const V part = hn::Sub(difference, first);
   const V lost = hn::Sub(hn::Sub(first, hn::Sub(difference, part)), hn::Add(second, part));
-  const V low = fused(d, count, set(d, -Constants::kPiHalf[2]), hn::Sub(lost, second_low));
+  const V low = fused(d, count, set(d, -C::kPiHalf[2]), hn::Sub(lost, second_low));
   const V high = hn::Add(difference, low);
-  Angles<D> result = {high, hn::Add(hn::Sub(difference, high), low), hn::BitCast(di, n)};
+  return {high, hn::Add(hn::Sub(difference, high), low), hn::BitCast(Bits<D>(), n)};
+}
 
-  const auto is_large = hn::Gt(hn::Abs(x), set(d, 0x1p20));
+// The angles of doubles.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE Angles<D> angles(D d, V x) {
+  const Bits<D> di;
+  const Angles<D> result = small_angles(d, x);
+  const auto is_large = hn::Gt(hn::Abs(x), set(d, kSmallAngle<double>));
   if (HWY_LIKELY(hn::AllFalse(d, is_large))) return result;
   HWY_ALIGN double all[kLanes<double>];
   HWY_ALIGN double highs[kLanes<double>];
@@ -101,7 +112,7 @@ HWY_INLINE Angles<D> angles(D d, V x) {
   hn::Store(result.low, d, lows);
   hn::Store(result.quarter, di, quarters);
   for (int64_t i = 0; i < kLanes<double>; ++i) {
-    if (!(std::fabs(all[i]) > 0x1p20)) continue;
+    if (!(std::fabs(all[i]) > kSmallAngle<double>)) continue;
     const double nan = std::numeric_limits<double>::quiet_NaN();
     const Angle angle = std::isinf(all[i]) ? Angle{nan, nan, 0} : angle_of_large(all[i]);
     highs[i] = angle.high;
@@ -115,7 +126,8 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE V sin_within(D d, V high, V low) {
   const V square = hn::Mul(high, high);
   const V tail = hn::Mul(low, fused(d, square, set(d, -0.5), set(d, 1)));
-  return hn::Add(high, fused(d, hn::Mul(high, square), polynomial(d, square, Constants::kSin), tail));
+  return hn::Add(
+      high, fused(d, hn::Mul(high, square), polynomial(d, square, Coefficients<hn::TFromD<D>>::kSin), tail));
 }
 
 template <class D, class V = hn::Vec<D>>
@@ -125,46 +137,70 @@ HWY_INLINE V cos_within(D d, V high, V low) {
   const V half = hn::Mul(square, set(d, 0.5));
   const V first = hn::Sub(one, half);
   const V lost = hn::Sub(hn::Sub(one, first), half);
-  const V curve =
-      fused(d, hn::Mul(square, square), polynomial(d, square, Constants::kCos), hn::Mul(hn::Neg(high), low));
+  const V curve = fused(d, hn::Mul(square, square), polynomial(d, square, Coefficients<hn::TFromD<D>>::kCos),
+                        hn::Mul(hn::Neg(high), low));
   return hn::Add(first, hn::Add(lost, curve));
 }
 
 // Returns true where the last or the last but one bit of the quarter is set.
 template <class D>
-HWY_INLINE Mask<D> has_bit(D d, hn::Vec<Bits<D>> quarter, int64_t bit) {
-  return hn::RebindMask(d, hn::TestBit(quarter, hn::Set(Bits<D>(), bit)));
+HWY_INLINE Mask<D> has_bit(D d, hn::Vec<Bits<D>> quarter, int bit) {
+  return hn::RebindMask(d, hn::TestBit(quarter, hn::Set(Bits<D>(), static_cast<hn::TFromD<Bits<D>>>(bit))));
 }
 
-// sin(x + quarters pi / 2)
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V sin_shifted(D d, V x, int64_t quarters) {
-  Angles<D> of = angles(d, x);
-  of.quarter = hn::Add(of.quarter, hn::Set(Bits<D>(), quarters));
-  const V result = hn::IfThenElse(has_bit(d, of.quarter, 1), cos_within(d, of.high, of.low),
-                                  sin_within(d, of.high, of.low));
-  return hn::IfThenElse(has_bit(d, of.quarter, 2), hn::Neg(result), result);
-}
+// sin of the angle and of some quarters of a turn more.
+template <int kQuarters>
+struct SinOf {
+  template <class D, class V>
+  static HWY_INLINE V of(D d, V x, const Angles<D>& angles) {
+    using I = hn::TFromD<Bits<D>>;
+    const auto quarter = hn::Add(angles.quarter, hn::Set(Bits<D>(), static_cast<I>(kQuarters)));
+    const V size = hn::IfThenElse(has_bit(d, quarter, 1), cos_within(d, angles.high, angles.low),
+                                  sin_within(d, angles.high, angles.low));
+    const V result = hn::IfThenElse(has_bit(d, quarter, 2), hn::Neg(size), size);
+    return kQuarters > 0 ? result : hn::IfThenElse(hn::Eq(x, hn::Zero(d)), x, result);  // sin(-0) is -0
+  }
+};
 
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V sin_of(D d, V x) {
-  return hn::IfThenElse(hn::Eq(x, hn::Zero(d)), x, sin_shifted(d, x, 0));  // sin(-0) is -0
-}
+struct TanOf {
+  template <class D, class V>
+  static HWY_INLINE V of(D d, V x, const Angles<D>& angles) {
+    const V sin = sin_within(d, angles.high, angles.low);
+    const V cos = cos_within(d, angles.high, angles.low);
+    const auto is_odd = has_bit(d, angles.quarter, 1);
+    const V result = hn::Div(hn::IfThenElse(is_odd, hn::Neg(cos), sin), hn::IfThenElse(is_odd, sin, cos));
+    return hn::IfThenElse(hn::Eq(x, hn::Zero(d)), x, result);
+  }
+};
 
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V cos_of(D d, V x) {
-  return sin_shifted(d, x, 1);
-}
+// A function of an angle. Large floats are computed as doubles.
+template <class Of>
+struct OfAngle {
+  template <class D, class V>
+  static HWY_INLINE Mask<D> is_plain(D d, V x) {
+    return is_within(d, x, kSmallAngle<hn::TFromD<D>>);
+  }
+  template <class D, class V>
+  static HWY_INLINE V plain(D d, V x) {
+    return Of::of(d, x, small_angles(d, x));
+  }
+  template <class D, class V>
+  static HWY_INLINE V any(D d, V x) {
+    if constexpr (kIsFloat<hn::TFromD<D>>) {
+      const V small = plain(d, x);
+      if (HWY_LIKELY(hn::AllTrue(d, is_plain(d, x)))) return small;
+      return hn::IfThenElse(is_plain(d, x), small, in_doubles(d, x, [](auto wide, const auto* y) HWY_ATTR {
+                              return any(wide, y[0]);
+                            }));
+    } else {
+      return Of::of(d, x, angles(d, x));
+    }
+  }
+};
 
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE V tan_of(D d, V x) {
-  const Angles<D> of = angles(d, x);
-  const V sin = sin_within(d, of.high, of.low);
-  const V cos = cos_within(d, of.high, of.low);
-  const auto is_odd = has_bit(d, of.quarter, 1);
-  const V result = hn::Div(hn::IfThenElse(is_odd, hn::Neg(cos), sin), hn::IfThenElse(is_odd, sin, cos));
-  return hn::IfThenElse(hn::Eq(x, hn::Zero(d)), x, result);
-}
+using Sin = OfAngle<SinOf<0>>;
+using Cos = OfAngle<SinOf<1>>;
+using Tan = OfAngle<TanOf>;
 
 // The angle whose sine is `size` if that is up to 1/2. If it is more: pi / 2 minus half of the result is.
 template <class D, class V = hn::Vec<D>>
@@ -172,13 +208,14 @@ HWY_INLINE V asin_or_half(D d, Mask<D> is_more, V size) {
   const V half = set(d, 0.5);
   const V square = hn::IfThenElse(is_more, fused(d, size, hn::Neg(half), half), hn::Mul(size, size));
   const V root = hn::IfThenElse(is_more, hn::Sqrt(square), size);
-  return fused(d, hn::Mul(root, square), polynomial(d, square, Constants::kAsin), root);
+  return fused(d, hn::Mul(root, square), polynomial(d, square, Coefficients<hn::TFromD<D>>::kAsin), root);
 }
 
 // pi / 2 - x
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V from_pi_half(D d, V x) {
-  return hn::Sub(set(d, Constants::kPiHalf[0]), hn::Sub(x, set(d, Constants::kPiHalf[1])));
+  return hn::Sub(set(d, Coefficients<hn::TFromD<D>>::kPiHalf[0]),
+                 hn::Sub(x, set(d, Coefficients<hn::TFromD<D>>::kPiHalf[1])));
 }
 
 template <class D, class V = hn::Vec<D>>
@@ -195,8 +232,8 @@ HWY_INLINE V acos_of(D d, V x) {
   const auto is_more = hn::Gt(size, set(d, 0.5));
   const V angle = asin_or_half(d, is_more, size);
   const V twice = hn::Add(angle, angle);
-  const V pi = set(d, 2 * Constants::kPiHalf[0]);
-  const V behind = hn::Sub(pi, hn::Sub(twice, set(d, 2 * Constants::kPiHalf[1])));
+  const V pi = set(d, 2 * Coefficients<hn::TFromD<D>>::kPiHalf[0]);
+  const V behind = hn::Sub(pi, hn::Sub(twice, set(d, 2 * Coefficients<hn::TFromD<D>>::kPiHalf[1])));
   const V far = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), behind, twice);
   return hn::IfThenElse(is_more, far, from_pi_half(d, hn::CopySign(angle, x)));
 }
@@ -211,9 +248,11 @@ HWY_INLINE V atan_of_ratio(D d, V a, V b) {
   const V ratio = hn::Div(above, below);
   const V t = hn::IfThenElse(hn::Eq(above, zero), zero, ratio);  // of two zeros too
   const V square = hn::Mul(t, t);
-  const V rest = hn::IfThenElse(is_more, set(d, 0.5 * Constants::kPiHalf[1]), zero);
-  const V angle = hn::Add(t, fused(d, hn::Mul(t, square), polynomial(d, square, Constants::kAtan), rest));
-  return hn::IfThenElse(is_more, hn::Add(angle, set(d, 0.5 * Constants::kPiHalf[0])), angle);
+  const V rest = hn::IfThenElse(is_more, set(d, 0.5 * Coefficients<hn::TFromD<D>>::kPiHalf[1]), zero);
+  const V angle = hn::Add(
+      t, fused(d, hn::Mul(t, square), polynomial(d, square, Coefficients<hn::TFromD<D>>::kAtan), rest));
+  return hn::IfThenElse(is_more, hn::Add(angle, set(d, 0.5 * Coefficients<hn::TFromD<D>>::kPiHalf[0])),
+                        angle);
 }
 
 template <class D, class V = hn::Vec<D>>
@@ -224,14 +263,15 @@ HWY_INLINE V atan2_of(D d, V y, V x) {
   const auto is_steep = hn::Gt(up, along);
   V large = hn::IfThenElse(is_steep, up, along);
   V small = hn::IfThenElse(is_steep, along, up);
-  const V scale = hn::IfThenElse(hn::Gt(large, set(d, 0x1p1000)), set(d, 0x1p-4), set(d, 1));
+  const V scale = hn::IfThenElse(hn::Gt(large, set(d, kIsFloat<hn::TFromD<D>> ? 0x1p120 : 0x1p1000)),
+                                 set(d, 0x1p-4), set(d, 1));
   const auto are_infinite = hn::Eq(small, infinity);
   large = hn::IfThenElse(are_infinite, set(d, 1), hn::Mul(large, scale));
   small = hn::IfThenElse(are_infinite, set(d, 1), hn::Mul(small, scale));
   V angle = atan_of_ratio(d, small, large);
   angle = hn::IfThenElse(is_steep, from_pi_half(d, angle), angle);
-  const V behind =
-      hn::Sub(set(d, 2 * Constants::kPiHalf[0]), hn::Sub(angle, set(d, 2 * Constants::kPiHalf[1])));
+  const V behind = hn::Sub(set(d, 2 * Coefficients<hn::TFromD<D>>::kPiHalf[0]),
+                           hn::Sub(angle, set(d, 2 * Coefficients<hn::TFromD<D>>::kPiHalf[1])));
   const auto is_behind = hn::RebindMask(d, hn::Lt(hn::BitCast(Bits<D>(), x), hn::Zero(Bits<D>())));
   const V result = hn::CopySign(hn::IfThenElse(is_behind, behind, angle), y);
   return hn::IfThenElse(hn::And(hn::Eq(x, x), hn::Eq(y, y)), result,
@@ -240,7 +280,11 @@ HWY_INLINE V atan2_of(D d, V y, V x) {
 
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V atan_of(D d, V x) {
-  return atan2_of(d, x, set(d, 1));
+  const V one = set(d, 1);
+  const V size = hn::Abs(x);
+  const auto is_steep = hn::Gt(size, one);
+  const V angle = atan_of_ratio(d, hn::IfThenElse(is_steep, one, size), hn::IfThenElse(is_steep, size, one));
+  return hn::CopySign(hn::IfThenElse(is_steep, from_pi_half(d, angle), angle), x);
 }
 
 }  // namespace tutti::kernels::HWY_NAMESPACE

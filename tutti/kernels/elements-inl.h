@@ -51,6 +51,45 @@ HWY_INLINE void for_each(const Elements<T>& elements, const F& function, int64_t
   });
 }
 
+// Rounds to floats. Highway's targets without vectors make the largest float of a larger double.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE void store_as_floats([[maybe_unused]] D d, V x, float* out) {
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+  HWY_ALIGN double all[kLanes<double>];
+  hn::Store(x, d, all);
+  for (int64_t i = 0; i < kLanes<double>; ++i) out[i] = static_cast<float>(all[i]);
+#else
+  const hn::Rebind<float, D> stored;
+  hn::StoreU(hn::DemoteTo(stored, x), stored, out);
+#endif
+}
+
+// Computes function(d, x) in doubles, whatever the type of the elements.
+template <int kOperands, class T, class F>
+HWY_INLINE void for_each_in_doubles(const Elements<T>& elements, const F& function) {
+  const Tag<double> d;
+  const hn::Rebind<T, Tag<double>> stored;
+  by_vectors<kOperands>(elements, 0, kLanes<double>, [&](const T* const* in, T* out, int64_t i) HWY_ATTR {
+    Vector<double> x[kOperands];
+    if constexpr (sizeof(T) == sizeof(double)) {
+      for (int k = 0; k < kOperands; ++k) x[k] = hn::LoadU(d, in[k] + i);
+      hn::StoreU(with_one_nan(d, function(d, x)), d, out + i);
+    } else {
+      for (int k = 0; k < kOperands; ++k) x[k] = hn::PromoteTo(d, hn::LoadU(stored, in[k] + i));
+      store_as_floats(d, with_one_nan(d, function(d, x)), out + i);
+    }
+  });
+}
+
+// Computes function(d, x) of a vector of floats in doubles.
+template <class D, class V, class F>
+HWY_INLINE V in_doubles(D d, V x, const F& function) {
+  HWY_ALIGN float all[hn::MaxLanes(D())];
+  hn::Store(x, d, all);
+  for_each_in_doubles<1>(Elements<float>{{all}, all, static_cast<int64_t>(hn::MaxLanes(D()))}, function);
+  return hn::Load(d, all);
+}
+
 // Computes `Of`, which has a short formula for plain elements, four vectors at a time.
 template <int kOperands, class Of, class T>
 HWY_INLINE void for_each_of(const Elements<T>& elements) {

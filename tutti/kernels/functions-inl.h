@@ -174,10 +174,13 @@ struct Exp {
   // exp(x) 2^power
   template <class D, class V>
   static HWY_INLINE V any(D d, V x, int power = 0) {
-    const double lowest = kIsFloat<hn::TFromD<D>> ? -104 : -746;
     const double highest = kIsFloat<hn::TFromD<D>> ? 90 : 711;
-    const Halves<V> of = halves(d, at_least(d, at_most(d, x, highest), lowest));
-    return scaled_in_two(d, exp_of_rest(d, of.rest), hn::Add(of.n, set(d, power)));
+    const auto is_nothing = hn::Lt(x, set(d, kIsFloat<hn::TFromD<D>> ? -104 : -746));
+    // Processors are slow where a product is below all normal numbers.
+    const V within = hn::IfThenZeroElse(is_nothing, at_most(d, x, highest));
+    const Halves<V> of = halves(d, within);
+    const V power_of = scaled_in_two(d, exp_of_rest(d, of.rest), hn::Add(of.n, set(d, power)));
+    return hn::IfThenZeroElse(is_nothing, power_of);
   }
 };
 
@@ -230,6 +233,17 @@ HWY_INLINE Parts<V> parts(D d, V x) {
           hn::Sub(hn::BitCast(d, hn::Add(fraction, hn::Set(di, kRoot))), set(d, 1))};
 }
 
+// The parts of any positive number. Those of others do not count.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE Parts<V> parts_of_any(D d, V x) {
+  using T = hn::TFromD<D>;
+  constexpr int kUp = kIsFloat<T> ? 25 : 54;
+  const auto is_small = hn::Lt(x, set(d, std::numeric_limits<T>::min()));
+  Parts<V> of = parts(d, hn::IfThenElse(is_small, hn::Mul(x, set(d, int64_t{1} << kUp)), x));
+  of.exponent = hn::Sub(of.exponent, hn::IfThenElse(is_small, set(d, kUp), hn::Zero(d)));
+  return of;
+}
+
 // log((1 + f) 2^exponent) + extra
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V log_of_parts(D d, V exponent, V f, V extra) {
@@ -253,13 +267,9 @@ struct Log {
   }
   template <class D, class V>
   static HWY_INLINE V any(D d, V x) {
-    using T = hn::TFromD<D>;
-    constexpr int kUp = kIsFloat<T> ? 25 : 54;
-    const auto is_small = hn::Lt(x, set(d, std::numeric_limits<T>::min()));
-    const Parts<V> of = parts(d, hn::IfThenElse(is_small, hn::Mul(x, set(d, int64_t{1} << kUp)), x));
-    const V exponent = hn::Sub(of.exponent, hn::IfThenElse(is_small, set(d, kUp), hn::Zero(d)));
-    const V low = hn::Mul(exponent, set(d, Coefficients<T>::kLog2Rest));
-    return with_ends(d, x, log_of_parts(d, exponent, of.f, low));
+    const Parts<V> of = parts_of_any(d, x);
+    const V low = hn::Mul(of.exponent, set(d, Coefficients<hn::TFromD<D>>::kLog2Rest));
+    return with_ends(d, x, log_of_parts(d, of.exponent, of.f, low));
   }
   // The ends of a logarithm, at x = 0 and below, and at infinity.
   template <class D, class V>
@@ -368,14 +378,17 @@ HWY_INLINE Share<V> share(D d, V x, const E& exp) {
   return {hn::IfThenElse(is_negative, far, near), hn::IfThenElse(is_negative, near, far)};
 }
 
-// The complement 1 - erf(x) of doubles that are not negative, as exp(-x^2) erfcx(x).
+// The complement 1 - erf(x) of numbers that are not negative, as exp(-x^2) erfcx(x).
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V erfc_of_size(D d, V x) {
-  const V within = at_most(d, x, 28);
+  using T = hn::TFromD<D>;
+  const V within = at_most(d, x, kIsFloat<T> ? 10.2 : 28);
+  const auto ratio = [&](V above, V below) HWY_ATTR {
+    return kIsFloat<T> ? hn::Mul(above, reciprocal(d, below)) : hn::Div(above, below);
+  };
   const V four = set(d, 4);
-  const V t = hn::Div(hn::Sub(within, four), hn::Add(within, four));
-  const V erfcx =
-      hn::Div(polynomial(d, t, Coefficients<double>::kErfc), fused(d, set(d, 2), within, set(d, 1)));
+  const V t = ratio(hn::Sub(within, four), hn::Add(within, four));
+  const V erfcx = ratio(polynomial(d, t, Coefficients<T>::kErfc), fused(d, set(d, 2), within, set(d, 1)));
   const V square = hn::Mul(within, within);
   const V rest = fused(d, within, within, hn::Neg(square));
   return hn::Mul(Exp::any(d, hn::Neg(square)), fused(d, hn::Neg(rest), erfcx, erfcx));

@@ -42,7 +42,7 @@ enum class Function {
   BinaryCrossEntropy,
   HuberBackward,
   Logaddexp,
-  // scientific_functions.cc, which computes in doubles
+  // scientific_functions.cc
   Exp2,
   Log2,
   Log10,

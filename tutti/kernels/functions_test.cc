@@ -46,6 +46,7 @@ struct Case {
   std::function<Real(Real)> reference;
   double largest_error;  // in units of the last place of the result, or of the larger one of it and `scale`
   double scale = 0;
+  double of_floats = 0;  // the largest error of floats, if it is another one
 };
 
 at::Tensor ones(const at::Tensor& x) { return torch::ones_like(x); }
@@ -78,12 +79,12 @@ const std::vector<Case>& cases() {
        },
        2.2, 1},
       {"exp2", [](auto& x) { return torch::exp2(x); }, [](Real x) { return std::exp2(x); }, 1.2},
-      {"log2", [](auto& x) { return torch::log2(x); }, [](Real x) { return std::log2(x); }, 0.6},
-      {"log10", [](auto& x) { return torch::log10(x); }, [](Real x) { return std::log10(x); }, 0.6},
+      {"log2", [](auto& x) { return torch::log2(x); }, [](Real x) { return std::log2(x); }, 0.6, 0, 1},
+      {"log10", [](auto& x) { return torch::log10(x); }, [](Real x) { return std::log10(x); }, 0.6, 0, 1},
       {"sin", [](auto& x) { return torch::sin(x); }, [](Real x) { return std::sin(x); }, 0.9},
       {"cos", [](auto& x) { return torch::cos(x); }, [](Real x) { return std::cos(x); }, 0.9},
       {"tan", [](auto& x) { return torch::tan(x); }, [](Real x) { return std::tan(x); }, 2.2},
-      {"asin", [](auto& x) { return torch::asin(x); }, [](Real x) { return std::asin(x); }, 2},
+      {"asin", [](auto& x) { return torch::asin(x); }, [](Real x) { return std::asin(x); }, 2, 0, 2.3},
       {"acos", [](auto& x) { return torch::acos(x); }, [](Real x) { return std::acos(x); }, 1.2},
       {"atan", [](auto& x) { return torch::atan(x); }, [](Real x) { return std::atan(x); }, 2},
       {"sinh", [](auto& x) { return torch::sinh(x); }, [](Real x) { return std::sinh(x); }, 2.4},
@@ -91,7 +92,7 @@ const std::vector<Case>& cases() {
       {"asinh", [](auto& x) { return torch::asinh(x); }, [](Real x) { return std::asinh(x); }, 2.4},
       {"acosh", [](auto& x) { return torch::acosh(x); }, [](Real x) { return std::acosh(x); }, 2.4},
       {"atanh", [](auto& x) { return torch::atanh(x); }, [](Real x) { return std::atanh(x); }, 2.2},
-      {"erfc", [](auto& x) { return torch::erfc(x); }, [](Real x) { return std::erfc(x); }, 3},
+      {"erfc", [](auto& x) { return torch::erfc(x); }, [](Real x) { return std::erfc(x); }, 3, 0, 4.4},
       {"erfinv", [](auto& x) { return torch::erfinv(x); }, erfinv, 3},
       {"pow", [](auto& x) { return torch::pow(x, 2.5); }, [](Real x) { return std::pow(x, 2.5L); }, 1},
       {"softplus", [](auto& x) { return torch::softplus(x, 2, 20); },
@@ -165,7 +166,8 @@ void expect_near(const Case& of, const at::Tensor& in, const at::Tensor& out) {
     worst = error;
     where = x;
   }
-  EXPECT_LE(worst, of.largest_error) << of.name << " at " << where;
+  const bool is_other = std::is_same_v<T, float> && of.of_floats > 0;
+  EXPECT_LE(worst, is_other ? of.of_floats : of.largest_error) << of.name << " at " << where;
 }
 
 class Functions : public testing::TestWithParam<at::ScalarType> {

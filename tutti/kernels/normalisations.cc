@@ -15,20 +15,18 @@ namespace tutti::kernels::HWY_NAMESPACE {
 
 struct LayerMoments : AddedTerms<1, 1, 2> {
   template <class D, class V>
-  static HWY_INLINE void add(D /*d*/, const V* x, const V* values, V* sums) {
-    const V y = hn::Sub(x[0], values[0]);
-    sums[0] = hn::Add(sums[0], y);
-    sums[1] = hn::Add(sums[1], hn::Mul(y, y));
+  static HWY_INLINE void make(D /*d*/, const V* x, const V* values, V* terms) {
+    terms[0] = hn::Sub(x[0], values[0]);
+    terms[1] = hn::Mul(terms[0], terms[0]);
   }
 };
 
 // Of x, the gradient and the weight; the value is the mean.
 struct LayerProducts : AddedTerms<3, 1, 2> {
   template <class D, class V>
-  static HWY_INLINE void add(D /*d*/, const V* x, const V* values, V* sums) {
-    const V g = hn::Mul(x[1], x[2]);
-    sums[0] = hn::Add(sums[0], g);
-    sums[1] = hn::Add(sums[1], hn::Mul(g, hn::Sub(x[0], values[0])));
+  static HWY_INLINE void make(D /*d*/, const V* x, const V* values, V* terms) {
+    terms[0] = hn::Mul(x[1], x[2]);
+    terms[1] = hn::Mul(terms[0], hn::Sub(x[0], values[0]));
   }
 };
 
@@ -36,9 +34,9 @@ struct LayerProducts : AddedTerms<3, 1, 2> {
 struct ColumnProducts : AddedTerms<4, 0, 2> {
   static constexpr int64_t kColumns = 2;
   template <class D, class V>
-  static HWY_INLINE void add(D /*d*/, const V* x, const V* /*values*/, V* sums) {
-    sums[0] = hn::Add(sums[0], x[1]);
-    sums[1] = hn::Add(sums[1], hn::Mul(hn::Mul(x[1], hn::Sub(x[0], x[2])), x[3]));
+  static HWY_INLINE void make(D /*d*/, const V* x, const V* /*values*/, V* terms) {
+    terms[0] = x[1];
+    terms[1] = hn::Mul(hn::Mul(x[1], hn::Sub(x[0], x[2])), x[3]);
   }
 };
 

@@ -4,8 +4,8 @@
 
 namespace tutti::kernels {
 
-// All sums here are made in the order of sums.h, of doubles. What is made of them is rounded to the type of
-// the operands before it is used.
+// All sums here are made in the order of sums.h, of terms in the type of the operands. What is made of them
+// is computed in doubles, and rounded to that type before it is used.
 
 // Layer normalisation of rows. With m the mean of x and v its variance, made of sums of y = x - x[0] and of
 // y * y, and r = 1 / sqrt(v + eps): out[i] = fma((x[i] - m) * r, weight[i], bias[i]).

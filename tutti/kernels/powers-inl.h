@@ -1,5 +1,5 @@
-// Powers, logarithms of other bases, hyperbolic functions, the inverse of erf and their kin, for vectors of
-// doubles in each of Highway's targets. Included once per target, after hwy/foreach_target.h.
+// Powers, logarithms of other bases, hyperbolic functions, the inverse of erf and their kin, for vectors in
+// each of Highway's targets. Included once per target, after hwy/foreach_target.h.
 #if defined(TUTTI_KERNELS_POWERS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef TUTTI_KERNELS_POWERS_INL_H
 #undef TUTTI_KERNELS_POWERS_INL_H
@@ -77,14 +77,59 @@ HWY_INLINE V exp_of_wide(D d, Wide<V> x) {
   return scaled_in_two(d, exp_of_rest(d, hn::Add(of.rest, low)), of.n);
 }
 
-// The logarithm for the base that the reciprocal of its logarithm tells. For elements that were floats, the
-// ordinary logarithm of doubles is exact enough, and there are no denormals.
-template <class T, class D, class V = hn::Vec<D>>
+// The logarithm of doubles for the base that the reciprocal of its logarithm tells.
+template <class D, class V = hn::Vec<D>>
 HWY_INLINE V log_by(D d, V x, const double (&reciprocal_of_log)[2]) {
-  if constexpr (kIsFloat<T>)
-    return Log::with_ends(d, x, hn::Mul(Log::plain(d, x), set(d, reciprocal_of_log[0])));
   const Wide<V> log = wide_product(d, wide_log(d, x), wide(d, reciprocal_of_log));
   return Log::with_ends(d, x, hn::Add(log.high, log.low));
+}
+
+// The logarithm of floats for the base 2 or 10.
+template <int kBase>
+struct LogBy {
+  template <class D, class V>
+  static HWY_INLINE Mask<D> is_plain(D d, V x) {
+    return Log::is_plain(d, x);
+  }
+  template <class D, class V>
+  static HWY_INLINE V plain(D d, V x) {
+    return of_parts(d, parts(d, x));
+  }
+  template <class D, class V>
+  static HWY_INLINE V any(D d, V x) {
+    return Log::with_ends(d, x, of_parts(d, parts_of_any(d, x)));
+  }
+
+ private:
+  template <class D, class V>
+  static HWY_INLINE V of_parts(D d, const Parts<V>& of) {
+    using C = Coefficients<float>;
+    const auto& factor = kBase == 2 ? C::kOneOverLog2 : C::kOneOverLog10;
+    const V curved = fused(d, of.f, polynomial(d, of.f, C::kLog), set(d, -0.5));
+    V low = hn::Mul(of.f, set(d, factor[1]));
+    if (kBase == 10) low = fused(d, of.exponent, set(d, C::kLog10OfTwo[1]), low);
+    low = fused(d, hn::Mul(hn::Mul(of.f, of.f), curved), set(d, factor[0]), low);
+    const V fraction = fused(d, of.f, set(d, factor[0]), low);
+    return fused(d, of.exponent, set(d, kBase == 2 ? 1 : C::kLog10OfTwo[0]), fraction);
+  }
+};
+
+// log(x) of a positive, normal double, for results that are rounded to floats.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V log_of_float(D d, V x) {
+  const Parts<V> of = parts(d, x);
+  const V curved = fused(d, of.f, polynomial(d, of.f, Constants::kLogOfFloat), set(d, -0.5));
+  const V fraction = fused(d, hn::Mul(of.f, of.f), curved, of.f);
+  return fused(d, of.exponent, set(d, Constants::kLog2), fraction);
+}
+
+// exp(x), for results that are rounded to floats, which are infinite or 0 where x is bounded.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V exp_of_float(D d, V x) {
+  const Halves<V> of = halves(d, at_least(d, at_most(d, x, 200), -200));
+  const V one = set(d, 1);
+  const V curved = fused(d, of.rest, polynomial(d, of.rest, Constants::kExpOfFloat), one);
+  return scaled(d, fused(d, of.rest, curved, one), of.n);
 }
 
 template <class D, class V = hn::Vec<D>>
@@ -104,15 +149,23 @@ HWY_INLINE V pow_of(D d, V x, V y) {
   const V one = set(d, 1);
   const V infinity = set(d, std::numeric_limits<double>::infinity());
   const V size = hn::Abs(x);
-  Wide<V> log = {size, zero};  // GCC does not compile a default constructor of it for the target on ARM
-  if constexpr (kIsFloat<T>)
-    log = {Log::plain(d, size), zero};
-  else
+  Wide<V> log = {zero, zero};  // GCC does not compile a default constructor of it for the target on ARM
+  if constexpr (kIsFloat<T>) {
+    log.high = log_of_float(d, size);
+    const auto is_plain =
+        hn::And(hn::Gt(x, zero), hn::And(hn::Lt(x, infinity), hn::Lt(hn::Abs(y), infinity)));
+    if (HWY_LIKELY(hn::AllTrue(d, is_plain))) return exp_of_float(d, hn::Mul(y, log.high));
+  } else {
     log = wide_log(d, size);
+  }
   log.high = hn::IfThenElse(hn::Eq(size, zero), hn::Neg(infinity), log.high);
   log.high = hn::IfThenElse(hn::Eq(size, infinity), infinity, log.high);
   const V high = hn::Mul(y, log.high);
-  V result = exp_of_wide(d, Wide<V>{high, fused(d, y, log.low, fused(d, y, log.high, hn::Neg(high)))});
+  V result = zero;
+  if constexpr (kIsFloat<T>)
+    result = exp_of_float(d, high);
+  else
+    result = exp_of_wide(d, Wide<V>{high, fused(d, y, log.low, fused(d, y, log.high, hn::Neg(high)))});
   const auto are_numbers = hn::And(hn::Eq(x, x), hn::Eq(y, y));
   result = hn::IfThenElse(hn::Eq(size, one), one, result);  // for an infinite y as well
 
@@ -180,32 +233,54 @@ HWY_INLINE V erfc_of(D d, V x) {
   const V size = hn::Abs(x);
   const V far = erfc_of_size(d, size);
   const V signed_far = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Sub(set(d, 2), far), far);
-  return hn::IfThenElse(hn::Lt(size, set(d, 0.75)), hn::Sub(set(d, 1), Erf::any(d, x)), signed_far);
+  if constexpr (kIsFloat<hn::TFromD<D>>) {
+    const V near = fused_difference(d, x, polynomial(d, hn::Mul(x, x), Coefficients<float>::kErfNear),
+                                    hn::Sub(set(d, 1), x));
+    return hn::IfThenElse(hn::Lt(size, set(d, 0.5)), near, signed_far);
+  } else {
+    return hn::IfThenElse(hn::Lt(size, set(d, 0.75)), hn::Sub(set(d, 1), Erf::any(d, x)), signed_far);
+  }
 }
 
-// A guess, and one step of Halley's method.
-template <class D, class V = hn::Vec<D>>
+// Of doubles: a guess, and one step of Halley's method. `T` is the type of the elements.
+template <class T, class D, class V = hn::Vec<D>>
 HWY_INLINE V erfinv_of(D d, V x) {
   const V one = set(d, 1);
   const V size = hn::Abs(x);
   const V rest = hn::Sub(one, size);
-  const V w = hn::Neg(Log::any(d, hn::Mul(rest, hn::Add(one, size))));
-  const V near = hn::Mul(size, polynomial(d, w, Constants::kErfinvNear));
-  const V far = polynomial(d, hn::Sub(hn::Sqrt(w), set(d, 4.2)), Constants::kErfinvFar);
-  const V guess = hn::IfThenElse(hn::Gt(w, set(d, 5)), far, near);
-  const V error = hn::IfThenElse(hn::Lt(size, set(d, 0.75)), hn::Sub(Erf::any(d, guess), size),
-                                 hn::Sub(rest, erfc_of_size(d, guess)));
-  const V slope = hn::Mul(Exp::any(d, hn::Neg(hn::Mul(guess, guess))), set(d, 1.1283791670955126));
-  const V step = hn::Div(error, slope);
-  V result = hn::Sub(guess, hn::Div(step, fused(d, guess, step, one)));
-  result = hn::IfThenElse(hn::Eq(size, one), set(d, std::numeric_limits<double>::infinity()), result);
-  return hn::CopySign(result, x);
+  const V product = hn::Mul(rest, hn::Add(one, size));
+  const V infinity = set(d, std::numeric_limits<double>::infinity());
+  V result = one;
+  if constexpr (kIsFloat<T>) {
+    const V w = hn::Neg(log_of_float(d, product));
+    const V near = hn::Mul(size, polynomial(d, w, Constants::kErfinvNearOfFloat));
+    const V far = polynomial(d, hn::Sub(hn::Sqrt(w), set(d, 4.2)), Constants::kErfinvFarOfFloat);
+    result = hn::IfThenElse(hn::Gt(w, set(d, 5)), far, near);
+  } else {
+    const V w = hn::Neg(Log::any(d, product));
+    const V near = hn::Mul(size, polynomial(d, w, Constants::kErfinvNear));
+    const V far = polynomial(d, hn::Sub(hn::Sqrt(w), set(d, 4.2)), Constants::kErfinvFar);
+    const V guess = hn::IfThenElse(hn::Gt(w, set(d, 5)), far, near);
+    const V error = hn::IfThenElse(hn::Lt(size, set(d, 0.75)), hn::Sub(Erf::any(d, guess), size),
+                                   hn::Sub(rest, erfc_of_size(d, guess)));
+    const V slope = hn::Mul(Exp::any(d, hn::Neg(hn::Mul(guess, guess))), set(d, 1.1283791670955126));
+    const V step = hn::Div(error, slope);
+    result = hn::Sub(guess, hn::Div(step, fused(d, guess, step, one)));
+  }
+  result = hn::IfThenElse(hn::Eq(size, one), infinity, result);
+  const V nan = set(d, std::numeric_limits<double>::quiet_NaN());
+  return hn::CopySign(hn::IfThenElse(hn::Le(size, one), result, nan), x);
 }
 
-template <class D, class V = hn::Vec<D>>
+// The squares of floats are normal doubles.
+template <class T, class D, class V = hn::Vec<D>>
 HWY_INLINE V hypot_of(D d, V x, V y) {
   const V a = hn::Abs(x);
   const V b = hn::Abs(y);
+  const V infinity = set(d, std::numeric_limits<double>::infinity());
+  const auto is_infinite = hn::Or(hn::Eq(a, infinity), hn::Eq(b, infinity));
+  if constexpr (kIsFloat<T>)
+    return hn::IfThenElse(is_infinite, infinity, hn::Sqrt(fused(d, a, a, hn::Mul(b, b))));
   const auto is_more = hn::Gt(b, a);
   const V large = hn::IfThenElse(is_more, b, a);
   const V small = hn::IfThenElse(is_more, a, b);
@@ -215,8 +290,7 @@ HWY_INLINE V hypot_of(D d, V x, V y) {
   const V p = hn::Mul(large, scale);
   const V q = hn::Mul(small, scale);
   const V root = hn::Div(hn::Sqrt(fused(d, p, p, hn::Mul(q, q))), scale);
-  const V infinity = set(d, std::numeric_limits<double>::infinity());
-  return hn::IfThenElse(hn::Or(hn::Eq(a, infinity), hn::Eq(b, infinity)), infinity, root);
+  return hn::IfThenElse(is_infinite, infinity, root);
 }
 
 }  // namespace tutti::kernels::HWY_NAMESPACE

@@ -14,11 +14,20 @@ namespace tutti::kernels::reductions_test {
 namespace {
 
 // The order of operations of sums.h for a row of terms, written as plainly as possible.
-double sum_in_order(const std::vector<double>& terms) {
+template <class T>
+double sum_in_order(const T* terms, size_t count) {
   std::vector<double> blocks;
-  for (size_t begin = 0; begin < terms.size(); begin += 4096) {
+  for (size_t begin = 0; begin < count; begin += 4096) {
+    const size_t end = std::min(begin + 4096, count);
+    const auto term = [&](size_t i) { return i < end ? terms[i] : T(0); };
     double lanes[16] = {};
-    for (size_t i = begin; i < std::min(begin + 4096, terms.size()); ++i) lanes[(i - begin) % 16] += terms[i];
+    for (size_t i = begin; i < end; i += 64) {
+      for (size_t l = 0; l < 16; ++l) {
+        const T even = term(i + l) + term(i + l + 32);
+        const T odd = term(i + l + 16) + term(i + l + 48);
+        lanes[l] += static_cast<T>(even + odd);
+      }
+    }
     for (size_t half = 8; half > 0; half /= 2)
       for (size_t l = 0; l < half; ++l) lanes[l] += lanes[l + half];
     blocks.push_back(lanes[0]);
@@ -34,11 +43,13 @@ double sum_in_order(const std::vector<double>& terms) {
 
 // Sums over the last dimension in the documented order.
 at::Tensor sums_in_order(const at::Tensor& x) {
-  const at::Tensor rows = x.to(at::kDouble).reshape({-1, x.size(-1)}).contiguous();
+  const at::Tensor rows = x.reshape({-1, x.size(-1)}).contiguous();
   at::Tensor sums = torch::empty({rows.size(0)}, at::kDouble);
+  const auto count = static_cast<size_t>(rows.size(1));
   for (int64_t i = 0; i < rows.size(0); ++i) {
-    const double* const row = rows.data_ptr<double>() + i * rows.size(1);
-    sums[i] = sum_in_order(std::vector<double>(row, row + rows.size(1)));
+    const at::Tensor row = rows[i];
+    sums[i] = x.scalar_type() == at::kFloat ? sum_in_order(row.data_ptr<float>(), count)
+                                            : sum_in_order(row.data_ptr<double>(), count);
   }
   return sums.reshape(x.sizes().slice(0, static_cast<size_t>(x.dim() - 1))).to(x.scalar_type());
 }
@@ -109,7 +120,8 @@ TEST(ReductionsOfLibTorch, are_those_of_this_module_in_float64) {
     SCOPED_TRACE(at::toString(type));
     for (int how = 0; how < 4; ++how) {
       const at::Tensor x = tensor(4, 37, 70, how, at::kDouble).add_(how).to(type);
-      // The references are computed by LibTorch's kernels; ours by these.
+      // The references are computed by LibTorch's kernels; ours by these. Sums of floats have a part of a
+      // rounding more, since four terms at a time are added as floats.
       const auto expect = [&](const auto& compute, double roundings) {
         const at::Tensor exact = compute(x.to(at::kDouble));
         const SameKernels same;
@@ -130,11 +142,11 @@ TEST(ReductionsOfLibTorch, are_those_of_this_module_in_float64) {
         expect([&](const at::Tensor& y) { return torch::var(y, {dim}, true, true); }, 1.01);
         expect([&](const at::Tensor& y) { return torch::std(y, {dim}, false, false); }, 1.01);
         expect([&](const at::Tensor& y) { return torch::norm(y, 2, {dim}); }, 1.01);
-        expect([&](const at::Tensor& y) { return torch::norm(y, 1, {dim}); }, 1.01);
+        expect([&](const at::Tensor& y) { return torch::norm(y, 1, {dim}); }, 1.4);
         expect([&](const at::Tensor& y) { return torch::linalg_vector_norm(y, 0, {dim}, true); }, 1.01);
         expect([&](const at::Tensor& y) { return torch::linalg_vector_norm(y, INFINITY, {dim}); }, 1.01);
         expect([&](const at::Tensor& y) { return torch::prod(y, dim); }, 1.01);
-        expect([&](const at::Tensor& y) { return torch::mean(y.abs(), dim); }, 1.01);
+        expect([&](const at::Tensor& y) { return torch::mean(y.abs(), dim); }, 1.4);
       }
       expect([&](const at::Tensor& y) { return torch::norm(y); }, 1.01);
       expect([&](const at::Tensor& y) { return torch::std(y); }, 1.01);
@@ -143,7 +155,7 @@ TEST(ReductionsOfLibTorch, are_those_of_this_module_in_float64) {
             return std::get<0>(torch::var_mean(y, at::IntArrayRef({0, 2})));
           },
           1.01);
-      expect([&](const at::Tensor& y) { return torch::nansum(y.abs(), {0, 2}, true); }, 1.01);
+      expect([&](const at::Tensor& y) { return torch::nansum(y.abs(), {0, 2}, true); }, 1.4);
       expect([&](const at::Tensor& y) { return torch::sum(y.abs()); }, 1.01);
     }
   }

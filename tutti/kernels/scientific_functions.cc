@@ -11,36 +11,6 @@
 HWY_BEFORE_NAMESPACE();
 namespace tutti::kernels::HWY_NAMESPACE {
 
-// Rounds to floats. Highway's targets without vectors make the largest float of a larger double.
-template <class D, class V = hn::Vec<D>>
-HWY_INLINE void store_as_floats([[maybe_unused]] D d, V x, float* out) {
-#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
-  HWY_ALIGN double all[kLanes<double>];
-  hn::Store(x, d, all);
-  for (int64_t i = 0; i < kLanes<double>; ++i) out[i] = static_cast<float>(all[i]);
-#else
-  const hn::Rebind<float, D> stored;
-  hn::StoreU(hn::DemoteTo(stored, x), stored, out);
-#endif
-}
-
-// Computes function(d, x) in doubles, whatever the type of the elements.
-template <int kOperands, class T, class F>
-HWY_INLINE void for_each_in_doubles(const Elements<T>& elements, const F& function) {
-  const Tag<double> d;
-  const hn::Rebind<T, Tag<double>> stored;
-  by_vectors<kOperands>(elements, 0, kLanes<double>, [&](const T* const* in, T* out, int64_t i) HWY_ATTR {
-    Vector<double> x[kOperands];
-    if constexpr (sizeof(T) == sizeof(double)) {
-      for (int k = 0; k < kOperands; ++k) x[k] = hn::LoadU(d, in[k] + i);
-      hn::StoreU(with_one_nan(d, function(d, x)), d, out + i);
-    } else {
-      for (int k = 0; k < kOperands; ++k) x[k] = hn::PromoteTo(d, hn::LoadU(stored, in[k] + i));
-      store_as_floats(d, with_one_nan(d, function(d, x)), out + i);
-    }
-  });
-}
-
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V xlogy_of(D d, V x, V y) {
   const V product = hn::Mul(x, Log::any(d, y));
@@ -61,12 +31,14 @@ HWY_INLINE void apply_any(Function function, const Elements<T>& elements, const 
       return of_one([](auto d, auto x) HWY_ATTR { return hn::Div(set(d, 1), hn::Sqrt(x)); });
     case Function::Sqrt:
       return for_each<1>(elements, [](auto, const auto* x) HWY_ATTR { return hn::Sqrt(x[0]); });
-    case Function::Exp2:  // in the type of the elements
+    case Function::Exp2:
       return for_each<1>(elements, [](auto d, const auto* x) HWY_ATTR { return exp2_of(d, x[0]); });
     case Function::Log2:
-      return of_one([](auto d, auto x) HWY_ATTR { return log_by<T>(d, x, Constants::kOneOverLog2); });
+      if constexpr (kIsFloat<T>) return for_each_of<1, OfOne<LogBy<2>>>(elements);
+      return of_one([](auto d, auto x) HWY_ATTR { return log_by(d, x, Constants::kOneOverLog2); });
     case Function::Log10:
-      return of_one([](auto d, auto x) HWY_ATTR { return log_by<T>(d, x, Constants::kOneOverLog10); });
+      if constexpr (kIsFloat<T>) return for_each_of<1, OfOne<LogBy<10>>>(elements);
+      return of_one([](auto d, auto x) HWY_ATTR { return log_by(d, x, Constants::kOneOverLog10); });
     case Function::Pow:
       return of_two([](auto d, auto x, auto y) HWY_ATTR { return pow_of<T>(d, x, y); });
     case Function::PowScalar: {
@@ -74,19 +46,19 @@ HWY_INLINE void apply_any(Function function, const Elements<T>& elements, const 
       return of_one([&](auto d, auto x) HWY_ATTR { return pow_of<T>(d, x, set(d, exponent)); });
     }
     case Function::Sin:
-      return of_one([](auto d, auto x) HWY_ATTR { return sin_of(d, x); });
+      return for_each_of<1, OfOne<Sin>>(elements);
     case Function::Cos:
-      return of_one([](auto d, auto x) HWY_ATTR { return cos_of(d, x); });
+      return for_each_of<1, OfOne<Cos>>(elements);
     case Function::Tan:
-      return of_one([](auto d, auto x) HWY_ATTR { return tan_of(d, x); });
+      return for_each_of<1, OfOne<Tan>>(elements);
     case Function::Asin:
-      return of_one([](auto d, auto x) HWY_ATTR { return asin_of(d, x); });
+      return for_each<1>(elements, [](auto d, const auto* x) HWY_ATTR { return asin_of(d, x[0]); });
     case Function::Acos:
-      return of_one([](auto d, auto x) HWY_ATTR { return acos_of(d, x); });
+      return for_each<1>(elements, [](auto d, const auto* x) HWY_ATTR { return acos_of(d, x[0]); });
     case Function::Atan:
-      return of_one([](auto d, auto x) HWY_ATTR { return atan_of(d, x); });
+      return for_each<1>(elements, [](auto d, const auto* x) HWY_ATTR { return atan_of(d, x[0]); });
     case Function::Atan2:
-      return of_two([](auto d, auto y, auto x) HWY_ATTR { return atan2_of(d, y, x); });
+      return for_each<2>(elements, [](auto d, const auto* x) HWY_ATTR { return atan2_of(d, x[0], x[1]); });
     case Function::Sinh:
       return of_one([](auto d, auto x) HWY_ATTR { return sinh_of(d, x); });
     case Function::Cosh:
@@ -96,13 +68,13 @@ HWY_INLINE void apply_any(Function function, const Elements<T>& elements, const 
     case Function::Acosh:
       return of_one([](auto d, auto x) HWY_ATTR { return acosh_of(d, x); });
     case Function::Atanh:
-      return of_one([](auto d, auto x) HWY_ATTR { return atanh_of(d, x); });
+      return for_each<1>(elements, [](auto d, const auto* x) HWY_ATTR { return atanh_of(d, x[0]); });
     case Function::Erfc:
-      return of_one([](auto d, auto x) HWY_ATTR { return erfc_of(d, x); });
+      return for_each<1>(elements, [](auto d, const auto* x) HWY_ATTR { return erfc_of(d, x[0]); });
     case Function::Erfinv:
-      return of_one([](auto d, auto x) HWY_ATTR { return erfinv_of(d, x); });
+      return of_one([](auto d, auto x) HWY_ATTR { return erfinv_of<T>(d, x); });
     case Function::Hypot:
-      return of_two([](auto d, auto x, auto y) HWY_ATTR { return hypot_of(d, x, y); });
+      return of_two([](auto d, auto x, auto y) HWY_ATTR { return hypot_of<T>(d, x, y); });
     case Function::Xlogy:
       return of_two([](auto d, auto x, auto y) HWY_ATTR { return xlogy_of(d, x, y); });
     default:

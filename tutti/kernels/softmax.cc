@@ -14,15 +14,15 @@ namespace tutti::kernels::HWY_NAMESPACE {
 
 struct RowTerms : AddedTerms<1, 0, 1> {
   template <class D, class V>
-  static HWY_INLINE void add(D /*d*/, const V* x, const V* /*values*/, V* sums) {
-    sums[0] = hn::Add(sums[0], x[0]);
+  static HWY_INLINE void make(D /*d*/, const V* x, const V* /*values*/, V* terms) {
+    terms[0] = x[0];
   }
 };
 
 struct RowProducts : AddedTerms<2, 0, 1> {
   template <class D, class V>
-  static HWY_INLINE void add(D /*d*/, const V* x, const V* /*values*/, V* sums) {
-    sums[0] = hn::Add(sums[0], hn::Mul(x[0], x[1]));
+  static HWY_INLINE void make(D /*d*/, const V* x, const V* /*values*/, V* terms) {
+    terms[0] = hn::Mul(x[0], x[1]);
   }
 };
 
@@ -30,7 +30,7 @@ struct RowProducts : AddedTerms<2, 0, 1> {
 template <class T>
 HWY_INLINE void exponentials(const T* x, T shift, T* out, int64_t length) {
   map_row<1>(&x, out, length, [shift](auto d, const auto* of) HWY_ATTR {
-    return Exp::any(d, hn::Sub(of[0], hn::Set(d, shift)));
+    return by_need<Exp>(d, hn::Sub(of[0], hn::Set(d, shift)));
   });
 }
 
@@ -90,7 +90,7 @@ HWY_INLINE void log_softmax_backward_row(const T* const* in, T* out, int64_t len
   sum_row<RowTerms>(in, length, nullptr, &sum);
   const T total = static_cast<T>(sum);
   map_row<2>(in, out, length, [total](auto d, const auto* of) HWY_ATTR {
-    return fused(d, hn::Neg(Exp::any(d, of[1])), hn::Set(d, total), of[0]);
+    return fused(d, hn::Neg(by_need<Exp>(d, of[1])), hn::Set(d, total), of[0]);
   });
 }
 

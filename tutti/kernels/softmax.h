@@ -12,7 +12,7 @@ namespace tutti::kernels {
 // With g the gradient of the result y, and t the sum of g * y (for the logarithm: of g), in the same order:
 //   SoftmaxBackward     (g - t) * y
 //   LogSoftmaxBackward  fma(-exp(y), t, g)
-// Sums are made of doubles; s, 1 / s and t are rounded to the type of the row. exp and log are those of
+// The terms of sums have the type of the row; s, 1 / s and t are rounded to it. exp and log are those of
 // functions-inl.h.
 enum class RowFunction { Softmax, LogSoftmax, SoftmaxBackward, LogSoftmaxBackward };
 

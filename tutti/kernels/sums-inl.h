@@ -2,8 +2,9 @@
 // target, after hwy/foreach_target.h.
 //
 // A class of terms names how many inputs it reads (kInputs), how many values belong to each sum (kValues),
-// how many sums it makes at once (kSums), and what they start with (kStart). Its functions, for vectors of
-// doubles: add(d, inputs, values, sums) adds a term of each lane, and join(a, b) joins two sums.
+// how many sums it makes at once (kSums), what they start with (kStart), and whether the terms of floats are
+// made in doubles (kInDoubles). Its functions: make(d, inputs, values, terms) makes a term of each lane for
+// each sum, and join(a, b) joins terms or sums.
 #if defined(TUTTI_KERNELS_SUMS_INL_H) == defined(HWY_TARGET_TOGGLE)
 #ifdef TUTTI_KERNELS_SUMS_INL_H
 #undef TUTTI_KERNELS_SUMS_INL_H
@@ -13,6 +14,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #include "tutti/kernels/rows-inl.h"
 #include "tutti/kernels/simd-inl.h"
@@ -23,25 +25,47 @@ namespace tutti::kernels::HWY_NAMESPACE {
 
 using Doubles = Vector<double>;
 
-template <class D>
-HWY_INLINE hn::Vec<D> load_doubles(D d, const float* from) {
-  return hn::PromoteTo(d, hn::LoadU(hn::Rebind<float, D>(), from));
-}
+// The type in which terms are made of elements of type T.
+template <class Term, class T>
+using Made = std::conditional_t<Term::kInDoubles, double, T>;
 
-template <class D>
-HWY_INLINE hn::Vec<D> load_doubles(D d, const double* from) {
-  return hn::LoadU(d, from);
+// Elements in the type of `d`: their own one, or double.
+template <class D, class T>
+HWY_INLINE hn::Vec<D> load_as(D d, const T* from) {
+  if constexpr (std::is_same_v<hn::TFromD<D>, T>)
+    return hn::LoadU(d, from);
+  else
+    return hn::PromoteTo(d, hn::LoadU(hn::Rebind<T, D>(), from));
 }
 
 // The first `count` elements, fewer than a vector has, and zeros.
-template <class D>
-HWY_INLINE hn::Vec<D> load_first_doubles(D d, const float* from, int64_t count) {
-  return hn::PromoteTo(d, load_first(hn::Rebind<float, D>(), from, count));
+template <class D, class T>
+HWY_INLINE hn::Vec<D> load_first_as(D d, const T* from, int64_t count) {
+  if constexpr (std::is_same_v<hn::TFromD<D>, T>)
+    return load_first(d, from, count);
+  else
+    return hn::PromoteTo(d, load_first(hn::Rebind<T, D>(), from, count));
 }
 
+// The vectors of doubles that a vector is widened to.
 template <class D>
-HWY_INLINE hn::Vec<D> load_first_doubles(D d, const double* from, int64_t count) {
-  return load_first(d, from, count);
+using WideTag = hn::CappedTag<double, std::min(hn::MaxLanes(D()), hn::MaxLanes(Tag<double>()))>;
+template <class D>
+inline constexpr int64_t kParts = static_cast<int64_t>(hn::MaxLanes(D()) / hn::MaxLanes(WideTag<D>()));
+
+template <class D>
+HWY_INLINE void widen([[maybe_unused]] D d, hn::Vec<D> x, hn::Vec<WideTag<D>>* parts) {
+  if constexpr (std::is_same_v<hn::TFromD<D>, double>) {
+    parts[0] = x;
+  } else if constexpr (kParts<D> == 1) {
+    parts[0] = hn::PromoteTo(WideTag<D>(), x);
+  } else {
+#if HWY_TARGET != HWY_SCALAR
+    const hn::Half<D> half;
+    parts[0] = hn::PromoteTo(WideTag<D>(), hn::LowerHalf(half, x));
+    parts[1] = hn::PromoteTo(WideTag<D>(), hn::UpperHalf(half, x));
+#endif
+  }
 }
 
 // Terms whose sums are joined by addition.
@@ -52,6 +76,7 @@ struct AddedTerms {
   static constexpr int64_t kValues = kValueCount;
   static constexpr int64_t kSums = kSumCount;
   static constexpr double kStart = 0;
+  static constexpr bool kInDoubles = false;
   template <class V>
   static HWY_INLINE V join(V a, V b) {
     return hn::Add(a, b);
@@ -70,46 +95,74 @@ HWY_INLINE double join_lanes(D /*d*/, hn::Vec<D> lanes) {
   return hn::GetLane(lanes);
 }
 
+// Joins the terms of a group that belong to one lane, as a tree: those of term[0] are the result.
+template <class Term, class V>
+HWY_INLINE void join_group(V (*term)[Term::kSums]) {
+  TUTTI_UNROLL for (int64_t half = kGroup / 2; half > 0; half /= 2)
+      TUTTI_UNROLL for (int64_t r = 0; r < half; ++r) TUTTI_UNROLL for (int64_t s = 0; s < Term::kSums; ++s)
+          term[r][s] = Term::join(term[r][s], term[r + half][s]);
+}
+
+// Makes the terms of the elements from `at` on, one for each lane. Those behind the end of the row are
+// kStart.
+template <class Term, class D, class T, class V = hn::Vec<D>>
+HWY_INLINE void make_terms(D d, const T* const* in, int64_t at, int64_t terms, const V* of_sum, V* made) {
+  const int64_t count = terms - at;
+  V x[Term::kInputs];
+  if (count >= static_cast<int64_t>(hn::MaxLanes(D()))) {
+    TUTTI_UNROLL for (int64_t j = 0; j < Term::kInputs; ++j) x[j] = load_as(d, in[j] + at);
+    return Term::make(d, x, of_sum, made);
+  }
+  const V none = hn::Set(d, static_cast<hn::TFromD<D>>(Term::kStart));
+  TUTTI_UNROLL for (int64_t s = 0; s < Term::kSums; ++s) made[s] = none;
+  if (count <= 0) return;
+  TUTTI_UNROLL for (int64_t j = 0; j < Term::kInputs; ++j) x[j] = load_first_as(d, in[j] + at, count);
+  V first[Term::kSums];
+  Term::make(d, x, of_sum, first);
+  const auto is_term = hn::FirstN(d, static_cast<size_t>(count));
+  TUTTI_UNROLL for (int64_t s = 0; s < Term::kSums; ++s) made[s] = hn::IfThenElse(is_term, first[s], none);
+}
+
+// Adds the group of terms that begins with term i, as far as there are any before `end`, to the lanes.
+template <class Term, class D, class T>
+HWY_INLINE void add_group(D d, const T* const* in, int64_t i, int64_t end, const hn::Vec<D>* of_sum,
+                          Doubles (*lanes)[kSumLanes / kLanes<double>]) {
+  constexpr auto kWide = static_cast<int64_t>(hn::MaxLanes(D()));
+  TUTTI_UNROLL for (int64_t k = 0; k < kSumLanes / kWide; ++k) {
+    hn::Vec<D> made[kGroup][Term::kSums];
+    TUTTI_UNROLL for (int64_t r = 0; r < kGroup; ++r)
+        make_terms<Term>(d, in, i + r * kSumLanes + k * kWide, end, of_sum, made[r]);
+    join_group<Term>(made);
+    TUTTI_UNROLL for (int64_t s = 0; s < Term::kSums; ++s) {
+      Doubles parts[kParts<D>];
+      widen(d, made[0][s], parts);
+      TUTTI_UNROLL for (int64_t p = 0; p < kParts<D>; ++p) lanes[s][k * kParts<D> + p] =
+          Term::join(lanes[s][k * kParts<D> + p], parts[p]);
+    }
+  }
+}
+
 // Sums one block whose terms lie together.
 template <class Term, class T>
 HWY_INLINE void sum_row_block(const T* const* in, int64_t terms, const double* values, double* sums) {
-  const Tag<double> d;
-  constexpr int64_t kWide = kLanes<double>;
-  constexpr int64_t kVectors = kSumLanes / kWide;
-  Doubles of_sum[std::max<int64_t>(1, Term::kValues)];
-  TUTTI_UNROLL for (int64_t v = 0; v < Term::kValues; ++v) of_sum[v] = hn::Set(d, values[v]);
-  Doubles lanes[kVectors][Term::kSums];
-  TUTTI_UNROLL for (int64_t k = 0; k < kVectors; ++k) TUTTI_UNROLL for (int64_t s = 0; s < Term::kSums; ++s)
-      lanes[k][s] = hn::Set(d, Term::kStart);
+  using M = Made<Term, T>;
+  const Tag<M> d;
+  const Tag<double> wide;
+  constexpr int64_t kVectors = kSumLanes / kLanes<double>;
+  Vector<M> of_sum[std::max<int64_t>(1, Term::kValues)];
+  TUTTI_UNROLL for (int64_t v = 0; v < Term::kValues; ++v) of_sum[v] = hn::Set(d, static_cast<M>(values[v]));
+  Doubles lanes[Term::kSums][kVectors];
+  TUTTI_UNROLL for (int64_t s = 0; s < Term::kSums; ++s) TUTTI_UNROLL for (int64_t k = 0; k < kVectors; ++k)
+      lanes[s][k] = hn::Set(wide, Term::kStart);
+  constexpr int64_t kTerms = kGroup * kSumLanes;
   int64_t i = 0;
-  for (; i + kSumLanes <= terms; i += kSumLanes) {
-    TUTTI_UNROLL for (int64_t k = 0; k < kVectors; ++k) {
-      Doubles x[Term::kInputs];
-      TUTTI_UNROLL for (int64_t j = 0; j < Term::kInputs; ++j) x[j] = load_doubles(d, in[j] + i + k * kWide);
-      Term::add(d, x, of_sum, lanes[k]);
-    }
-  }
-  if (i < terms) {
-    TUTTI_UNROLL for (int64_t k = 0; k < kVectors; ++k) {
-      const int64_t at = i + k * kWide;
-      if (at >= terms) break;
-      const int64_t count = std::min(kWide, terms - at);
-      Doubles x[Term::kInputs];
-      TUTTI_UNROLL for (int64_t j = 0; j < Term::kInputs; ++j) x[j] =
-          count == kWide ? load_doubles(d, in[j] + at) : load_first_doubles(d, in[j] + at, count);
-      Doubles added[Term::kSums];
-      TUTTI_UNROLL for (int64_t s = 0; s < Term::kSums; ++s) added[s] = lanes[k][s];
-      Term::add(d, x, of_sum, added);
-      const auto is_term = hn::FirstN(d, static_cast<size_t>(count));
-      TUTTI_UNROLL for (int64_t s = 0; s < Term::kSums; ++s) lanes[k][s] =
-          hn::IfThenElse(is_term, added[s], lanes[k][s]);
-    }
-  }
+  for (; i + kTerms <= terms; i += kTerms) add_group<Term>(d, in, i, i + kTerms, of_sum, lanes);
+  if (i < terms) add_group<Term>(d, in, i, terms, of_sum, lanes);
   TUTTI_UNROLL for (int64_t s = 0; s < Term::kSums; ++s) {
     TUTTI_UNROLL for (int64_t half = kVectors / 2; half > 0; half /= 2)
-        TUTTI_UNROLL for (int64_t k = 0; k < half; ++k) lanes[k][s] =
-            Term::join(lanes[k][s], lanes[k + half][s]);
-    sums[s] = join_lanes<Term>(d, lanes[0][s]);
+        TUTTI_UNROLL for (int64_t k = 0; k < half; ++k) lanes[s][k] =
+            Term::join(lanes[s][k], lanes[s][k + half]);
+    sums[s] = join_lanes<Term>(wide, lanes[s][0]);
   }
 }
 
@@ -147,42 +200,58 @@ struct ColumnInput {
 // Columns that are summed at once, so that their lanes stay in the first-level cache.
 inline constexpr int64_t kStrip = 64;
 
-// Adds terms i, i + kSumLanes and so on, `kRounds` of them, to their lane.
-template <class Term, int64_t kRounds, class D, class T>
-HWY_INLINE void add_terms_of_columns(D d, const ColumnInput<T>* in, int64_t i, int64_t column,
-                                     const double (*shared)[Term::kInputs], const double* const* values,
+// Adds terms i, i + kSumLanes and so on, `rows` of them, at most kGroup, to their lane.
+template <class Term, class D, class T>
+HWY_INLINE void add_terms_of_columns(D d, const ColumnInput<T>* in, int64_t i, int64_t rows, int64_t column,
+                                     const double (*shared)[Term::kInputs],
+                                     const hn::TFromD<D> (*values)[kStrip],
                                      double (*lanes)[kSumLanes][kStrip], int64_t at) {
   using V = hn::Vec<D>;
+  using M = hn::TFromD<D>;
   V of_sum[std::max<int64_t>(1, Term::kValues)];
-  TUTTI_UNROLL for (int64_t v = 0; v < Term::kValues; ++v) of_sum[v] = hn::LoadU(d, values[v] + column);
-  V sums[Term::kSums];
-  TUTTI_UNROLL for (int64_t s = 0; s < Term::kSums; ++s) sums[s] =
-      i < kSumLanes ? hn::Set(d, Term::kStart) : hn::LoadU(d, lanes[s][i % kSumLanes] + at);
-  TUTTI_UNROLL for (int64_t r = 0; r < kRounds; ++r) {
+  TUTTI_UNROLL for (int64_t v = 0; v < Term::kValues; ++v) of_sum[v] = hn::LoadU(d, values[v] + at);
+  V made[kGroup][Term::kSums];
+  TUTTI_UNROLL for (int64_t r = 0; r < kGroup; ++r) {
+    if (r >= rows) {
+      TUTTI_UNROLL for (int64_t s = 0; s < Term::kSums; ++s) made[r][s] =
+          hn::Set(d, static_cast<M>(Term::kStart));
+      continue;
+    }
     V x[Term::kInputs];
     TUTTI_UNROLL for (int64_t j = 0; j < Term::kInputs; ++j) {
       const T* const from = in[j].data + (i + r * kSumLanes) * in[j].step;
-      x[j] = j < Term::kColumns ? load_doubles(d, from + column) : hn::Set(d, shared[r][j]);
+      x[j] = j < Term::kColumns ? load_as(d, from + column) : hn::Set(d, static_cast<M>(shared[r][j]));
     }
-    Term::add(d, x, of_sum, sums);
+    Term::make(d, x, of_sum, made[r]);
   }
-  TUTTI_UNROLL for (int64_t s = 0; s < Term::kSums; ++s) hn::StoreU(sums[s], d, lanes[s][i % kSumLanes] + at);
+  join_group<Term>(made);
+  const WideTag<D> wide;
+  TUTTI_UNROLL for (int64_t s = 0; s < Term::kSums; ++s) {
+    hn::Vec<WideTag<D>> parts[kParts<D>];
+    widen(d, made[0][s], parts);
+    TUTTI_UNROLL for (int64_t p = 0; p < kParts<D>; ++p) {
+      double* const lane = lanes[s][i % kSumLanes] + at + p * static_cast<int64_t>(hn::MaxLanes(wide));
+      const auto before = i < kSumLanes ? hn::Set(wide, Term::kStart) : hn::LoadU(wide, lane);
+      hn::StoreU(Term::join(before, parts[p]), wide, lane);
+    }
+  }
 }
 
-template <class Term, int64_t kRounds, class T>
-HWY_INLINE void add_terms_of_strip(const ColumnInput<T>* in, int64_t i, int64_t first, int64_t count,
-                                   const double* const* values, double (*lanes)[kSumLanes][kStrip]) {
-  const Tag<double> d;
-  const hn::CappedTag<double, 1> single;
-  double shared[kRounds][Term::kInputs];
-  for (int64_t r = 0; r < kRounds; ++r)
+template <class Term, class T>
+HWY_INLINE void add_terms_of_strip(const ColumnInput<T>* in, int64_t i, int64_t rows, int64_t first,
+                                   int64_t count, const Made<Term, T> (*values)[kStrip],
+                                   double (*lanes)[kSumLanes][kStrip]) {
+  using M = Made<Term, T>;
+  const Tag<M> d;
+  const hn::CappedTag<M, 1> single;
+  double shared[kGroup][Term::kInputs];
+  for (int64_t r = 0; r < rows; ++r)
     for (int64_t j = Term::kColumns; j < Term::kInputs; ++j)
       shared[r][j] = static_cast<double>(in[j].data[(i + r * kSumLanes) * in[j].step]);
   int64_t c = 0;
-  for (; c + kLanes<double> <= count; c += kLanes<double>)
-    add_terms_of_columns<Term, kRounds>(d, in, i, first + c, shared, values, lanes, c);
-  for (; c < count; ++c)
-    add_terms_of_columns<Term, kRounds>(single, in, i, first + c, shared, values, lanes, c);
+  for (; c + kLanes<M> <= count; c += kLanes<M>)
+    add_terms_of_columns<Term>(d, in, i, rows, first + c, shared, values, lanes, c);
+  for (; c < count; ++c) add_terms_of_columns<Term>(single, in, i, rows, first + c, shared, values, lanes, c);
 }
 
 template <class Term, class D>
@@ -204,15 +273,17 @@ HWY_INLINE void sum_columns_block(const ColumnInput<T>* in, int64_t terms, int64
   const hn::CappedTag<double, 1> single;
   constexpr int64_t kWide = kLanes<double>;
   HWY_ALIGN double lanes[Term::kSums][kSumLanes][kStrip];
+  HWY_ALIGN Made<Term, T> of_sum[std::max<int64_t>(1, Term::kValues)][kStrip];
   for (int64_t first = 0; first < width; first += kStrip) {
     const int64_t count = std::min(kStrip, width - first);
-    // Several terms of a lane at once, so that it is seldom stored.
-    constexpr int64_t kRounds = 4;
+    for (int64_t v = 0; v < Term::kValues; ++v) std::copy_n(values[v] + first, count, of_sum[v]);
     int64_t i = 0;
-    for (; i + kRounds * kSumLanes <= terms; i += kRounds * kSumLanes)
+    for (; i + kGroup * kSumLanes <= terms; i += kGroup * kSumLanes)
       for (int64_t l = 0; l < kSumLanes; ++l)
-        add_terms_of_strip<Term, kRounds>(in, i + l, first, count, values, lanes);
-    for (; i < terms; ++i) add_terms_of_strip<Term, 1>(in, i, first, count, values, lanes);
+        add_terms_of_strip<Term>(in, i + l, kGroup, first, count, of_sum, lanes);
+    for (int64_t l = 0; l < kSumLanes && i + l < terms; ++l)
+      add_terms_of_strip<Term>(in, i + l, (terms - i - l + kSumLanes - 1) / kSumLanes, first, count, of_sum,
+                               lanes);
     for (int64_t s = 0; s < Term::kSums; ++s) {
       double* const to = sums + s * distance + first;
       int64_t c = 0;

@@ -12,44 +12,42 @@ namespace tutti::kernels::HWY_NAMESPACE {
 
 struct Elements : AddedTerms<1, 0, 1> {
   template <class D, class V>
-  static HWY_INLINE void add(D /*d*/, const V* x, const V* /*values*/, V* sums) {
-    sums[0] = hn::Add(sums[0], x[0]);
+  static HWY_INLINE void make(D /*d*/, const V* x, const V* /*values*/, V* terms) {
+    terms[0] = x[0];
   }
 };
 
 struct Squares : AddedTerms<1, 0, 1> {
+  static constexpr bool kInDoubles = true;
   template <class D, class V>
-  static HWY_INLINE void add(D /*d*/, const V* x, const V* /*values*/, V* sums) {
-    sums[0] = hn::Add(sums[0], hn::Mul(x[0], x[0]));
+  static HWY_INLINE void make(D /*d*/, const V* x, const V* /*values*/, V* terms) {
+    terms[0] = hn::Mul(x[0], x[0]);
   }
 };
 
 struct Moments : AddedTerms<1, 1, 2> {
+  static constexpr bool kInDoubles = true;
   template <class D, class V>
-  static HWY_INLINE void add(D /*d*/, const V* x, const V* values, V* sums) {
-    const V y = hn::Sub(x[0], values[0]);
-    sums[0] = hn::Add(sums[0], y);
-    sums[1] = hn::Add(sums[1], hn::Mul(y, y));
+  static HWY_INLINE void make(D /*d*/, const V* x, const V* values, V* terms) {
+    terms[0] = hn::Sub(x[0], values[0]);
+    terms[1] = hn::Mul(terms[0], terms[0]);
   }
 };
 
 struct Products : AddedTerms<2, 1, 2> {
   template <class D, class V>
-  static HWY_INLINE void add(D /*d*/, const V* x, const V* values, V* sums) {
-    sums[0] = hn::Add(sums[0], x[1]);
-    sums[1] = hn::Add(sums[1], hn::Mul(x[1], hn::Sub(x[0], values[0])));
+  static HWY_INLINE void make(D /*d*/, const V* x, const V* values, V* terms) {
+    terms[0] = x[1];
+    terms[1] = hn::Mul(x[1], hn::Sub(x[0], values[0]));
   }
 };
 
-struct Factors {
-  static constexpr int64_t kInputs = 1;
-  static constexpr int64_t kColumns = 1;
-  static constexpr int64_t kValues = 0;
-  static constexpr int64_t kSums = 1;
+struct Factors : AddedTerms<1, 0, 1> {
   static constexpr double kStart = 1;
+  static constexpr bool kInDoubles = true;
   template <class D, class V>
-  static HWY_INLINE void add(D /*d*/, const V* x, const V* /*values*/, V* sums) {
-    sums[0] = hn::Mul(sums[0], x[0]);
+  static HWY_INLINE void make(D /*d*/, const V* x, const V* /*values*/, V* terms) {
+    terms[0] = x[0];
   }
   template <class V>
   static HWY_INLINE V join(V a, V b) {

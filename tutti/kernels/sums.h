@@ -5,15 +5,20 @@
 namespace tutti::kernels {
 
 // The order of operations of every sum of this module, which is the same on every processor, with any number
-// of threads, and for every layout of the operands in memory. A sum of n terms is made of doubles:
+// of threads, and for every layout of the operands in memory. A sum of n terms is made as follows:
 //   - Blocks of 4096 terms, the last of which may be shorter, are summed one by one.
-//   - In a block, lane l of 16 is ((0 + term(l)) + term(l + 16)) + term(l + 32) + ...
+//   - Four terms of a block are joined in the type in which they are made: group(i) is (term(i) + term(i +
+//   32))
+//     + (term(i + 16) + term(i + 48)), where terms behind the end are 0. All that follows is made of doubles.
+//   - In a block, lane l of 16 is ((0 + group(l)) + group(l + 64)) + group(l + 128) + ...
 //   - The lanes are joined as a tree: lane l + lane (l + 8) for l < 8, then + lane (l + 4), (l + 2), (l + 1).
 //   - Neighbouring blocks are joined in pairs, then the pairs in pairs, and so on; a single one at the end
 //     waits for its neighbour.
-// Floats, and what is narrower, are widened to doubles without rounding, and the result is rounded once.
+// Terms are made in the type of the elements, in floats if that is narrower. Those of Terms::Squares, Moments
+// and Factors are made in doubles, of elements that are widened. The result is rounded once.
 inline constexpr int64_t kBlockTerms = 4096;
 inline constexpr int64_t kSumLanes = 16;
+inline constexpr int64_t kGroup = 4;
 
 // How the terms of sums are made of elements x.
 enum class Terms {
