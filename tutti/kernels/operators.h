@@ -45,8 +45,8 @@ class Registrar {
 
  private:
   torch::Library& library_;
-  torch::Library& autograd_;
   std::vector<std::string> names_;
+  torch::Library& autograd_;
 };
 
 // Each function registers the operators of one file. They take tensors, check and allocate as LibTorch does,
