@@ -37,7 +37,7 @@ const std::map<std::string, std::string> kExpected = {
     {"normalisations", "589092f813d78d98"},
     {"products", "436844ec498c1315"},
     {"random_numbers", "66931b78367c1150"},
-    {"recurrent_layers", "d0b6730d3704c614"},
+    {"recurrent_layers", "eed5afd656f87dae"},
     {"reductions", "43a03a9f7a2b8253"},
     {"scatters", "456b220835057cf6"},
     {"softmax", "37d4ccdbbaf6014a"},

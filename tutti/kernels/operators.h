@@ -16,7 +16,8 @@ namespace tutti::kernels {
 // Registers kernels, and remembers for which operators, so that the program knows which ones are ours.
 class Registrar {
  public:
-  explicit Registrar(torch::Library& library) : library_(library) {}
+  // `autograd` is the library of kernels that are called before autograd records an operator.
+  Registrar(torch::Library& library, torch::Library& autograd) : library_(library), autograd_(autograd) {}
 
   // `name` has no namespace, such as "addmm.out". Does nothing if this version of LibTorch has no such
   // operator.
@@ -32,11 +33,20 @@ class Registrar {
     names_.push_back(full);
   }
 
+  // Registers a kernel that makes its own node in autograd's graph, for an operator which LibTorch composes
+  // of others.
+  template <class Kernel>
+  void impl_with_gradients(const char* name, Kernel* kernel) {
+    autograd_.impl(name, kernel);
+    impl(name, kernel);
+  }
+
   const std::vector<std::string>& names() const { return names_; }
 
  private:
   torch::Library& library_;
   std::vector<std::string> names_;
+  torch::Library& autograd_;
 };
 
 // Each function registers the operators of one file. They take tensors, check and allocate as LibTorch does,
@@ -52,6 +62,7 @@ void register_normalisations(Registrar& library);
 void register_scatters(Registrar& library);
 void register_largest(Registrar& library);
 void register_attention(Registrar& library);
+void register_recurrent(Registrar& library);
 void register_interpolations(Registrar& library);
 
 // Returns true if the tensors are ordinary ones of one type, float or double. If they are not, and LibTorch's

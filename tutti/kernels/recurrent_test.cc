@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "tutti/base/torch_compat.h"
 #include "tutti/kernels/same_kernels.h"
 #include "tutti/kernels/test_targets.h"
 
@@ -71,6 +72,7 @@ std::vector<std::pair<std::string, Compute>> layers() {
   using namespace torch::nn;
   return {{"LSTM", drawn(LSTM(LSTMOptions(33, 40).num_layers(2)))},
           {"LSTM in both directions", drawn(LSTM(LSTMOptions(33, 21).bidirectional(true).batch_first(true)))},
+          {"LSTM without biases", drawn(LSTM(LSTMOptions(33, 40).num_layers(2).bias(false)))},
           {"GRU", drawn(GRU(GRUOptions(33, 40).num_layers(2)))},
           {"RNN", drawn(RNN(RNNOptions(33, 40)))}};
 }
@@ -90,6 +92,67 @@ TEST(RecurrentLayers, agree_with_libtorch) {
     const at::Tensor ours = compute(at::kFloat).to(at::kDouble);
     EXPECT_LT(((ours - exact).abs() / (exact.abs() + 1)).max().item<double>(), 1e-5) << name;
   }
+}
+
+// LibTorch composes layers of other operators if sequences are packed.
+TEST(RecurrentLayers, of_lstm_give_the_outputs_of_libtorchs_composition) {
+  const SameKernels same;
+  torch::manual_seed(6);
+  torch::nn::LSTM layer(torch::nn::LSTMOptions(33, 21).num_layers(2).bidirectional(true));
+  const at::Tensor x = torch::randn({7, 5, 33});
+  const auto packed =
+      torch::nn::utils::rnn::pack_padded_sequence(x, torch::full({5}, 7, at::kLong), false, true);
+  const auto [output, state] = layer->forward(x);
+  const auto [composed, composed_state] = layer->forward_with_packed_input(packed);
+  EXPECT_TRUE(same_bits(output, std::get<0>(torch::nn::utils::rnn::pad_packed_sequence(composed))));
+  EXPECT_TRUE(same_bits(std::get<0>(state), std::get<0>(composed_state)));
+  EXPECT_TRUE(same_bits(std::get<1>(state), std::get<1>(composed_state)));
+  const c10::InferenceMode inference;
+  EXPECT_TRUE(same_bits(output, std::get<0>(layer->forward(x))));
+}
+
+// A loss that depends on the outputs, the last states and the gradient of the input.
+TEST(RecurrentLayers, of_lstm_can_be_differentiated_twice) {
+  const auto gradients = [] {
+    torch::manual_seed(7);
+    torch::nn::LSTM layer(torch::nn::LSTMOptions(3, 4).num_layers(2));
+    layer->to(at::kDouble);
+    const at::Tensor x = torch::linspace(-1, 1, 5 * 2 * 3, at::kDouble).view({5, 2, 3}).requires_grad_();
+    for (at::Tensor& parameter : layer->parameters()) {
+      const torch::NoGradGuard none;
+      parameter.copy_(torch::linspace(-1, 1, parameter.numel(), at::kDouble).view_as(parameter));
+    }
+    const auto [output, state] = layer->forward(x);
+    const at::Tensor loss = output.pow(2).sum() + std::get<0>(state).sum() + std::get<1>(state).pow(3).sum();
+    const at::Tensor first = torch::autograd::grad({loss}, {x}, {}, true, true)[0];
+    first.pow(2).sum().backward();
+    std::vector<at::Tensor> all = {first.detach().flatten(), x.grad().flatten()};
+    for (const at::Tensor& parameter : layer->parameters())
+      if (parameter.grad().defined()) all.push_back(parameter.grad().flatten());
+    return torch::cat(all);
+  };
+  const at::Tensor theirs = gradients();
+  const SameKernels same;
+  EXPECT_TRUE(torch::allclose(gradients(), theirs, 1e-9, 1e-11));
+}
+
+TEST(RecurrentLayers, of_lstm_take_part_in_autocast) {
+  const SameKernels same;
+  torch::nn::LSTM layer(torch::nn::LSTMOptions(3, 4));
+  const at::Tensor x = torch::randn({5, 2, 3});
+  const at::Tensor exact = std::get<0>(layer->forward(x));
+  const compat::AutocastScope scope(at::kCPU, at::kBFloat16);
+  const at::Tensor rounded = std::get<0>(layer->forward(x)).to(at::kFloat);
+  EXPECT_FALSE(torch::equal(rounded, exact));
+  EXPECT_TRUE(torch::allclose(rounded, exact, 0, 0.02));
+}
+
+TEST(RecurrentLayers, of_lstm_refuse_gradients_after_their_output_was_changed) {
+  const SameKernels same;
+  torch::nn::LSTM layer(torch::nn::LSTMOptions(3, 4));
+  const at::Tensor output = std::get<0>(layer->forward(torch::randn({5, 2, 3})));
+  output.mul_(2);
+  EXPECT_THROW(output.sum().backward(), c10::Error);
 }
 
 TEST(RecurrentLayers, and_convolutions_call_no_kernel_of_onednn) {

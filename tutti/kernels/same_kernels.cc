@@ -20,6 +20,7 @@ struct Replaced {
   int users = 0;
   std::unique_ptr<torch::Library> library;
   std::unique_ptr<CoverageCheck> check;
+  std::unique_ptr<torch::Library> autograd;
   bool used_onednn = false;
   std::vector<std::string> operators;  // sorted
 };
@@ -35,7 +36,9 @@ void replace_operators(Replaced& all) {
   const compat::DroppedWarnings dropped;
   all.library = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", c10::DispatchKey::CPU,
                                                  __FILE__, __LINE__);
-  Registrar registrar(*all.library);
+  all.autograd = std::make_unique<torch::Library>(torch::Library::IMPL, "aten", c10::DispatchKey::AutogradCPU,
+                                                  __FILE__, __LINE__);
+  Registrar registrar(*all.library, *all.autograd);
   register_products(registrar);
   register_convolutions(registrar);
   register_functions(registrar);
@@ -46,6 +49,7 @@ void replace_operators(Replaced& all) {
   register_scatters(registrar);
   register_largest(registrar);
   register_attention(registrar);
+  register_recurrent(registrar);
   register_interpolations(registrar);
   all.operators = registrar.names();
   std::sort(all.operators.begin(), all.operators.end());
@@ -58,8 +62,8 @@ SameKernels::SameKernels() {
   const std::lock_guard lock(all.mutex);
   if (all.users == 0) {
     replace_operators(all);
-    // Without oneDNN, LibTorch makes LSTM layers of linear layers and functions of one element, as it always
-    // does for other recurrent layers. oneDNN would compute all steps of a layer in a kernel of its own.
+    // Without oneDNN, LibTorch composes the LSTM layers that are not ours of linear layers and functions of
+    // one element. oneDNN would compute all steps of a layer in a kernel of its own.
     all.used_onednn = at::globalContext().userEnabledMkldnn();
     at::globalContext().setUserEnabledMkldnn(false);
   }
@@ -72,6 +76,7 @@ SameKernels::~SameKernels() {
   if (--all.users > 0) return;
   all.check.reset();
   all.library.reset();
+  all.autograd.reset();
   at::globalContext().setUserEnabledMkldnn(all.used_onednn);
   all.operators.clear();
 }
