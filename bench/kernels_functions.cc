@@ -105,8 +105,9 @@ void add_resnet(Cases& cases) {
   const torch::Tensor x = torch::randn(shapes[3]);
   const torch::Tensor y = torch::randn(shapes[3]);
   add(cases, "ResNet-18", "add " + text_of(shapes[3]), [=] { torch::add(x, y); });
-  add(cases, "ResNet-18", "adaptive_avg_pool " + text_of(shapes[3]),
-      [=] { torch::adaptive_avg_pool2d(x, {1, 1}); });
+  add(cases, "ResNet-18", "adaptive_avg_pool " + text_of(shapes[3]), [=] {
+    torch::adaptive_avg_pool2d(x, {1, 1});
+  });
   add_cross_entropy(cases, "ResNet-18", 32, 10);
 }
 

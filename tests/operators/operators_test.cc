@@ -11,7 +11,7 @@
 namespace tutti::operators_test {
 namespace {
 
-constexpr const char* kPython = "TUTTI_TORCH_PYTHON";
+constexpr const char* kPython = "TUTTI_TEST_TORCH_PYTHON";
 
 class OperatorDatabase : public ::testing::Test {
  protected:

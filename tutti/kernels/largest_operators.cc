@@ -14,7 +14,7 @@ namespace {
 // The sizes of one dimension of windows.
 struct WindowSide {
   WindowSide(size_t which, at::IntArrayRef kernels, at::IntArrayRef strides, at::IntArrayRef paddings,
-            at::IntArrayRef dilations)
+             at::IntArrayRef dilations)
       : kernel(of(which, kernels, 0)),
         stride(strides.empty() ? kernel : of(which, strides, 0)),
         padding(of(which, paddings, -1)),

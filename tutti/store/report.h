@@ -44,7 +44,7 @@ struct Report {
   std::string tutti_version;
   std::string libtorch_version;
   std::string precision;
-  std::string kernels;                       // the value of --kernels
+  std::string kernels;                        // the value of --kernels
   std::vector<std::string> not_covered = {};  // operators; omitted from the file if there are none
   std::string device;
   std::optional<double> device_seconds;  // omitted from the file if not measured
