@@ -60,9 +60,9 @@ inline Angle angle_of_large(double x) {
   const double high = std::ldexp(static_cast<double>(static_cast<uint64_t>(fraction >> 75U)), scale);
   const double low =
       std::ldexp(static_cast<double>(static_cast<uint64_t>((fraction << 53U) >> 64U)), scale - 64);
-  const double product = high * Constants::kPiHalf[0];
-  const double rest = std::fma(high, Constants::kPiHalf[0], -product) +
-                      (high * Constants::kPiHalf[1] + low * Constants::kPiHalf[0]);
+  const double product = high * OfDouble::kPiHalf[0];
+  const double rest = std::fma(high, OfDouble::kPiHalf[0], -product) +
+                      (high * OfDouble::kPiHalf[1] + low * OfDouble::kPiHalf[0]);
   const double sign = is_above != (x < 0) ? -1 : 1;
   return {sign * product, sign * rest, x < 0 ? -quarter : quarter};
 }

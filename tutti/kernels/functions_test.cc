@@ -52,7 +52,7 @@ struct Case {
 at::Tensor ones(const at::Tensor& x) { return torch::ones_like(x); }
 
 const std::vector<Case>& cases() {
-  static const std::vector<Case> all = {
+  static const std::vector<Case> kCases = {
       {"exp", [](auto& x) { return torch::exp(x); }, [](Real x) { return std::exp(x); }, 1},
       {"expm1", [](auto& x) { return torch::expm1(x); }, [](Real x) { return std::expm1(x); }, 1.8},
       {"log", [](auto& x) { return torch::log(x); }, [](Real x) { return std::log(x); }, 0.9},
@@ -113,7 +113,7 @@ const std::vector<Case>& cases() {
        },
        4, 1},
   };
-  return all;
+  return kCases;
 }
 
 template <class T, class Word>
@@ -259,7 +259,7 @@ struct Pair {
 };
 
 const std::vector<Pair>& pairs() {
-  static const std::vector<Pair> all = {
+  static const std::vector<Pair> kPairs = {
       {"pow", [](auto& x, auto& y) { return torch::pow(x, y); },
        [](Real x, Real y) { return std::pow(x, y); }, 1},
       {"atan2", [](auto& x, auto& y) { return torch::atan2(x, y); },
@@ -269,7 +269,7 @@ const std::vector<Pair>& pairs() {
       {"xlogy", [](auto& x, auto& y) { return torch::xlogy(x, y); },
        [](Real x, Real y) { return x == 0 && !std::isnan(y) ? 0 : x * std::log(y); }, 1.8},
   };
-  return all;
+  return kPairs;
 }
 
 TEST_P(Functions, of_two_operands_are_within_the_stated_error) {

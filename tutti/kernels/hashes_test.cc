@@ -9,7 +9,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <ostream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -425,8 +424,6 @@ void compute_attention(Bits& bits) {
 struct Topic {
   std::string name;
   void (*compute)(Bits&);
-
-  friend void PrintTo(const Topic& topic, std::ostream* out) { *out << topic.name; }
 };
 
 class HashOf : public testing::TestWithParam<Topic> {};

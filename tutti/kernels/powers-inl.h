@@ -14,7 +14,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace tutti::kernels::HWY_NAMESPACE {
 
-using Constants = Coefficients<double>;
+using OfDouble = Coefficients<double>;
 
 // A number of twice the precision: the sum of both parts, the second one of which is below the last place of
 // the first one.
@@ -58,13 +58,13 @@ HWY_INLINE Wide<V> wide_log(D d, V x) {
   const V missing = fused(d, hn::Neg(ratio), below_low, fused(d, hn::Neg(ratio), below, of.f));
   const Wide<V> s = {ratio, hn::Div(missing, below)};
   const Wide<V> square = wide_product(d, s, s);
-  const Wide<V> thirds = wide(d, Constants::kTwoThirds);
-  const V rest = hn::Mul(square.high, polynomial(d, square.high, Constants::kLogWide));
+  const Wide<V> thirds = wide(d, OfDouble::kTwoThirds);
+  const V rest = hn::Mul(square.high, polynomial(d, square.high, OfDouble::kLogWide));
   const Wide<V> curve = wide_product(d, wide_product(d, s, square), wide_sum(thirds.high, rest, thirds.low));
   const Wide<V> fraction =
       wide_sum(hn::Add(s.high, s.high), curve.high, hn::Add(hn::Add(s.low, s.low), curve.low));
   const Wide<V> whole =
-      wide_product(d, {exponent, hn::Zero(d)}, {set(d, Constants::kLog2), set(d, Constants::kLog2Rest)});
+      wide_product(d, {exponent, hn::Zero(d)}, {set(d, OfDouble::kLog2), set(d, OfDouble::kLog2Rest)});
   return wide_sum(whole.high, fraction.high, hn::Add(whole.low, fraction.low));
 }
 
@@ -118,9 +118,9 @@ struct LogBy {
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V log_of_float(D d, V x) {
   const Parts<V> of = parts(d, x);
-  const V curved = fused(d, of.f, polynomial(d, of.f, Constants::kLogOfFloat), set(d, -0.5));
+  const V curved = fused(d, of.f, polynomial(d, of.f, OfDouble::kLogOfFloat), set(d, -0.5));
   const V fraction = fused(d, hn::Mul(of.f, of.f), curved, of.f);
-  return fused(d, of.exponent, set(d, Constants::kLog2), fraction);
+  return fused(d, of.exponent, set(d, OfDouble::kLog2), fraction);
 }
 
 // exp(x), for results that are rounded to floats, which are infinite or 0 where x is bounded.
@@ -128,7 +128,7 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE V exp_of_float(D d, V x) {
   const Halves<V> of = halves(d, at_least(d, at_most(d, x, 200), -200));
   const V one = set(d, 1);
-  const V curved = fused(d, of.rest, polynomial(d, of.rest, Constants::kExpOfFloat), one);
+  const V curved = fused(d, of.rest, polynomial(d, of.rest, OfDouble::kExpOfFloat), one);
   return scaled(d, fused(d, of.rest, curved, one), of.n);
 }
 
@@ -198,7 +198,7 @@ HWY_INLINE V cosh_of(D d, V x) {
 // log1p(t), or for a large t its logarithm plus log(2).
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V log1p_or_twice(D d, Mask<D> is_large, V t) {
-  return hn::Add(Log1p::any(d, t), hn::IfThenElse(is_large, set(d, Constants::kLog2), hn::Zero(d)));
+  return hn::Add(Log1p::any(d, t), hn::IfThenElse(is_large, set(d, OfDouble::kLog2), hn::Zero(d)));
 }
 
 template <class D, class V = hn::Vec<D>>
@@ -253,13 +253,13 @@ HWY_INLINE V erfinv_of(D d, V x) {
   V result = one;
   if constexpr (kIsFloat<T>) {
     const V w = hn::Neg(log_of_float(d, product));
-    const V near = hn::Mul(size, polynomial(d, w, Constants::kErfinvNearOfFloat));
-    const V far = polynomial(d, hn::Sub(hn::Sqrt(w), set(d, 4.2)), Constants::kErfinvFarOfFloat);
+    const V near = hn::Mul(size, polynomial(d, w, OfDouble::kErfinvNearOfFloat));
+    const V far = polynomial(d, hn::Sub(hn::Sqrt(w), set(d, 4.2)), OfDouble::kErfinvFarOfFloat);
     result = hn::IfThenElse(hn::Gt(w, set(d, 5)), far, near);
   } else {
     const V w = hn::Neg(Log::any(d, product));
-    const V near = hn::Mul(size, polynomial(d, w, Constants::kErfinvNear));
-    const V far = polynomial(d, hn::Sub(hn::Sqrt(w), set(d, 4.2)), Constants::kErfinvFar);
+    const V near = hn::Mul(size, polynomial(d, w, OfDouble::kErfinvNear));
+    const V far = polynomial(d, hn::Sub(hn::Sqrt(w), set(d, 4.2)), OfDouble::kErfinvFar);
     const V guess = hn::IfThenElse(hn::Gt(w, set(d, 5)), far, near);
     const V error = hn::IfThenElse(hn::Lt(size, set(d, 0.75)), hn::Sub(Erf::any(d, guess), size),
                                    hn::Sub(rest, erfc_of_size(d, guess)));

@@ -35,10 +35,10 @@ HWY_INLINE void apply_any(Function function, const Elements<T>& elements, const 
       return for_each<1>(elements, [](auto d, const auto* x) HWY_ATTR { return exp2_of(d, x[0]); });
     case Function::Log2:
       if constexpr (kIsFloat<T>) return for_each_of<1, OfOne<LogBy<2>>>(elements);
-      return of_one([](auto d, auto x) HWY_ATTR { return log_by(d, x, Constants::kOneOverLog2); });
+      return of_one([](auto d, auto x) HWY_ATTR { return log_by(d, x, OfDouble::kOneOverLog2); });
     case Function::Log10:
       if constexpr (kIsFloat<T>) return for_each_of<1, OfOne<LogBy<10>>>(elements);
-      return of_one([](auto d, auto x) HWY_ATTR { return log_by(d, x, Constants::kOneOverLog10); });
+      return of_one([](auto d, auto x) HWY_ATTR { return log_by(d, x, OfDouble::kOneOverLog10); });
     case Function::Pow:
       return of_two([](auto d, auto x, auto y) HWY_ATTR { return pow_of<T>(d, x, y); });
     case Function::PowScalar: {

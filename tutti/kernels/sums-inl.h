@@ -185,7 +185,7 @@ HWY_INLINE void sum_row(const T* const* in, int64_t terms, const double* values,
     sum_row_block<Term>(from, std::min(kBlockTerms, terms - i), values, waiting[count++]);
     for (int64_t full = block; full % 2 == 1; full /= 2) join_last();
   }
-  while (count > 1) join_last();
+  for (int64_t joins = count - 1; joins > 0; --joins) join_last();
   std::copy_n(waiting[0], Term::kSums, sums);
 }
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <memory>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
@@ -56,7 +57,8 @@ template <class Options, class State>
 void update(torch::Tensor values, torch::Tensor gradient, const Options& options, State& state) {
   state.step(state.step() + 1);
   const auto step = static_cast<double>(state.step());
-  const auto [beta1, beta2] = options.betas();
+  const double beta1 = std::get<0>(options.betas());
+  const double beta2 = std::get<1>(options.betas());
   constexpr bool kIsAdamW = std::is_same_v<Options, torch::optim::AdamWOptions>;
   const double shrink = kIsAdamW ? 1 - options.lr() * options.weight_decay() : 1;
   const double decay = kIsAdamW ? 0 : options.weight_decay();
