@@ -68,13 +68,13 @@ void tutti_use_instructions(const char* name) { tutti::kernels::use_instructions
 
 // Returns available_instructions() as words.
 const char* tutti_instructions() {
-  static const std::string all = [] {
+  static const std::string kAll = [] {
     std::string names;
     for (const std::string& name : tutti::kernels::available_instructions())
       names += (names.empty() ? "" : " ") + name;
     return names;
   }();
-  return all.c_str();
+  return kAll.c_str();
 }
 
 const char* tutti_torch_version() { return TORCH_VERSION; }

@@ -47,8 +47,8 @@ HWY_INLINE void step_all(const AdamStep<T>& of) {
   step_vectors(hn::CappedTag<T, 1>(), of, rest);
 }
 
-void AdamStepOfFloats(const AdamStep<float>& of) { step_all(of); }
-void AdamStepOfDoubles(const AdamStep<double>& of) { step_all(of); }
+void adam_step_of_floats(const AdamStep<float>& of) { step_all(of); }
+void adam_step_of_doubles(const AdamStep<double>& of) { step_all(of); }
 
 }  // namespace tutti::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -56,11 +56,11 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace tutti::kernels {
 
-HWY_EXPORT(AdamStepOfFloats);
-HWY_EXPORT(AdamStepOfDoubles);
+HWY_EXPORT(adam_step_of_floats);
+HWY_EXPORT(adam_step_of_doubles);
 
-void make_adam_step(const AdamStep<float>& step) { HWY_DYNAMIC_DISPATCH(AdamStepOfFloats)(step); }
-void make_adam_step(const AdamStep<double>& step) { HWY_DYNAMIC_DISPATCH(AdamStepOfDoubles)(step); }
+void make_adam_step(const AdamStep<float>& step) { HWY_DYNAMIC_DISPATCH(adam_step_of_floats)(step); }
+void make_adam_step(const AdamStep<double>& step) { HWY_DYNAMIC_DISPATCH(adam_step_of_doubles)(step); }
 
 }  // namespace tutti::kernels
 #endif

@@ -124,10 +124,8 @@ void add_gradients(const at::Tensor& gradient, const at::Tensor& sums, const Pla
 // Calls with_type(T()) for the type in which the images are computed.
 template <class Call>
 void by_float_type(const at::Tensor& images, const Call& with_type) {
-  if (images.scalar_type() == at::kFloat)
-    with_type(float());
-  else
-    with_type(double());
+  if (images.scalar_type() == at::kFloat) return with_type(float());
+  with_type(double());
 }
 
 bool is_interpolated(const char* name, const at::Tensor& images, at::IntArrayRef size) {

@@ -100,7 +100,7 @@ HWY_INLINE int64_t find_in_row(D d, const Row& row, int64_t column, int64_t end)
   return column;
 }
 
-void FindLargest(const Windows& of, const float* planes, int64_t count, float* values, int64_t* places) {
+void find_all_largest(const Windows& of, const float* planes, int64_t count, float* values, int64_t* places) {
   // The windows that lie inside in their width.
   const int64_t begin = std::min(of.columns, (of.padding_width + of.stride_width - 1) / of.stride_width);
   const int64_t reach = of.width + of.padding_width - (of.kernel_width - 1) * of.dilation_width;
@@ -138,11 +138,11 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace tutti::kernels {
 
-HWY_EXPORT(FindLargest);
+HWY_EXPORT(find_all_largest);
 
 void find_largest(const Windows& windows, const float* planes, int64_t count, float* values,
                   int64_t* places) {
-  HWY_DYNAMIC_DISPATCH(FindLargest)(windows, planes, count, values, places);
+  HWY_DYNAMIC_DISPATCH(find_all_largest)(windows, planes, count, values, places);
 }
 
 }  // namespace tutti::kernels

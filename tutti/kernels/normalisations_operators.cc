@@ -44,10 +44,8 @@ at::ScalarType statistics_type(const at::Tensor& x, const at::Tensor& weight) {
 
 template <class Function>
 void by_type(const at::Tensor& x, const Function& function) {
-  if (x.scalar_type() == at::kFloat)
-    function(float());
-  else
-    function(double());
+  if (x.scalar_type() == at::kFloat) return function(float());
+  function(double());
 }
 
 // Layer normalisation

@@ -48,7 +48,7 @@ bool is_made_of_others(const c10::OperatorName& name) {
 // Nothing here multiplies and then adds, which some targets do with one rounding and others with two, and
 // nothing adds up in an order that depends on the width of vectors.
 std::span<const OperatorGroup> exact_operators() {
-  static const std::vector<OperatorGroup> all = {
+  static const std::vector<OperatorGroup> kAll = {
       {"views and shapes",
        words_of(
            "alias as_strided as_strided_scatter conj_physical detach diagonal diagonal_backward "
@@ -114,11 +114,11 @@ std::span<const OperatorGroup> exact_operators() {
       {"choices by random numbers of other operators",
        words_of("multinomial native_dropout native_dropout_backward _masked_scale")},
   };
-  return all;
+  return kAll;
 }
 
 std::span<const OperatorGroup> operators_not_covered() {
-  static const std::vector<OperatorGroup> all = {
+  static const std::vector<OperatorGroup> kAll = {
       {"LAPACK computes it",
        words_of("cholesky_inverse cholesky_solve geqrf linalg_cholesky_ex linalg_eig linalg_inv_ex "
                 "linalg_lstsq linalg_lu_factor_ex linalg_qr linalg_solve_triangular ormqr "
@@ -141,7 +141,7 @@ std::span<const OperatorGroup> operators_not_covered() {
        words_of("batch_norm_backward logaddexp2 logspace put _batch_norm_with_update _ctc_loss "
                 "_ctc_loss_backward _logcumsumexp")},
   };
-  return all;
+  return kAll;
 }
 
 std::string_view listed_name(std::string_view name) {

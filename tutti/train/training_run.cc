@@ -236,8 +236,8 @@ void TrainingRun::stop_early() {
 
 // All workers call the same operators: one of them warns.
 void TrainingRun::name_not_covered() const {
-  static const Log quiet{LogLevel::Off, ""};
-  tutti::name_not_covered(training_.writes() ? context_.log() : quiet, context_.config().compute.kernels,
+  static const Log kQuiet{LogLevel::Off, ""};
+  tutti::name_not_covered(training_.writes() ? context_.log() : kQuiet, context_.config().compute.kernels,
                           progress_.step);
 }
 
