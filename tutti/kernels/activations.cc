@@ -158,10 +158,10 @@ HWY_INLINE void apply_any(Function function, const Elements<T>& elements, const 
   }
 }
 
-void ActivationFloats(Function function, const Elements<float>& elements, const double* parameters) {
+void activations_of_floats(Function function, const Elements<float>& elements, const double* parameters) {
   apply_any(function, elements, parameters);
 }
-void ActivationDoubles(Function function, const Elements<double>& elements, const double* parameters) {
+void activations_of_doubles(Function function, const Elements<double>& elements, const double* parameters) {
   apply_any(function, elements, parameters);
 }
 
@@ -171,15 +171,15 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace tutti::kernels {
 
-HWY_EXPORT(ActivationFloats);
-HWY_EXPORT(ActivationDoubles);
+HWY_EXPORT(activations_of_floats);
+HWY_EXPORT(activations_of_doubles);
 
 void apply_activation(Function function, const Elements<float>& elements, const double* parameters) {
-  HWY_DYNAMIC_DISPATCH(ActivationFloats)(function, elements, parameters);
+  HWY_DYNAMIC_DISPATCH(activations_of_floats)(function, elements, parameters);
 }
 
 void apply_activation(Function function, const Elements<double>& elements, const double* parameters) {
-  HWY_DYNAMIC_DISPATCH(ActivationDoubles)(function, elements, parameters);
+  HWY_DYNAMIC_DISPATCH(activations_of_doubles)(function, elements, parameters);
 }
 
 }  // namespace tutti::kernels

@@ -125,8 +125,12 @@ HWY_INLINE void apply_any(Function function, const Elements<T>& elements) {
   }
 }
 
-void BasicFloats(Function function, const Elements<float>& elements) { apply_any(function, elements); }
-void BasicDoubles(Function function, const Elements<double>& elements) { apply_any(function, elements); }
+void basic_functions_of_floats(Function function, const Elements<float>& elements) {
+  apply_any(function, elements);
+}
+void basic_functions_of_doubles(Function function, const Elements<double>& elements) {
+  apply_any(function, elements);
+}
 
 }  // namespace tutti::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -134,15 +138,15 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace tutti::kernels {
 
-HWY_EXPORT(BasicFloats);
-HWY_EXPORT(BasicDoubles);
+HWY_EXPORT(basic_functions_of_floats);
+HWY_EXPORT(basic_functions_of_doubles);
 
 void apply_basic(Function function, const Elements<float>& elements) {
-  HWY_DYNAMIC_DISPATCH(BasicFloats)(function, elements);
+  HWY_DYNAMIC_DISPATCH(basic_functions_of_floats)(function, elements);
 }
 
 void apply_basic(Function function, const Elements<double>& elements) {
-  HWY_DYNAMIC_DISPATCH(BasicDoubles)(function, elements);
+  HWY_DYNAMIC_DISPATCH(basic_functions_of_doubles)(function, elements);
 }
 
 }  // namespace tutti::kernels

@@ -107,18 +107,18 @@ HWY_INLINE void fill_any(Distribution distribution, const Draw& draw, int64_t fi
   }
 }
 
-void FillFloats(Distribution distribution, const Draw& draw, int64_t first, int64_t last, float a, float b,
-                float* out) {
+void fill_floats(Distribution distribution, const Draw& draw, int64_t first, int64_t last, float a, float b,
+                 float* out) {
   fill_any(distribution, draw, first, last, a, b, out);
 }
 
-void FillDoubles(Distribution distribution, const Draw& draw, int64_t first, int64_t last, double a, double b,
-                 double* out) {
+void fill_doubles(Distribution distribution, const Draw& draw, int64_t first, int64_t last, double a,
+                  double b, double* out) {
   fill_any(distribution, draw, first, last, a, b, out);
 }
 
 // Writes 1 for each word that is at most `highest`.
-void Trials(const Draw& draw, int64_t first, int64_t last, uint32_t highest, float* out) {
+void make_trials(const Draw& draw, int64_t first, int64_t last, uint32_t highest, float* out) {
   const Tag<float> d;
   const Tag<int32_t> di;
   const auto flip = hn::Set(hn::RebindToUnsigned<decltype(di)>(), uint32_t{1} << 31);
@@ -132,7 +132,7 @@ void Trials(const Draw& draw, int64_t first, int64_t last, uint32_t highest, flo
   });
 }
 
-void Words64(const Draw& draw, int64_t first, int64_t last, int64_t* out) {
+void make_words64(const Draw& draw, int64_t first, int64_t last, int64_t* out) {
   const Tag<int64_t> di;
   for_each_block(draw, first, last, out, [&](const auto& in, auto& made) HWY_ATTR {
     for (int64_t j = 0; j < Words<int64_t>::kWords; ++j) made[j] = hn::BitCast(di, in[j]);
@@ -154,19 +154,19 @@ uint64_t below(uint64_t range, int64_t bits) {
 
 }  // namespace
 
-HWY_EXPORT(FillFloats);
-HWY_EXPORT(FillDoubles);
-HWY_EXPORT(Trials);
-HWY_EXPORT(Words64);
+HWY_EXPORT(fill_floats);
+HWY_EXPORT(fill_doubles);
+HWY_EXPORT(make_trials);
+HWY_EXPORT(make_words64);
 
 void fill(Distribution distribution, const Draw& draw, int64_t first, int64_t last, float a, float b,
           float* out) {
-  HWY_DYNAMIC_DISPATCH(FillFloats)(distribution, draw, first, last, a, b, out);
+  HWY_DYNAMIC_DISPATCH(fill_floats)(distribution, draw, first, last, a, b, out);
 }
 
 void fill(Distribution distribution, const Draw& draw, int64_t first, int64_t last, double a, double b,
           double* out) {
-  HWY_DYNAMIC_DISPATCH(FillDoubles)(distribution, draw, first, last, a, b, out);
+  HWY_DYNAMIC_DISPATCH(fill_doubles)(distribution, draw, first, last, a, b, out);
 }
 
 void bernoulli(const Draw& draw, int64_t first, int64_t last, double p, float* out) {
@@ -174,7 +174,7 @@ void bernoulli(const Draw& draw, int64_t first, int64_t last, double p, float* o
   if (ones == 0)
     std::fill_n(out, last - first, 0.0F);
   else
-    HWY_DYNAMIC_DISPATCH(Trials)(draw, first, last, static_cast<uint32_t>(ones - 1), out);
+    HWY_DYNAMIC_DISPATCH(make_trials)(draw, first, last, static_cast<uint32_t>(ones - 1), out);
 }
 
 void bernoulli(const Draw& draw, int64_t first, int64_t last, double p, bool* out) {
@@ -187,7 +187,7 @@ void bernoulli(const Draw& draw, int64_t first, int64_t last, double p, bool* ou
 }
 
 void integers(const Draw& draw, int64_t first, int64_t last, int64_t base, uint64_t range, int64_t* out) {
-  HWY_DYNAMIC_DISPATCH(Words64)(draw, first, last, out);
+  HWY_DYNAMIC_DISPATCH(make_words64)(draw, first, last, out);
   if (range == 0) return;
   for (int64_t i = 0; i < last - first; ++i)
     out[i] = static_cast<int64_t>(static_cast<uint64_t>(base) + below(range, out[i]));
@@ -199,7 +199,7 @@ void permutation(const Draw& draw, int64_t count, int64_t* out) {
   int64_t bits[kDrawPiece];
   for (int64_t first = 0; first < count; first += kDrawPiece) {
     const int64_t last = std::min(first + kDrawPiece, count);
-    HWY_DYNAMIC_DISPATCH(Words64)(draw, first, last, bits);
+    HWY_DYNAMIC_DISPATCH(make_words64)(draw, first, last, bits);
     for (int64_t i = first; i < last; ++i)
       std::swap(out[i],
                 out[i + static_cast<int64_t>(below(static_cast<uint64_t>(count - i), bits[i - first]))]);

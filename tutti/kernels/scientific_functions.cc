@@ -82,10 +82,12 @@ HWY_INLINE void apply_any(Function function, const Elements<T>& elements, const 
   }
 }
 
-void ScientificFloats(Function function, const Elements<float>& elements, const double* parameters) {
+void scientific_functions_of_floats(Function function, const Elements<float>& elements,
+                                    const double* parameters) {
   apply_any(function, elements, parameters);
 }
-void ScientificDoubles(Function function, const Elements<double>& elements, const double* parameters) {
+void scientific_functions_of_doubles(Function function, const Elements<double>& elements,
+                                     const double* parameters) {
   apply_any(function, elements, parameters);
 }
 
@@ -95,15 +97,15 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace tutti::kernels {
 
-HWY_EXPORT(ScientificFloats);
-HWY_EXPORT(ScientificDoubles);
+HWY_EXPORT(scientific_functions_of_floats);
+HWY_EXPORT(scientific_functions_of_doubles);
 
 void apply_scientific(Function function, const Elements<float>& elements, const double* parameters) {
-  HWY_DYNAMIC_DISPATCH(ScientificFloats)(function, elements, parameters);
+  HWY_DYNAMIC_DISPATCH(scientific_functions_of_floats)(function, elements, parameters);
 }
 
 void apply_scientific(Function function, const Elements<double>& elements, const double* parameters) {
-  HWY_DYNAMIC_DISPATCH(ScientificDoubles)(function, elements, parameters);
+  HWY_DYNAMIC_DISPATCH(scientific_functions_of_doubles)(function, elements, parameters);
 }
 
 }  // namespace tutti::kernels
