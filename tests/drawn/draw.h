@@ -28,7 +28,7 @@ class Dice {
 
 enum class Layer { Linear, Tanh, BatchNorm, LayerNorm, Dropout, Shared, Frozen, Double };
 
-// What follows a layer: functions of numbers between -1 and 1, in float32.
+// The operator that is applied to the output of a layer, whose elements are float32 between -1 and 1.
 enum class Operator {
   None,
   Gelu,
@@ -55,7 +55,7 @@ enum class Operator {
 struct Draw {
   explicit Draw(uint64_t number);
 
-  // The same program, but with operators between its layers and the kernels that are the same everywhere.
+  // Returns this program with operators between its layers, which trains with --kernels same.
   Draw with_operators() const;
 
   uint64_t number;

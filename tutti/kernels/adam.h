@@ -4,8 +4,8 @@
 
 namespace tutti::kernels {
 
-// One step of Adam or AdamW, in one pass over the memory. Its bits are those of the operators of this module
-// that the step is made of:
+// One step of Adam or AdamW, in one pass over the memory. It gives the same bits as these calls, with the
+// operators of this module:
 //   values.mul_(shrink)
 //   gradient = gradient.add(values, decay)           if the decay is not 0
 //   average.mul_(beta1).add_(gradient, 1 - beta1)

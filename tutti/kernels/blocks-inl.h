@@ -146,7 +146,7 @@ struct RightVectors {
   const int64_t* offsets;
 };
 
-// Where the vectors of a tile's first row are, and the distance of its rows.
+// A tile of the result in memory: the vectors of its first row, and the distance between its rows.
 template <class T>
 struct Tile {
   T* vector[kVectors];

@@ -18,7 +18,7 @@ struct Coefficients<float> {
 
   // (exp(x) - 1 - x) / x^2 for |x| <= log(2) / 2; 2^-28
   static constexpr float kExp[] = {0.5F, 0.16666518F, 0.041666202F, 0.008368955F, 0.0013950639F};
-  // The same for expm1; 2^-34
+  // The function that kExp approximates, with the smaller error that expm1 needs; 2^-34
   static constexpr float kExpm1[] = {0.5F,         0.16666667F,  0.04166627F,
                                      0.008333263F, 0.001394616F, 0.00019919191F};
   // (log(1 + x) - x + x^2 / 2) / x^3 for 1 + x from sqrt(1/2) to sqrt(2); 2^-30
@@ -62,7 +62,7 @@ struct Coefficients<double> {
                                     0.008333333333306967,   0.0013888888947338257,  0.0001984126991782753,
                                     2.4801489583466465e-05, 2.7557215938825317e-06, 2.76314162405714e-07,
                                     2.511796941250889e-08};
-  // The same for results that are rounded to floats; 2^-28
+  // The function that kExp approximates, for results that are rounded to floats; 2^-28
   static constexpr double kExpOfFloat[] = {0.49999993451845587, 0.16666520686842742, 0.04166838730783959,
                                            0.008368710101364134, 0.0013814617029330658};
   // As for floats; 2^-63
@@ -84,7 +84,7 @@ struct Coefficients<double> {
       0.09090933506287543, -0.08333345778710814, 0.07691714484703592, -0.07141999684053713,
       0.06675147656429524, -0.06269805408771209, 0.05817789889857253, -0.05326756560867838,
       0.05415898761699951, -0.06275061477308477, 0.05697068217371924, -0.024277780116366506};
-  // The same for results that are rounded to floats; 2^-35
+  // The function that kLog approximates, for results that are rounded to floats; 2^-35
   static constexpr double kLogOfFloat[] = {0.3333333389244396,   -0.24999997076487251, 0.19999911247626512,
                                            -0.16666855067273098, 0.14290174667065283,  -0.12498287328012403,
                                            0.11014788504218398,  -0.09924536325726513, 0.0998848902688072,

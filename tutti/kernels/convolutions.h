@@ -44,8 +44,8 @@ struct Gather {
   std::span<const int64_t> positions;
 };
 
-// Where the columns of a product are in one image. Dense columns are its positions. Spread columns have gaps
-// between the lines of the image, so that each vector of them can be read where it is.
+// Says where a product finds its columns in one image. Dense columns are its positions. Spread columns have
+// gaps between the lines of the image, so that each vector of them can be read where it is.
 struct Columns {
   // A line: its first column, and the position of that.
   struct Run {
@@ -78,7 +78,8 @@ struct Correlation {
 };
 
 // The sums over all positions, for each term and channel of the gradient: out[term * channels + channel]. The
-// positions of the gradient lie together, and so do those of all images with channels_last.
+// positions of the gradient lie together in memory. With channels_last, the positions of all images do so
+// too.
 template <class T>
 struct WeightGradient {
   Gather<T> from;

@@ -206,7 +206,7 @@ bool reads_vectors(const Geometry& of, const Space& stride) {
   return !of.channels_last && stride == Space{1, 1, 1} && size_of(of.kernel) > 1;
 }
 
-// Where the positions of a space of this size are, with these steps.
+// Returns the offset of each position of a space, whose neighbours are `steps` apart in each dimension.
 std::vector<int64_t> offsets_of(const Space& sizes, const Space& steps) {
   std::vector<int64_t> offsets;
   for (const Space& place : places_of(sizes))

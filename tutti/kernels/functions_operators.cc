@@ -102,8 +102,8 @@ bool is_ours(const char* name, const ElementCall& call) {
   return !all_whole || takes_integers(call);
 }
 
-// Computes elements that lie apart, or that are stored in a type (`Stored`) other than that of the
-// computation, by parts in buffers.
+// Computes elements that lie apart, or that are stored in one type (`Stored`) and computed in another one
+// (T), by parts in buffers.
 template <class Stored, class T>
 void compute_elements(const ElementCall& call, char** data, const int64_t* strides, int64_t count) {
   constexpr int64_t kPart = 256;

@@ -114,7 +114,7 @@ class RightDense {
     return true;
   }
 
-  // A vector is made of parts: lanes from begin[i] on are those of the vector at from[i].
+  // A vector is put together from parts. Its lanes from begin[i] on are loaded from the memory at from[i].
   struct Parts {
     const T* from[kMostParts];
     size_t begin[kMostParts];

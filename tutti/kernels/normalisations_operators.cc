@@ -37,7 +37,7 @@ at::Tensor parameter(const at::Tensor& tensor, const at::Tensor& x, double other
   return tensor.to(x.scalar_type()).contiguous();
 }
 
-// The type of means and scales: that of the parameters if they are wider than x.
+// Returns the type of means and scales: the type of the weight, which may be wider than x, or else of x.
 at::ScalarType statistics_type(const at::Tensor& x, const at::Tensor& weight) {
   return weight.defined() ? weight.scalar_type() : x.scalar_type();
 }
@@ -304,8 +304,8 @@ Statistics statistics_of(const at::Tensor& x, Dimensions dimensions, int64_t cou
   return {mean, variance};
 }
 
-// Moves a running mean or variance towards a new one. `factor` is what a variance is multiplied by so that it
-// is that of a sample.
+// Moves a running mean or variance towards a new one. A variance over the batch is multiplied by
+// `factor`, which makes it an unbiased estimate.
 void move_towards(const at::Tensor& running, const at::Tensor& now, double momentum, double factor = 1) {
   if (!running.defined()) return;
   const at::Tensor moved = as_doubles(running, 0, 0).clone();

@@ -169,7 +169,7 @@ HWY_INLINE V pow_of(D d, V x, V y) {
   const auto are_numbers = hn::And(hn::Eq(x, x), hn::Eq(y, y));
   result = hn::IfThenElse(hn::Eq(size, one), one, result);  // for an infinite y as well
 
-  // A negative x: the sign is that of an odd y, and there is no result for a y that is not whole.
+  // For a negative x, the result is negative if y is odd, and there is no result if y is not whole.
   const auto is_negative = hn::RebindMask(d, hn::Lt(hn::BitCast(Bits<D>(), x), hn::Zero(Bits<D>())));
   const V half = hn::Mul(y, set(d, 0.5));
   const auto is_whole = hn::Eq(hn::Floor(y), y);

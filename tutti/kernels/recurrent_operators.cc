@@ -164,8 +164,8 @@ variable_list differentiable_backward_of(const LstmLayer& layer, const variable_
   return all;
 }
 
-// The node of autograd's graph. Its outputs are those of the layer, and the hidden state and the cells after
-// the last step.
+// The node of autograd's graph. It returns the outputs of the layer at all steps, and the hidden state and
+// the cells after the last step.
 struct LstmNode : torch::autograd::Function<LstmNode> {
   static variable_list forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
                                const at::Tensor& hidden, const at::Tensor& cells,
