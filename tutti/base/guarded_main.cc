@@ -75,8 +75,10 @@ int exit_code_of(const std::function<int()>& body) {
     return exit_code(ErrorKind::Overloaded);
   } catch (const std::exception& error) {
     if (ran_out(error)) {
-      say(fmt::format("Overloaded: {}; free some of this resource, or raise its limit\n",
-                      first_line(error.what())));
+      say(fmt::format(
+          "Overloaded: {}; free some memory, threads, open files or disk space, whichever is meant, or "
+          "raise their limit\n",
+          first_line(error.what())));
       return exit_code(ErrorKind::Overloaded);
     }
     say(fmt::format("error: {}\n", first_line(error.what())));

@@ -43,6 +43,10 @@ int allocate_step(int descriptor, uint64_t begin, uint64_t size) {
 // LibTorch has no exception type for this: its allocators throw an exception with one of these texts.
 constexpr std::array<std::string_view, 4> kTexts = {"can't allocate memory", "Cannot allocate memory",
                                                     "not enough memory", "out of memory"};
+// oneDNN says no more than this if there is no memory for the machine code of an operation. An operation that
+// it does not have is another text ("... a primitive descriptor ...").
+constexpr std::array<std::string_view, 2> kTextsOfOneDnn = {"could not create a primitive",
+                                                            "could not execute a primitive"};
 
 }  // namespace
 
@@ -98,6 +102,7 @@ bool ran_out(const std::exception& error) {
     }
   }
   const std::string_view text = error.what();
+  if (std::find(kTextsOfOneDnn.begin(), kTextsOfOneDnn.end(), text) != kTextsOfOneDnn.end()) return true;
   return std::any_of(kTexts.begin(), kTexts.end(),
                      [&](std::string_view part) { return text.find(part) != std::string_view::npos; });
 }

@@ -61,6 +61,8 @@ TEST(RanOut, is_memory_threads_descriptors_and_disks) {
 }
 
 TEST(RanOut, is_nothing_else) {
+  EXPECT_TRUE(ran_out(std::runtime_error("could not create a primitive")));
+  EXPECT_FALSE(ran_out(std::runtime_error("could not create a primitive descriptor for a convolution")));
   EXPECT_FALSE(ran_out(std::runtime_error("mat1 and mat2 shapes cannot be multiplied")));
   EXPECT_FALSE(ran_out(std::system_error(EINVAL, std::generic_category())));
   EXPECT_FALSE(ran_out(std::logic_error("an accident")));
