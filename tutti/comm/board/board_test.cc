@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <future>
 #include <memory>
 #include <poll.h>
@@ -26,6 +27,8 @@
 #include "tutti/comm/board/protocol.h"
 #include "tutti/comm/test_messages.h"
 #include "tutti/comm/test_network.h"
+#include "tutti/net/listener.h"
+#include "tutti/net/stream.h"
 #include "tutti/net/test_certificates.h"
 #include "tutti/rpc/frame.h"
 #include "tutti/rpc/handshake.h"
@@ -167,6 +170,28 @@ TEST(Board, is_not_found_by_those_for_whom_it_is_not) {
   right.purpose = "launchers";
   right.timeout = kLong;
   EXPECT_TRUE(try_tcp_rendezvous(right).board);
+}
+
+// As a board does that may start no more threads.
+TEST(Board, without_threads_is_overloaded_and_its_callers_do_not_wait_for_it) {
+  const net::Listener listener("127.0.0.1:0");
+  std::atomic<bool> over = false;
+  std::thread board([&] {
+    while (!over) {
+      FileDescriptor socket = listener.accept(milliseconds(1));
+      if (socket.get() < 0) continue;
+      net::Stream caller(std::move(socket));
+      rpc::turn_away(caller, Error(ErrorKind::Overloaded, "no thread for a caller"), kForRanks);
+    }
+  });
+  expect_error(ErrorKind::Overloaded,
+               AllOf(HasSubstr("the board of rank 0"), HasSubstr("no thread for a caller")), [&] {
+                 find_tcp_rendezvous({.hosts = {"127.0.0.1"},
+                                      .port = static_cast<uint16_t>(listener.port()),
+                                      .timeout = milliseconds(2000)});
+               });
+  over = true;
+  board.join();
 }
 
 TEST(Board, quotes_what_an_unknown_peer_sends_in_a_form_that_does_no_harm) {

@@ -171,6 +171,7 @@ void try_host(const FindOptions& options, const net::Tls* tls, const std::string
     // Another program may make room for the board; certificates do not change.
     const bool by_tls = dynamic_cast<const net::StreamEnd*>(&error) != nullptr;
     attempt.refused = error.kind() == ErrorKind::InvalidArgument && (by_tls || is_board);
+    attempt.overloaded = error.kind() == ErrorKind::Overloaded && is_board;
   }
 }
 
@@ -191,6 +192,11 @@ FindAttempt try_all(const FindOptions& options, const net::Tls* tls) {
        "another job uses {}:{}, or {} there does not admit this task: {}. If that is another job, wait until "
        "it has ended, or choose other addresses",
        last.host, options.port, options.holder, last.obstacle);
+}
+
+[[noreturn]] void fail_overloaded(const FindOptions& options, const FindAttempt& last) {
+  fail(ErrorKind::Overloaded, "the board of {} at {}:{} takes no more callers: {}", options.holder, last.host,
+       options.port, last.obstacle);
 }
 
 [[noreturn]] void fail_late(const FindOptions& options, const FindAttempt& last) {
@@ -215,12 +221,19 @@ FoundRendezvous find_tcp_rendezvous(const FindOptions& options) {
   const auto tls = net::Tls::make(options.credentials, net::Tls::Side::Caller);
   const auto deadline = deadline_after(options.timeout);
   FindAttempt refusal;
+  std::optional<Clock::time_point> overloaded_since;
   for (milliseconds pause = kFirstRetry;; pause = std::min(2 * pause, kLongestRetry)) {
     FindOptions left = options;
     left.timeout = until(deadline);
     const FindAttempt attempt = try_all(left, tls.get());
     if (attempt.board) return {attempt.board, attempt.host};
     if (attempt.refused) refusal = attempt;
+    if (!attempt.overloaded)
+      overloaded_since.reset();
+    else if (!overloaded_since)
+      overloaded_since = Clock::now();
+    else if (Clock::now() - *overloaded_since >= std::min(options.timeout / 2, kPatience))
+      fail_overloaded(options, attempt);
     const bool late = Clock::now() >= deadline;
     if (refusal.refused && (late || !options.several_machines)) fail_refused(options, refusal);
     if (late) fail_late(options, attempt);

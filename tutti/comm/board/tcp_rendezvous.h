@@ -66,8 +66,9 @@ struct FindAttempt {
   std::shared_ptr<Rendezvous> board;  // null: none was found
   std::string host;                   // where the board or the obstacle is
   std::string obstacle;
-  bool listens = false;  // a process listens there, but does not answer like such a board
-  bool refused = false;  // a board of this purpose is there, but not for this task
+  bool listens = false;     // a process listens there, but does not answer like such a board
+  bool refused = false;     // a board of this purpose is there, but not for this task
+  bool overloaded = false;  // a board of this purpose is there, but cannot take one more caller
 };
 
 // Tries all hosts once, each for `timeout`, but at most three seconds. Thread-safe.
@@ -79,8 +80,9 @@ struct FoundRendezvous {
 };
 
 // Waits until one of these hosts answers, and returns the board that it serves. Throws a Timeout that says
-// whether no process listens there, or one that is not such a board, and InvalidArgument if this task is
-// refused. Calls of a board that has ended throw PeerLost. Thread-safe.
+// whether no process listens there, or one that is not such a board, InvalidArgument if this task is refused,
+// and Overloaded if the board has no thread for it for several seconds. Calls of a board that has ended throw
+// PeerLost. Thread-safe.
 FoundRendezvous find_tcp_rendezvous(const FindOptions& options);
 
 }  // namespace tutti::comm
