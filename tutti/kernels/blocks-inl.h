@@ -146,11 +146,32 @@ struct RightVectors {
   const int64_t* offsets;
 };
 
-// A tile of the result in memory: the vectors of its first row, and the distance between its rows.
+// A panel of the right operand that was packed: term p of the product is row rows[p] of the panel.
+template <class T>
+struct RightListed {
+  template <int64_t kWide>
+  class Cursor {
+   public:
+    HWY_INLINE explicit Cursor(const RightListed& panel) : data_(panel.data), next_(panel.rows) { next(); }
+    HWY_INLINE Vector<T> vector(int64_t v) const { return hn::Load(Tag<T>(), at_ + v * kLanes<T>); }
+    HWY_INLINE void next() {
+      at_ = data_ + *next_++ * kColumns<T>;
+    }  // reads one row more than there are terms
+
+   private:
+    const T* HWY_RESTRICT at_;
+    const T* data_;
+    const int64_t* next_;
+  };
+
+  const T* data;
+  const int64_t* rows;
+};
+
+// A tile of the result in memory: where each of its rows begins.
 template <class T>
 struct Tile {
-  T* vector[kVectors];
-  int64_t row;
+  T* rows[kRows];
 };
 
 // The distance of rows in a packed panel of the left operand whose rows lie together. It is no power of two,
@@ -172,7 +193,7 @@ HWY_NOINLINE void add_chains(int64_t length, const Left& left, const Right& righ
   TUTTI_UNROLL for (int64_t r = 0; r < kCount; ++r) TUTTI_UNROLL for (int64_t v = 0; v < kWide; ++v)
       chains[r][v] = hn::Zero(d);
   TUTTI_UNROLL for (int64_t r = 0; r < kCount; ++r) TUTTI_UNROLL for (int64_t v = 0; v < kWide; ++v)
-      hwy::Prefetch(tile.vector[v] + r * tile.row);
+      hwy::Prefetch(tile.rows[r] + v * kLanes<T>);
   typename Left::template Cursor<kCount> a(left);
   typename Right::template Cursor<kWide> b(right);
   for (int64_t p = 0; p < length; ++p) {
@@ -188,7 +209,7 @@ HWY_NOINLINE void add_chains(int64_t length, const Left& left, const Right& righ
   }
   TUTTI_UNROLL for (int64_t r = 0; r < kCount; ++r) {
     TUTTI_UNROLL for (int64_t v = 0; v < kWide; ++v) {
-      T* const at = tile.vector[v] + r * tile.row;
+      T* const at = tile.rows[r] + v * kLanes<T>;
       hn::StoreU(first ? chains[r][v] : hn::Add(hn::LoadU(d, at), chains[r][v]), d, at);
     }
   }
@@ -262,27 +283,17 @@ HWY_INLINE void add_row(const T* from, int64_t count, bool first, T* to) {
   for (; i < count; ++i) to[i] = first ? from[i] : to[i] + from[i];
 }
 
-// Adds one chain to each element of a panel of columns, or stores it if it is the first one.
-template <class T, class Left, class Right, class Out>
-HWY_INLINE void add_chains_to_panel(const Block<T>& block, int64_t n, int64_t length, const Left& left,
-                                    const Right& of_right, const Out& out, bool first) {
+// Adds one chain to each element of so many rows and columns, or stores it if it is the first one.
+template <class T, class Left, class Right>
+HWY_INLINE void add_chains_to_rows(int64_t rows, int64_t columns, int64_t length, const Left& left,
+                                   const Right& right, const Tile<T>& tile, bool first) {
+  const int64_t vectors = (columns + kLanes<T> - 1) / kLanes<T>;
+  if (vectors * kLanes<T> == columns) return add_chains(rows, vectors, length, left, right, tile, first);
   HWY_ALIGN T edge[kRows * kColumns<T>];
-  Tile<T> edge_tile{{}, kColumns<T>};
-  for (int64_t v = 0; v < kVectors; ++v) edge_tile.vector[v] = edge + v * kLanes<T>;
-  const int64_t wide = std::min(block.width, block.n1 - n);
-  const int64_t vectors = (wide + kLanes<T> - 1) / kLanes<T>;
-  for (int64_t m = block.m0; m < block.m1; m += block.height) {
-    const int64_t high = std::min(block.height, block.m1 - m);
-    T* at = out.at(m, n);
-    if (vectors * kLanes<T> == wide) {
-      Tile<T> tile{{}, out.row};
-      for (int64_t v = 0; v < vectors; ++v) tile.vector[v] = at + v * kLanes<T>;
-      add_chains(high, vectors, length, left.panel(m), of_right, tile, first);
-      continue;
-    }
-    add_chains(high, vectors, length, left.panel(m), of_right, edge_tile, true);
-    for (int64_t r = 0; r < high; ++r, at += out.row) add_row(edge + r * kColumns<T>, wide, first, at);
-  }
+  Tile<T> edge_tile{};
+  for (int64_t r = 0; r < kRows; ++r) edge_tile.rows[r] = edge + r * kColumns<T>;
+  add_chains(rows, vectors, length, left, right, edge_tile, true);
+  for (int64_t r = 0; r < rows; ++r) add_row(edge_tile.rows[r], columns, first, tile.rows[r]);
 }
 
 // The block of a result of which element (m0, n0) is at `data`.
@@ -296,6 +307,14 @@ struct OutMatrix {
   int64_t n0 = 0;
 };
 
+// Returns memory for the packed panels of the columns of a block.
+template <class T>
+T* right_panels(const Block<T>& block) {
+  const int64_t panels = (block.n1 - block.n0 + block.width - 1) / block.width;
+  // The last store into a panel may go beyond it by less than a vector.
+  return scratch<T>(Buffer::Right, panels * kRightPanelSize<T> + kLanes<T>);
+}
+
 // Computes a block of a product with k terms. Needs of the operands:
 //   left.pack(p0, length, block, buffer)   prepares terms p0 to p0 + length of the rows of the block
 //   left.panel(m)                          the panel of rows m to m + block.height
@@ -306,17 +325,22 @@ struct OutMatrix {
 template <class T, class Left, class Right>
 void sum_block(const Block<T>& block, int64_t k, Left& left, Right& right, const OutMatrix<T>& out) {
   const int64_t rows = block.m1 - block.m0;
-  const int64_t columns = block.n1 - block.n0;
   T* const left_buffer = scratch<T>(Buffer::Left, (rows + kRows - 1) / kRows * kLeftPanelSize<T>);
-  // The last store into a panel may go beyond it by less than a vector.
-  T* const right_buffer =
-      scratch<T>(Buffer::Right, (columns + block.width - 1) / block.width * kRightPanelSize<T> + kLanes<T>);
+  T* const right_buffer = right_panels(block);
   for (int64_t p0 = 0; p0 == 0 || p0 < k; p0 += kChain) {
     const int64_t length = std::min(kChain, k - p0);
     left.pack(p0, length, block, left_buffer);
     right.pack(p0, length, block, right_buffer);
-    for (int64_t n = block.n0; n < block.n1; n += block.width)
-      add_chains_to_panel<T>(block, n, length, left, right.panel(n), out, p0 == 0);
+    for (int64_t n = block.n0; n < block.n1; n += block.width) {
+      const auto panel = right.panel(n);
+      const int64_t wide = std::min(block.width, block.n1 - n);
+      for (int64_t m = block.m0; m < block.m1; m += block.height) {
+        const int64_t high = std::min(block.height, block.m1 - m);
+        Tile<T> tile{};
+        for (int64_t r = 0; r < high; ++r) tile.rows[r] = out.at(m + r, n);
+        add_chains_to_rows(high, wide, length, left.panel(m), panel, tile, p0 == 0);
+      }
+    }
   }
 }
 

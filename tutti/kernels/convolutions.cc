@@ -8,6 +8,7 @@
 #include <hwy/highway.h>
 
 #include "tutti/kernels/gather-inl.h"
+#include "tutti/kernels/listed-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tutti::kernels::HWY_NAMESPACE {
@@ -47,69 +48,94 @@ void write_channels(const Correlation<T>& of, const Block<T>& block, const OutMa
   }
 }
 
-// Writes a block whose rows are positions, and whose channels lie together in the result.
+// Adds the bias of each channel to a block whose rows are positions.
 template <class T>
-void write_positions(const Correlation<T>& of, const Block<T>& block, const OutMatrix<T>& sums) {
+void add_bias(const T* bias, const Block<T>& block, const OutMatrix<T>& sums) {
   const Tag<T> d;
   const int64_t channels = block.n1 - block.n0;
   for (int64_t m = block.m0; m < block.m1; ++m) {
-    const T* const from = sums.at(m, block.n0);
-    T* const to = of.out + m / of.from.size() * of.image_step +
-                  of.positions[static_cast<size_t>(m % of.from.size())] + block.n0;
-    const T* const bias = of.bias != nullptr ? of.bias + block.n0 : nullptr;
+    T* const row = sums.at(m, block.n0);
     int64_t c = 0;
-    for (; c + kLanes<T> <= channels; c += kLanes<T>) {
-      auto sum = hn::LoadU(d, from + c);
-      if (bias != nullptr) sum = hn::Add(sum, hn::LoadU(d, bias + c));
-      hn::StoreU(sum, d, to + c);
-    }
-    for (; c < channels; ++c) to[c] = bias != nullptr ? from[c] + bias[c] : from[c];
+    for (; c + kLanes<T> <= channels; c += kLanes<T>)
+      hn::StoreU(hn::Add(hn::LoadU(d, row + c), hn::LoadU(d, bias + c)), d, row + c);
+    for (; c < channels; ++c) row[c] += bias[c];
   }
 }
 
-template <class T, class Left, class Right>
-void correlate_blocks(const Correlation<T>& of, const Cut& cut, int64_t first, int64_t last, Left& left,
-                      Right& right) {
-  const int64_t rows = of.channels_last ? of.from.images * of.from.size() : of.channels;
-  const int64_t columns = of.channels_last ? of.channels : of.from.images * of.columns->count;
+// Writes a block whose rows are positions, as many of each image as lie in it.
+template <class T>
+void write_positions(const Correlation<T>& of, const Block<T>& block, const OutMatrix<T>& sums) {
+  const int64_t size = of.from.size();
+  const int64_t channels = block.n1 - block.n0;
+  for (int64_t m = block.m0; m < block.m1;) {
+    const int64_t first = m % size;
+    const int64_t count = std::min(block.m1 - m, size - first);
+    const T* const from = sums.at(m, block.n0);
+    T* const to = of.out + m / size * of.image_step + block.n0 * of.channel_step;
+    const int64_t* const places = of.positions.data() + first;
+    if (of.channel_step == 1) {
+      for (int64_t p = 0; p < count; ++p) copy_row(from + p * sums.row, channels, to + places[p]);
+    } else if (places[count - 1] - places[0] == count - 1) {
+      transpose(from, sums.row, channels, count, to + places[0], of.channel_step);
+    } else {
+      for (int64_t c = 0; c < channels; ++c)
+        for (int64_t p = 0; p < count; ++p) to[c * of.channel_step + places[p]] = from[p * sums.row + c];
+    }
+    m += count;
+  }
+}
+
+// Computes blocks whose rows are positions.
+template <class T>
+void correlate_positions(const Correlation<T>& of, const Cut& cut, int64_t first, int64_t last) {
+  LeftPositions<T> left(of);
+  RightMatrix<T, true> right({of.weights.data, of.weights.column, of.weights.row});
+  for (int64_t i = first; i < last; ++i) {
+    const int64_t m = i % cut.down * cut.rows;
+    const int64_t n = i / cut.down * cut.columns;
+    const Block<T> block(m, std::min(of.from.images * of.from.size(), m + cut.rows), n,
+                         std::min(of.channels, n + cut.columns));
+    const int64_t row = block.n1 - block.n0;
+    const OutMatrix<T> sums{scratch<T>(Buffer::Result, (block.m1 - block.m0) * row), row, block.m0, block.n0};
+    sum_listed<T>(block, of.from.terms_count(), left, right, sums);
+    if (of.bias != nullptr) add_bias(of.bias + block.n0, block, sums);
+    write_positions(of, block, sums);
+  }
+}
+
+// Computes blocks whose rows are channels.
+template <class T, class Right>
+void correlate_channels(const Correlation<T>& of, const Cut& cut, int64_t first, int64_t last, Right right) {
+  LeftMatrix<T> left(of.weights);
   std::vector<Piece> pieces;
   for (int64_t i = first; i < last; ++i) {
     const int64_t m = i % cut.down * cut.rows;
     const int64_t n = i / cut.down * cut.columns;
-    const Block<T> block(m, std::min(rows, m + cut.rows), n, std::min(columns, n + cut.columns));
+    const Block<T> block(m, std::min(of.channels, m + cut.rows), n,
+                         std::min(of.from.images * of.columns->count, n + cut.columns));
     const int64_t row = block.n1 - block.n0;
     // The last vector of the last row may be read beyond its end.
     T* const buffer = scratch<T>(Buffer::Result, (block.m1 - block.m0) * row + kLanes<T>);
     const OutMatrix<T> sums{buffer, row, block.m0, block.n0};
     sum_block<T>(block, of.from.terms_count(), left, right, sums);
-    if (of.channels_last)
-      write_positions(of, block, sums);
-    else
-      write_channels(of, block, sums, pieces);
+    write_channels(of, block, sums, pieces);
   }
 }
 
 template <class T>
 HWY_INLINE void correlate(const Correlation<T>& of, const Cut& cut, int64_t first, int64_t last) {
-  if (of.channels_last) {
-    LeftPositions<T> left(of.from);
-    RightMatrix<T, true> right({of.weights.data, of.weights.column, of.weights.row});
-    correlate_blocks(of, cut, first, last, left, right);
-  } else if (of.columns->spread()) {
-    LeftMatrix<T> left(of.weights);
-    RightSpread<T> right(of.from, *of.columns);
-    correlate_blocks(of, cut, first, last, left, right);
-  } else {
-    LeftMatrix<T> left(of.weights);
-    RightDense<T> right(of.from, *of.columns);
-    correlate_blocks(of, cut, first, last, left, right);
-  }
+  if (of.columns == nullptr)
+    correlate_positions(of, cut, first, last);
+  else if (of.columns->spread())
+    correlate_channels(of, cut, first, last, RightSpread<T>(of.from, *of.columns));
+  else
+    correlate_channels(of, cut, first, last, RightDense<T>(of.from, *of.columns));
 }
 
 template <class T, class Right>
 void sum_positions(const WeightGradient<T>& of, const Cut& cut, int64_t first, int64_t last, Right& right) {
   const int64_t terms = of.from.images * of.from.size();
-  LeftTerms<T> left(of.from, of.channels_last);
+  LeftTerms<T> left(of);
   const OutMatrix<T> out{of.out, of.channels, 0, 0};
   for (int64_t i = first; i < last; ++i) {
     const int64_t m = i % cut.down * cut.rows;
@@ -117,7 +143,7 @@ void sum_positions(const WeightGradient<T>& of, const Cut& cut, int64_t first, i
     const int64_t end = std::min(of.channels, n + cut.columns);
     if (of.out != nullptr) {
       const Block<T> block(m, std::min(of.from.terms_count(), m + cut.rows), n, end);
-      sum_block<T>(block, terms, left, right, out);
+      sum_listed<T>(block, terms, left, right, out);
     }
     if (of.bias_out != nullptr && m == 0) {
       LeftOnes<T> ones;
@@ -136,6 +162,22 @@ HWY_INLINE void sum_positions(const WeightGradient<T>& of, const Cut& cut, int64
     RightPlanes<T> right(of);
     sum_positions(of, cut, first, last, right);
   }
+}
+
+// Some positions at a time, so that the lines of the cache to which they go are written once.
+template <class T>
+HWY_INLINE void put_last(const T* from, int64_t channels, int64_t size, T* to) {
+  constexpr int64_t kTogether = 32;
+  for (int64_t i = 0; i < size; i += kTogether)
+    transpose(from + i, size, std::min(kTogether, size - i), channels, to + i * channels, channels);
+}
+
+void put_floats_last(const float* from, int64_t channels, int64_t size, float* to) {
+  put_last(from, channels, size, to);
+}
+
+void put_doubles_last(const double* from, int64_t channels, int64_t size, double* to) {
+  put_last(from, channels, size, to);
 }
 
 void correlate_floats(const Correlation<float>& of, const Cut& cut, int64_t first, int64_t last) {
@@ -160,10 +202,20 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace tutti::kernels {
 
+HWY_EXPORT(put_floats_last);
+HWY_EXPORT(put_doubles_last);
 HWY_EXPORT(correlate_floats);
 HWY_EXPORT(correlate_doubles);
 HWY_EXPORT(sum_positions_of_floats);
 HWY_EXPORT(sum_positions_of_doubles);
+
+void put_channels_last(const float* from, int64_t channels, int64_t size, float* to) {
+  HWY_DYNAMIC_DISPATCH(put_floats_last)(from, channels, size, to);
+}
+
+void put_channels_last(const double* from, int64_t channels, int64_t size, double* to) {
+  HWY_DYNAMIC_DISPATCH(put_doubles_last)(from, channels, size, to);
+}
 
 void compute(const Correlation<float>& correlation, const Cut& cut, int64_t first, int64_t last) {
   HWY_DYNAMIC_DISPATCH(correlate_floats)(correlation, cut, first, last);

@@ -18,17 +18,27 @@ namespace tutti::kernels {
 //                       for those t for which x = j * stride + t * dilation - padding has an integer j
 //   by weight [o][i][t] gradient[n][o][j] * input[n][i][j * stride + t * dilation - padding]  over n, then j
 //   by bias [o]         gradient[n][o][j] * 1                                                 over n, then j
-// Elements outside of the images are zeros, which are multiplied and added like others. A transposed
-// convolution is the gradient by input of the convolution whose input is its output.
+// Elements outside of the images are left out if are_left_out() says so, else they are zeros, which are
+// multiplied and added like others. The sums differ only for weights, or gradients, that are infinite or NaN,
+// and in the sign of a zero. A transposed convolution is the gradient by input of the convolution whose input
+// is its output.
 
 // Three dimensions of space; a convolution of fewer dimensions has sizes of 1 in front.
 using Space = std::array<int64_t, 3>;
 
 inline int64_t size_of(const Space& space) { return space[0] * space[1] * space[2]; }
 
+// Where channels fill vectors, each position is computed for all of them at once, and does without the terms
+// that it does not have. It depends on the sizes alone.
+inline bool are_left_out(int64_t channels_of_result) {
+  return channels_of_result % 16 == 0 || channels_of_result >= 48;
+}
+// For the gradient by weight.
+inline bool are_left_out_of_gradient(int64_t channels_of_input) { return channels_of_input >= 8; }
+
 // The matrix of terms: row `term`, column (image, position) is
 //   data[image * image_step + terms[term] + positions[position]]
-// The images have zeros around them, as far as the taps reach.
+// The images have zeros around them, as far as the taps reach, unless what is outside is left out.
 template <class T>
 struct Gather {
   int64_t terms_count() const { return static_cast<int64_t>(terms.size()); }
@@ -59,16 +69,23 @@ struct Columns {
   std::vector<int64_t> starts;  // if spread: of each 64 bytes of columns, what is added to the image and term
 };
 
+// Positions that have the same terms. Row r of the panels of a product is term r of their chain.
+struct KindOfPosition {
+  std::vector<int64_t> offsets;  // of each term: what is added to the position; and one more
+  std::vector<int64_t> rows;     // of each term, and one more
+  std::vector<int64_t> chains;   // the first term of each chain, and the end
+};
+
 // The sums over all terms, for each position: element (image, channel, position) of the result is
 //   out[image * image_step + channel * channel_step + positions[position]]
-// With channels_last, the channels of both images lie together.
 template <class T>
 struct Correlation {
   Gather<T> from;
-  const Columns* columns;   // nullptr with channels_last
-  Matrix<const T> weights;  // (channel of the result, term)
+  const Columns* columns;  // nullptr: what is outside is left out, and the channels lie together
+  std::span<const KindOfPosition> kinds;  // without columns
+  std::span<const int64_t> kind_of;       // each position
+  Matrix<const T> weights;                // (channel of the result, term)
   int64_t channels;
-  bool channels_last;
   T* out;
   int64_t image_step;
   int64_t channel_step;
@@ -83,6 +100,8 @@ struct Correlation {
 template <class T>
 struct WeightGradient {
   Gather<T> from;
+  std::span<const uint8_t> inside;  // (tap, position): 1 if the tap is inside; empty: there are zeros outside
+  int64_t input_channels;
   const T* gradient;
   int64_t image_step;
   int64_t channel_step;
@@ -95,13 +114,17 @@ struct WeightGradient {
 // They are computed in blocks, of which any thread may compute some.
 template <class T>
 Cut cut_of(const Correlation<T>& of, int64_t threads) {
-  return of.channels_last ? Cut(of.from.images * of.from.size(), of.channels, sizeof(T), threads)
-                          : Cut(of.channels, of.from.images * of.columns->count, sizeof(T), threads);
+  return of.columns == nullptr ? Cut(of.from.images * of.from.size(), of.channels, sizeof(T), threads)
+                               : Cut(of.channels, of.from.images * of.columns->count, sizeof(T), threads);
 }
 template <class T>
 Cut cut_of(const WeightGradient<T>& of, int64_t threads) {
   return {of.out == nullptr ? 1 : of.from.terms_count(), of.channels, sizeof(T), threads};
 }
+
+// Copies an image so that its channels lie together: element (c, i) goes to to[i * channels + c].
+void put_channels_last(const float* from, int64_t channels, int64_t size, float* to);
+void put_channels_last(const double* from, int64_t channels, int64_t size, double* to);
 
 void compute(const Correlation<float>& correlation, const Cut& cut, int64_t first, int64_t last);
 void compute(const Correlation<double>& correlation, const Cut& cut, int64_t first, int64_t last);

@@ -122,9 +122,6 @@ std::optional<Geometry> geometry_of(const at::Tensor& input, const at::Tensor& w
   return geometry;
 }
 
-Images input_images(const Geometry& of) {
-  return {of.input, of.input_channels * of.groups, of.channels_last};
-}
 Images output_images(const Geometry& of) {
   return {of.output, of.output_channels * of.groups, of.channels_last};
 }
@@ -203,7 +200,7 @@ void arrange_gradient(const Geometry& of, const T* from, T* to) {
 
 // Returns true if vectors of the images may be read where they are.
 bool reads_vectors(const Geometry& of, const Space& stride) {
-  return !of.channels_last && stride == Space{1, 1, 1} && size_of(of.kernel) > 1;
+  return stride == Space{1, 1, 1} && size_of(of.kernel) > 1;
 }
 
 // Returns the offset of each position of a space, whose neighbours are `steps` apart in each dimension.
@@ -214,45 +211,99 @@ std::vector<int64_t> offsets_of(const Space& sizes, const Space& steps) {
   return offsets;
 }
 
+// Returns images whose channels lie together in memory: the same ones, or a copy.
+template <class T>
+at::Tensor with_channels_last(const at::Tensor& images) {
+  if (images.dim() > 3 && images.is_contiguous(format_of(images, true))) return images;
+  const at::Tensor from = images.contiguous();
+  at::Tensor to =
+      at::empty(images.sizes(), images.options());  // its sizes are not in the order of its memory
+  const int64_t channels = images.size(1);
+  const int64_t size = images.numel() / images.size(0) / channels;
+  in_parallel(images.size(0), channels * size, [&](int64_t first, int64_t last) {
+    for (int64_t i = first * channels * size; i < last * channels * size; i += channels * size)
+      put_channels_last(from.data_ptr<T>() + i, channels, size, to.data_ptr<T>() + i);
+  });
+  return to;
+}
+
+// What a convolution, or its gradient by input, reads and writes.
+struct Sides {
+  Space from;             // sizes
+  int64_t from_channels;  // of a group
+  Space positions;        // for which sums are computed
+  Space stride;
+  std::vector<Space> taps;
+  int64_t channels;  // of a group of the result
+};
+
+// Computes sums over the terms of `sides`, with the given weights of a group (channel of the result, term).
+// `begin` is where the first position of the result is, and `steps` are the distances of the others.
+template <class T>
+void correlate(const Geometry& of, const Sides& sides, const Surrounded<T>& from, Matrix<const T> weights,
+               const at::Tensor& bias, const Images& images, T* begin, const Space& steps) {
+  const ConvolutionTerms<T> matrix(from, sides.from_channels, sides.positions, sides.stride, sides.taps);
+  const std::vector<int64_t> places = offsets_of(sides.positions, steps);
+  const bool leaves_out = are_left_out(sides.channels);
+  Columns columns;
+  std::vector<int64_t> kind_of;
+  std::vector<KindOfPosition> kinds;
+  if (leaves_out) {
+    const Reach reach(sides.from, sides.positions, sides.stride, sides.taps);
+    kind_of = reach.kind_of_positions();
+    kinds = matrix.kinds(reach, sides.from_channels);
+  } else {
+    columns = matrix.columns(sides.channels, sides.taps.size());
+  }
+  const at::Tensor biases = bias.defined() ? bias.contiguous() : bias;
+  const Correlation<T> all{matrix.gather(), leaves_out ? nullptr : &columns,
+                           kinds,           kind_of,
+                           weights,         sides.channels,
+                           begin,           images.image,
+                           images.channel,  steps[2],
+                           places,          biases.defined() ? biases.data_ptr<T>() : nullptr};
+  const int64_t cost = of.images * size_of(sides.positions) * sides.channels * matrix.gather().terms_count();
+  compute_groups(of, all, cost, [&](Correlation<T> one, int64_t group) {
+    one.from.data += group * sides.from_channels * from.layout().channel;
+    one.weights.data += group * matrix.gather().terms_count() * sides.channels;
+    one.out += group * sides.channels * images.channel;
+    if (one.bias != nullptr) one.bias += group * sides.channels;
+    return one;
+  });
+}
+
+// Returns images as correlate() reads them.
+template <class T>
+at::Tensor arranged_images(const at::Tensor& images, int64_t channels_of_result) {
+  return are_left_out(channels_of_result) ? with_channels_last<T>(images) : images.contiguous();
+}
+
+// Returns an empty result for correlate(), in the format of the operator if the channels lie together there.
+at::Tensor empty_result(const Geometry& of, const at::Tensor& like, at::IntArrayRef sizes, int64_t channels) {
+  const bool last = of.channels_last && are_left_out(channels);
+  return at::empty(sizes, like.options(), format_of(like, last));
+}
+
 // The output of the convolution.
 template <class T>
 at::Tensor forward(const Geometry& of, const at::Tensor& input, const at::Tensor& weight,
                    const at::Tensor& bias, at::IntArrayRef sizes) {
-  const at::MemoryFormat format = format_of(input, of.channels_last);
-  const std::vector<Space> taps = places_of_taps(of);
+  const Sides sides{of.input,  of.input_channels,  of.output,
+                    of.stride, places_of_taps(of), of.output_channels};
+  const bool leaves_out = are_left_out(of.output_channels);
   Margins margins;
-  margins.cover(of.input, of.output, of.stride, taps);
-  const Surrounded<T> from(input.contiguous(format), of.input, of.channels_last, margins,
-                           reads_vectors(of, of.stride));
-  const ConvolutionTerms<T> matrix(from, of.input_channels, of.output, of.stride, taps);
-  const Columns columns = of.channels_last ? Columns{} : matrix.columns(of.output_channels, taps.size());
+  if (!leaves_out) margins.cover(of.input, of.output, of.stride, sides.taps);
+  const Surrounded<T> from(arranged_images<T>(input, of.output_channels), of.input, leaves_out, margins,
+                           !leaves_out && reads_vectors(of, of.stride));
   // (groups, output channels, taps, input channels)
   const int64_t terms = size_of(of.kernel) * of.input_channels;
   const at::Tensor weights = at::empty(weight.sizes(), weight.options());
   arrange_weights(of, weight, weights.data_ptr<T>(), {terms, of.input_channels}, of.output_channels * terms);
-  const at::Tensor biases = bias.defined() ? bias.contiguous() : bias;
-  at::Tensor out = at::empty(sizes, input.options(), format);
-  const Images images = output_images(of);
-  const std::vector<int64_t> places = offsets_of(of.output, images.steps);
-  const Correlation<T> all{matrix.gather(),
-                           of.channels_last ? nullptr : &columns,
-                           {weights.data_ptr<T>(), terms, 1},
-                           of.output_channels,
-                           of.channels_last,
-                           out.data_ptr<T>(),
-                           images.image,
-                           images.channel,
-                           images.steps[2],
-                           places,
-                           biases.defined() ? biases.data_ptr<T>() : nullptr};
-  compute_groups(of, all, cost_of_group(of), [&](Correlation<T> one, int64_t group) {
-    one.from.data += group * of.input_channels * from.layout().channel;
-    one.weights.data += group * of.output_channels * one.weights.row;
-    one.out += group * of.output_channels * images.channel;
-    if (one.bias != nullptr) one.bias += group * of.output_channels;
-    return one;
-  });
-  return out;
+  at::Tensor out = empty_result(of, input, sizes, of.output_channels);
+  const Images images(of.output, of.output_channels * of.groups, leaves_out && of.channels_last);
+  correlate<T>(of, sides, from, {weights.data_ptr<T>(), terms, 1}, bias, images, out.data_ptr<T>(),
+               images.steps);
+  return out.contiguous(format_of(input, of.channels_last));
 }
 
 // The places of the input that have the remainder `phase` when they, plus the padding, are divided by the
@@ -288,58 +339,39 @@ struct Phase {
 template <class T>
 at::Tensor by_input(const Geometry& of, const at::Tensor& gradient, const at::Tensor& weight,
                     const at::Tensor& bias, at::IntArrayRef sizes) {
-  const at::MemoryFormat format = format_of(gradient, of.channels_last);
+  const bool leaves_out = are_left_out(of.input_channels);
   std::vector<Phase> phases;
   Margins margins;
   for (const Space& remainder : places_of(of.stride)) {
     phases.emplace_back(of, remainder);
-    margins.cover(of.output, phases.back().positions, Space{1, 1, 1}, phases.back().taps);
+    if (!leaves_out) margins.cover(of.output, phases.back().positions, Space{1, 1, 1}, phases.back().taps);
   }
-  const Surrounded<T> from(gradient.contiguous(format), of.output, of.channels_last, margins,
-                           reads_vectors(of, Space{1, 1, 1}));
+  const Surrounded<T> from(arranged_images<T>(gradient, of.input_channels), of.output, leaves_out, margins,
+                           !leaves_out && reads_vectors(of, Space{1, 1, 1}));
   const int64_t tap_step = of.output_channels * of.input_channels;
   const at::Tensor weights =
       at::empty({of.groups, size_of(of.kernel), of.output_channels, of.input_channels}, weight.options());
   arrange_weights(of, weight, weights.data_ptr<T>(), {of.input_channels, tap_step},
                   size_of(of.kernel) * tap_step);
-  const at::Tensor biases = bias.defined() ? bias.contiguous() : bias;
-  at::Tensor out = at::empty(sizes, gradient.options(), format);
-  const Images input = input_images(of);
+  at::Tensor out = empty_result(of, gradient, sizes, of.input_channels);
+  const Images images(of.input, of.input_channels * of.groups, leaves_out && of.channels_last);
   for (const Phase& phase : phases) {
     if (size_of(phase.positions) == 0) continue;
     const at::Tensor numbers = at::tensor(phase.tap_numbers, at::TensorOptions(at::kLong));
     const bool all_taps = static_cast<int64_t>(phase.taps.size()) == weights.size(1);
     const at::Tensor some = all_taps ? weights : weights.index_select(1, numbers);
-    const ConvolutionTerms<T> matrix(from, of.output_channels, phase.positions, Space{1, 1, 1}, phase.taps);
-    const Columns columns =
-        of.channels_last ? Columns{} : matrix.columns(of.input_channels, phase.taps.size());
-    Space steps = input.steps;
+    Space steps = images.steps;
     int64_t begin = 0;
     for (size_t d = 0; d < 3; ++d) {
       begin += phase.first[d] * steps[d];
       steps[d] *= of.stride[d];
     }
-    const std::vector<int64_t> places = offsets_of(phase.positions, steps);
-    const Correlation<T> all{matrix.gather(),
-                             of.channels_last ? nullptr : &columns,
-                             {some.data_ptr<T>(), 1, of.input_channels},
-                             of.input_channels,
-                             of.channels_last,
-                             out.data_ptr<T>() + begin,
-                             input.image,
-                             input.channel,
-                             steps[2],
-                             places,
-                             biases.defined() ? biases.data_ptr<T>() : nullptr};
-    compute_groups(of, all, cost_of_group(of) / size_of(of.stride), [&](Correlation<T> one, int64_t group) {
-      one.from.data += group * of.output_channels * from.layout().channel;
-      one.weights.data += group * one.from.terms_count() * of.input_channels;
-      one.out += group * of.input_channels * input.channel;
-      if (one.bias != nullptr) one.bias += group * of.input_channels;
-      return one;
-    });
+    const Sides sides{of.output,      of.output_channels, phase.positions,
+                      Space{1, 1, 1}, phase.taps,         of.input_channels};
+    correlate<T>(of, sides, from, {some.data_ptr<T>(), 1, of.input_channels}, bias, images,
+                 out.data_ptr<T>() + begin, steps);
   }
-  return out;
+  return out.contiguous(format_of(gradient, of.channels_last));
 }
 
 template <class T>
@@ -347,16 +379,21 @@ at::Tensor by_weight(const Geometry& of, const at::Tensor& input, const at::Tens
                      const at::Tensor& weight) {
   const at::MemoryFormat format = format_of(gradient, of.channels_last);
   const std::vector<Space> places = places_of_taps(of);
+  const bool leaves_out = are_left_out_of_gradient(of.input_channels);
+  std::vector<uint8_t> inside;
   Margins margins;
   margins.cover(of.input, of.output, of.stride, places);
+  if (leaves_out && margins.needed()) inside = Reach(of.input, of.output, of.stride, places).inside();
+  if (leaves_out) margins = {};
   const Surrounded<T> from(input.contiguous(format), of.input, of.channels_last, margins, false);
   const ConvolutionTerms<T> matrix(from, of.input_channels, of.output, of.stride, places);
   const at::Tensor right = gradient.contiguous(format);
   const int64_t taps = size_of(of.kernel);
   at::Tensor out = at::empty({of.groups, taps, of.input_channels, of.output_channels}, input.options());
   const Images images = output_images(of);
-  const WeightGradient<T> all{matrix.gather(),    right.data_ptr<T>(), images.image,      images.channel,
-                              of.output_channels, of.channels_last,    out.data_ptr<T>(), nullptr};
+  const WeightGradient<T> all{matrix.gather(),   inside,         of.input_channels,  right.data_ptr<T>(),
+                              images.image,      images.channel, of.output_channels, of.channels_last,
+                              out.data_ptr<T>(), nullptr};
   compute_groups(of, all, cost_of_group(of), [&](WeightGradient<T> one, int64_t group) {
     one.from.data += group * of.input_channels * from.layout().channel;
     one.gradient += group * of.output_channels * images.channel;

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -52,6 +54,66 @@ struct Margins {
 
   Space before = {};
   Space after = {};
+};
+
+// Which taps lie inside of the images, for each coordinate of a position in each dimension.
+class Reach {
+ public:
+  Reach(const Space& sizes, const Space& positions, const Space& stride, const std::vector<Space>& taps)
+      : positions_(positions), taps_(taps.size()) {
+    for (size_t d = 0; d < 3; ++d) {
+      for (int64_t x = 0; x < positions[d]; ++x) {
+        std::vector<uint8_t> inside;
+        for (const Space& tap : taps) {
+          const int64_t at = x * stride[d] + tap[d];
+          inside.push_back(at >= 0 && at < sizes[d] ? 1 : 0);
+        }
+        const auto found = std::find(sets_[d].begin(), sets_[d].end(), inside);
+        set_of_[d].push_back(found - sets_[d].begin());
+        if (found == sets_[d].end()) sets_[d].push_back(std::move(inside));
+      }
+    }
+  }
+
+  // The kinds of positions are all combinations of the sets of their coordinates.
+  std::vector<int64_t> kind_of_positions() const {
+    std::vector<int64_t> kinds;
+    for (const Space& place : places_of(positions_)) kinds.push_back(kind_of(place));
+    return kinds;
+  }
+  std::vector<std::vector<int64_t>> taps_of_kinds() const {
+    std::vector<std::vector<int64_t>> kinds;
+    for (const Space& sets : places_of({count(0), count(1), count(2)})) {
+      std::vector<int64_t>& taps = kinds.emplace_back();
+      for (size_t t = 0; t < taps_; ++t)
+        if (holds(0, sets[0], t) && holds(1, sets[1], t) && holds(2, sets[2], t))
+          taps.push_back(static_cast<int64_t>(t));
+    }
+    return kinds;
+  }
+  // (tap, position): 1 if the tap is inside.
+  std::vector<uint8_t> inside() const {
+    const std::vector<int64_t> kind_of = kind_of_positions();
+    const std::vector<std::vector<int64_t>> taps_of = taps_of_kinds();
+    std::vector<uint8_t> inside(taps_ * kind_of.size(), 0);
+    for (size_t p = 0; p < kind_of.size(); ++p)
+      for (const int64_t t : taps_of[static_cast<size_t>(kind_of[p])])
+        inside[static_cast<size_t>(t) * kind_of.size() + p] = 1;
+    return inside;
+  }
+
+ private:
+  int64_t count(size_t d) const { return static_cast<int64_t>(sets_[d].size()); }
+  bool holds(size_t d, int64_t set, size_t tap) const { return sets_[d][static_cast<size_t>(set)][tap] != 0; }
+  int64_t kind_of(const Space& place) const {
+    const auto set = [&](size_t d) { return set_of_[d][static_cast<size_t>(place[d])]; };
+    return (set(0) * count(1) + set(1)) * count(2) + set(2);
+  }
+
+  const Space positions_;
+  const size_t taps_;
+  std::array<std::vector<std::vector<uint8_t>>, 3> sets_;  // of taps
+  std::array<std::vector<int64_t>, 3> set_of_;             // each coordinate
 };
 
 // Images with zeros around them. There is one object at a time in a thread, whose buffer it uses.
@@ -147,6 +209,30 @@ class ConvolutionTerms {
   ConvolutionTerms& operator=(const ConvolutionTerms&) = delete;
 
   const Gather<T>& gather() const { return gather_; }
+
+  // Returns what positions have of the terms, `channels` for each tap.
+  std::vector<KindOfPosition> kinds(const Reach& reach, int64_t channels) const {
+    const int64_t count = gather_.terms_count();
+    std::vector<KindOfPosition> kinds;
+    for (const std::vector<int64_t>& taps : reach.taps_of_kinds()) {
+      KindOfPosition& kind = kinds.emplace_back();
+      const auto chains_until = [&](int64_t end) {
+        while (static_cast<int64_t>(kind.chains.size()) < end)
+          kind.chains.push_back(static_cast<int64_t>(kind.rows.size()));
+      };
+      for (const int64_t tap : taps) {
+        for (int64_t term = tap * channels; term < (tap + 1) * channels; ++term) {
+          chains_until(term / kChain + 1);
+          kind.offsets.push_back(terms_[static_cast<size_t>(term)]);
+          kind.rows.push_back(term % kChain);
+        }
+      }
+      chains_until((count + kChain - 1) / kChain + 1);
+      kind.offsets.push_back(0);
+      kind.rows.push_back(0);
+    }
+    return kinds;
+  }
 
   // Arranges the columns for a product with so many rows. Dense columns have to be copied. Spread ones cost
   // more in each row, since some are computed in vain and most vectors lie in two lines of the cache. Bits do
