@@ -62,6 +62,19 @@ void add_bias(const T* bias, const Block<T>& block, const OutMatrix<T>& sums) {
   }
 }
 
+// Transposes rows of channels. Channels are often so far from each other that their lines of the cache
+// compete, so that few of them are written at a time.
+template <class T>
+void transpose_into_lines(const T* from, int64_t row, int64_t channels, int64_t count, T* to,
+                          int64_t channel_step) {
+  constexpr int64_t kChannels = 16 / sizeof(T);
+  constexpr int64_t kPositions = 64;
+  for (int64_t p = 0; p < count; p += kPositions)
+    for (int64_t c = 0; c < channels; c += kChannels)
+      transpose(from + p * row + c, row, std::min(kChannels, channels - c), std::min(kPositions, count - p),
+                to + c * channel_step + p, channel_step);
+}
+
 // Writes a block whose rows are positions, as many of each image as lie in it.
 template <class T>
 void write_positions(const Correlation<T>& of, const Block<T>& block, const OutMatrix<T>& sums) {
@@ -76,7 +89,7 @@ void write_positions(const Correlation<T>& of, const Block<T>& block, const OutM
     if (of.channel_step == 1) {
       for (int64_t p = 0; p < count; ++p) copy_row(from + p * sums.row, channels, to + places[p]);
     } else if (places[count - 1] - places[0] == count - 1) {
-      transpose(from, sums.row, channels, count, to + places[0], of.channel_step);
+      transpose_into_lines(from, sums.row, channels, count, to + places[0], of.channel_step);
     } else {
       for (int64_t c = 0; c < channels; ++c)
         for (int64_t p = 0; p < count; ++p) to[c * of.channel_step + places[p]] = from[p * sums.row + c];
@@ -164,22 +177,6 @@ HWY_INLINE void sum_positions(const WeightGradient<T>& of, const Cut& cut, int64
   }
 }
 
-// Some positions at a time, so that the lines of the cache to which they go are written once.
-template <class T>
-HWY_INLINE void put_last(const T* from, int64_t channels, int64_t size, T* to) {
-  constexpr int64_t kTogether = 32;
-  for (int64_t i = 0; i < size; i += kTogether)
-    transpose(from + i, size, std::min(kTogether, size - i), channels, to + i * channels, channels);
-}
-
-void put_floats_last(const float* from, int64_t channels, int64_t size, float* to) {
-  put_last(from, channels, size, to);
-}
-
-void put_doubles_last(const double* from, int64_t channels, int64_t size, double* to) {
-  put_last(from, channels, size, to);
-}
-
 void correlate_floats(const Correlation<float>& of, const Cut& cut, int64_t first, int64_t last) {
   correlate(of, cut, first, last);
 }
@@ -202,20 +199,10 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace tutti::kernels {
 
-HWY_EXPORT(put_floats_last);
-HWY_EXPORT(put_doubles_last);
 HWY_EXPORT(correlate_floats);
 HWY_EXPORT(correlate_doubles);
 HWY_EXPORT(sum_positions_of_floats);
 HWY_EXPORT(sum_positions_of_doubles);
-
-void put_channels_last(const float* from, int64_t channels, int64_t size, float* to) {
-  HWY_DYNAMIC_DISPATCH(put_floats_last)(from, channels, size, to);
-}
-
-void put_channels_last(const double* from, int64_t channels, int64_t size, double* to) {
-  HWY_DYNAMIC_DISPATCH(put_doubles_last)(from, channels, size, to);
-}
 
 void compute(const Correlation<float>& correlation, const Cut& cut, int64_t first, int64_t last) {
   HWY_DYNAMIC_DISPATCH(correlate_floats)(correlation, cut, first, last);

@@ -122,10 +122,6 @@ Cut cut_of(const WeightGradient<T>& of, int64_t threads) {
   return {of.out == nullptr ? 1 : of.from.terms_count(), of.channels, sizeof(T), threads};
 }
 
-// Copies an image so that its channels lie together: element (c, i) goes to to[i * channels + c].
-void put_channels_last(const float* from, int64_t channels, int64_t size, float* to);
-void put_channels_last(const double* from, int64_t channels, int64_t size, double* to);
-
 void compute(const Correlation<float>& correlation, const Cut& cut, int64_t first, int64_t last);
 void compute(const Correlation<double>& correlation, const Cut& cut, int64_t first, int64_t last);
 void compute(const WeightGradient<float>& gradient, const Cut& cut, int64_t first, int64_t last);

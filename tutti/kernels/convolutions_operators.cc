@@ -211,22 +211,6 @@ std::vector<int64_t> offsets_of(const Space& sizes, const Space& steps) {
   return offsets;
 }
 
-// Returns images whose channels lie together in memory: the same ones, or a copy.
-template <class T>
-at::Tensor with_channels_last(const at::Tensor& images) {
-  if (images.dim() > 3 && images.is_contiguous(format_of(images, true))) return images;
-  const at::Tensor from = images.contiguous();
-  at::Tensor to =
-      at::empty(images.sizes(), images.options());  // its sizes are not in the order of its memory
-  const int64_t channels = images.size(1);
-  const int64_t size = images.numel() / images.size(0) / channels;
-  in_parallel(images.size(0), channels * size, [&](int64_t first, int64_t last) {
-    for (int64_t i = first * channels * size; i < last * channels * size; i += channels * size)
-      put_channels_last(from.data_ptr<T>() + i, channels, size, to.data_ptr<T>() + i);
-  });
-  return to;
-}
-
 // What a convolution, or its gradient by input, reads and writes.
 struct Sides {
   Space from;             // sizes
@@ -272,18 +256,6 @@ void correlate(const Geometry& of, const Sides& sides, const Surrounded<T>& from
   });
 }
 
-// Returns images as correlate() reads them.
-template <class T>
-at::Tensor arranged_images(const at::Tensor& images, int64_t channels_of_result) {
-  return are_left_out(channels_of_result) ? with_channels_last<T>(images) : images.contiguous();
-}
-
-// Returns an empty result for correlate(), in the format of the operator if the channels lie together there.
-at::Tensor empty_result(const Geometry& of, const at::Tensor& like, at::IntArrayRef sizes, int64_t channels) {
-  const bool last = of.channels_last && are_left_out(channels);
-  return at::empty(sizes, like.options(), format_of(like, last));
-}
-
 // The output of the convolution.
 template <class T>
 at::Tensor forward(const Geometry& of, const at::Tensor& input, const at::Tensor& weight,
@@ -293,14 +265,15 @@ at::Tensor forward(const Geometry& of, const at::Tensor& input, const at::Tensor
   const bool leaves_out = are_left_out(of.output_channels);
   Margins margins;
   if (!leaves_out) margins.cover(of.input, of.output, of.stride, sides.taps);
-  const Surrounded<T> from(arranged_images<T>(input, of.output_channels), of.input, leaves_out, margins,
+  const bool last = leaves_out && of.channels_last;
+  const Surrounded<T> from(input.contiguous(format_of(input, last)), of.input, last, margins,
                            !leaves_out && reads_vectors(of, of.stride));
   // (groups, output channels, taps, input channels)
   const int64_t terms = size_of(of.kernel) * of.input_channels;
   const at::Tensor weights = at::empty(weight.sizes(), weight.options());
   arrange_weights(of, weight, weights.data_ptr<T>(), {terms, of.input_channels}, of.output_channels * terms);
-  at::Tensor out = empty_result(of, input, sizes, of.output_channels);
-  const Images images(of.output, of.output_channels * of.groups, leaves_out && of.channels_last);
+  at::Tensor out = at::empty(sizes, input.options(), format_of(input, last));
+  const Images images(of.output, of.output_channels * of.groups, last);
   correlate<T>(of, sides, from, {weights.data_ptr<T>(), terms, 1}, bias, images, out.data_ptr<T>(),
                images.steps);
   return out.contiguous(format_of(input, of.channels_last));
@@ -346,15 +319,16 @@ at::Tensor by_input(const Geometry& of, const at::Tensor& gradient, const at::Te
     phases.emplace_back(of, remainder);
     if (!leaves_out) margins.cover(of.output, phases.back().positions, Space{1, 1, 1}, phases.back().taps);
   }
-  const Surrounded<T> from(arranged_images<T>(gradient, of.input_channels), of.output, leaves_out, margins,
+  const bool last = leaves_out && of.channels_last;
+  const Surrounded<T> from(gradient.contiguous(format_of(gradient, last)), of.output, last, margins,
                            !leaves_out && reads_vectors(of, Space{1, 1, 1}));
   const int64_t tap_step = of.output_channels * of.input_channels;
   const at::Tensor weights =
       at::empty({of.groups, size_of(of.kernel), of.output_channels, of.input_channels}, weight.options());
   arrange_weights(of, weight, weights.data_ptr<T>(), {of.input_channels, tap_step},
                   size_of(of.kernel) * tap_step);
-  at::Tensor out = empty_result(of, gradient, sizes, of.input_channels);
-  const Images images(of.input, of.input_channels * of.groups, leaves_out && of.channels_last);
+  at::Tensor out = at::empty(sizes, gradient.options(), format_of(gradient, last));
+  const Images images(of.input, of.input_channels * of.groups, last);
   for (const Phase& phase : phases) {
     if (size_of(phase.positions) == 0) continue;
     const at::Tensor numbers = at::tensor(phase.tap_numbers, at::TensorOptions(at::kLong));

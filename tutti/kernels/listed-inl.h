@@ -79,10 +79,13 @@ class LeftPositions {
 
   // Positions of one kind come together.
   void begin(const Block<T>& block) {
-    for (std::vector<int64_t>& rows : by_kind_) rows.clear();
+    for (std::vector<Row>& rows : by_kind_) rows.clear();
     const int64_t size = of_.from.size();
-    for (int64_t m = block.m0; m < block.m1; ++m)
-      by_kind_[static_cast<size_t>(of_.kind_of[static_cast<size_t>(m % size)])].push_back(m);
+    for (int64_t m = block.m0; m < block.m1;) {
+      const T* const image = of_.from.data + m / size * of_.from.image_step;
+      for (auto p = static_cast<size_t>(m % size); p < of_.kind_of.size() && m < block.m1; ++p, ++m)
+        by_kind_[static_cast<size_t>(of_.kind_of[p])].push_back({m, image + of_.from.positions[p]});
+    }
     rows_.clear();
     groups_.clear();
     for (size_t kind = 0; kind < by_kind_.size(); ++kind) {
@@ -90,13 +93,9 @@ class LeftPositions {
                     static_cast<int64_t>(kind), groups_);
       rows_.insert(rows_.end(), by_kind_[kind].begin(), by_kind_[kind].end());
     }
-    places_.clear();
-    for (const int64_t m : rows_)
-      places_.push_back(of_.from.data + m / size * of_.from.image_step +
-                        of_.from.positions[static_cast<size_t>(m % size)]);
   }
   const std::vector<RowGroup>& groups() const { return groups_; }
-  int64_t row(int64_t i) const { return rows_[static_cast<size_t>(i)]; }
+  int64_t row(int64_t i) const { return rows_[static_cast<size_t>(i)].of_result; }
 
   void pack(int64_t p0, int64_t /*length*/, const Block<T>& /*block*/, T* /*buffer*/) {
     chain_ = static_cast<size_t>(p0 / kChain);
@@ -108,17 +107,22 @@ class LeftPositions {
   }
   LeftRows<T> panel(const RowGroup& group) const {
     LeftRows<T> panel;
-    std::copy_n(places_.begin() + group.first, group.count, panel.rows);
+    for (int64_t r = 0; r < group.count; ++r)
+      panel.rows[r] = rows_[static_cast<size_t>(group.first + r)].place;
     panel.offsets = terms(group.kind).offsets;
     return panel;
   }
 
  private:
+  struct Row {
+    int64_t of_result;
+    const T* place;  // of the position in its image
+  };
+
   const Correlation<T>& of_;
-  std::vector<std::vector<int64_t>> by_kind_;
-  std::vector<int64_t> rows_;
+  std::vector<std::vector<Row>> by_kind_;
+  std::vector<Row> rows_;
   std::vector<RowGroup> groups_;
-  std::vector<const T*> places_;
   size_t chain_ = 0;
 };
 
