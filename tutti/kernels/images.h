@@ -227,7 +227,8 @@ class ConvolutionTerms {
           kind.rows.push_back(term % kChain);
         }
       }
-      chains_until((count + kChain - 1) / kChain + 1);
+      chains_until(std::max<int64_t>(1, (count + kChain - 1) / kChain) +
+                   1);  // one chain if there are no terms
       kind.offsets.push_back(0);
       kind.rows.push_back(0);
     }
