@@ -39,7 +39,7 @@ struct RunConfig {
     int64_t inter_op_threads = 0;  // 0: LibTorch's default
     // LibTorch's operators, or those of tutti/kernels: "same"; "strict": an operator that is not among them
     // is an error.
-    std::string kernels = "auto";
+    std::string kernels = "libtorch";
     // Let tasks compute with different kernels, so that the bits of the result depend on the mix.
     bool mixed_machines = false;
     std::string precision = "fp32";  // or "bf16"
