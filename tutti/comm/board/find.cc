@@ -220,20 +220,18 @@ FindAttempt try_tcp_rendezvous(const FindOptions& options) {
 FoundRendezvous find_tcp_rendezvous(const FindOptions& options) {
   const auto tls = net::Tls::make(options.credentials, net::Tls::Side::Caller);
   const auto deadline = deadline_after(options.timeout);
+  const milliseconds patience = std::min(options.timeout / 2, kPatience);
   FindAttempt refusal;
-  std::optional<Clock::time_point> overloaded_since;
+  auto patient_until = Clock::time_point::max();  // with a board that is overloaded
   for (milliseconds pause = kFirstRetry;; pause = std::min(2 * pause, kLongestRetry)) {
     FindOptions left = options;
     left.timeout = until(deadline);
     const FindAttempt attempt = try_all(left, tls.get());
     if (attempt.board) return {attempt.board, attempt.host};
     if (attempt.refused) refusal = attempt;
-    if (!attempt.overloaded)
-      overloaded_since.reset();
-    else if (!overloaded_since)
-      overloaded_since = Clock::now();
-    else if (Clock::now() - *overloaded_since >= std::min(options.timeout / 2, kPatience))
-      fail_overloaded(options, attempt);
+    patient_until =
+        attempt.overloaded ? std::min(patient_until, deadline_after(patience)) : Clock::time_point::max();
+    if (Clock::now() >= patient_until) fail_overloaded(options, attempt);
     const bool late = Clock::now() >= deadline;
     if (refusal.refused && (late || !options.several_machines)) fail_refused(options, refusal);
     if (late) fail_late(options, attempt);
