@@ -39,24 +39,71 @@ void apply_in_parallel(RowFunction function, const at::Tensor& first, const at::
   });
 }
 
-// Applies a function to the rows of one dimension. If it is not the last one, it is moved there and back.
-at::Tensor applied(RowFunction function, int64_t dim, const at::Tensor& first,
-                   const at::Tensor& second = {}) {
-  const auto as_rows = [dim](const at::Tensor& tensor) {
-    const at::Tensor wide = widened(tensor);
-    return (wide.dim() == 0 ? wide.unsqueeze(0) : wide.movedim(dim, -1)).contiguous();
+// Columns that are computed at once.
+constexpr int64_t kColumns = 64;
+
+// Applies a function to the columns of dimension `dim` of tensors that are contiguous.
+template <class T>
+void apply_to_columns(RowFunction function, int64_t dim, const at::Tensor& first, const at::Tensor& second,
+                      const at::Tensor& out) {
+  const int64_t length = out.size(dim);
+  const int64_t width = out.stride(dim);
+  const int64_t strips = (width + kColumns - 1) / kColumns;
+  in_parallel(out.numel() / length / width * strips, 16 * length * kColumns, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t column = i % strips * kColumns;
+      const int64_t at = i / strips * length * width + column;
+      apply(function,
+            Columns<T>{{first.data_ptr<T>() + at, second.defined() ? second.data_ptr<T>() + at : nullptr},
+                       out.data_ptr<T>() + at,
+                       length,
+                       width,
+                       std::min(kColumns, width - column)});
+    }
+  });
+}
+
+// Returns true if dimension `dim` is to be computed as columns: if vectors of columns are worth it, and the
+// elements of a row do not lie together.
+bool are_columns(const at::Tensor& x, int64_t dim) {
+  constexpr int64_t kWorthColumns = 8;
+  if (x.numel() == 0 || dim == x.dim() - 1) return false;
+  int64_t width = 1;
+  for (int64_t i = dim + 1; i < x.dim(); ++i) width *= x.size(i);
+  return width >= kWorthColumns && !x.movedim(dim, -1).is_contiguous();
+}
+
+// Applies a function to the rows of one dimension. If it is not the last one, and its columns are not
+// computed as they lie, it is moved there and back.
+at::Tensor applied(RowFunction function, int64_t of_dim, const at::Tensor& one,
+                   const at::Tensor& other = {}) {
+  const at::Tensor first = one.dim() == 0 ? one.unsqueeze(0) : one;
+  const at::Tensor second = other.defined() && other.dim() == 0 ? other.unsqueeze(0) : other;
+  const int64_t dim = of_dim < 0 ? of_dim + first.dim() : of_dim;
+  const at::Tensor wide = widened(first);
+  const bool columns = are_columns(wide, dim);
+  const auto lying = [&](const at::Tensor& tensor) {
+    if (!tensor.defined()) return tensor;
+    return (columns ? widened(tensor) : widened(tensor).movedim(dim, -1)).contiguous();
   };
-  const at::Tensor rows = as_rows(first);
-  const at::Tensor out = at::empty(rows.sizes(), rows.options());
-  if (out.numel() > 0) {
-    const at::Tensor others = second.defined() ? as_rows(second) : second;
-    if (rows.scalar_type() == at::kFloat)
-      apply_in_parallel<float>(function, rows, others, out);
+  const at::Tensor x = lying(wide);
+  const at::Tensor y = lying(second);
+  const at::Tensor out = at::empty(x.sizes(), x.options());
+  const auto compute = [&](auto zero) {
+    using T = decltype(zero);
+    if (columns)
+      apply_to_columns<T>(function, dim, x, y, out);
     else
-      apply_in_parallel<double>(function, rows, others, out);
+      apply_in_parallel<T>(function, x, y, out);
+  };
+  if (out.numel() > 0) {
+    if (x.scalar_type() == at::kFloat)
+      compute(float());
+    else
+      compute(double());
   }
-  const at::Tensor result = first.dim() == 0 ? out.squeeze(0) : out.movedim(-1, dim).contiguous();
-  return result.to(first.scalar_type());
+  const at::Tensor result = columns ? out : out.movedim(-1, dim).contiguous();
+  return result.to(one.scalar_type()).view(one.sizes());
 }
 
 bool is_our_softmax(std::string_view name, int64_t dim, const at::Tensor& first,
