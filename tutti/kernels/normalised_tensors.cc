@@ -16,15 +16,7 @@ at::Tensor apply_values(Normalisation normalisation, const at::Tensor& x, const 
   const at::Tensor out = at::empty_like(x);
   by_type(x, [&](auto zero) {
     using T = decltype(zero);
-    const ScaledRows<T> all{x.data_ptr<T>(),
-                            gradient.defined() ? gradient.data_ptr<T>() : nullptr,
-                            out.data_ptr<T>(),
-                            0,
-                            x.numel() / length,
-                            length,
-                            {values.of<T>(0), values.of<T>(1), values.of<T>(2), values.of<T>(3)},
-                            values.count(),
-                            of_rows};
+    const ScaledRows<T> all = scaled_rows<T>(x, gradient, out, values, length, of_rows);
     in_parallel(all.rows, 2 * length, [&](int64_t first, int64_t last) {
       ScaledRows<T> part = all;
       part.x += first * length;
@@ -43,16 +35,15 @@ Statistics statistics_of(const at::Tensor& x, Dimensions dimensions, int64_t cou
   const at::Tensor sums = sums_over(x, dimensions, Terms::Moments, shift);
   const at::Tensor mean = at::empty({shift.numel()}, shift.options());
   const at::Tensor variance = at::empty({shift.numel()}, shift.options());
-  const auto terms = static_cast<double>(count);
   const double* const first = shift.data_ptr<double>();
   const double* const sum = sums.data_ptr<double>();
   double* const means = mean.data_ptr<double>();
   double* const variances = variance.data_ptr<double>();
-  const int64_t sums_each = shift.numel();
-  for (int64_t i = 0; i < sums_each; ++i) {
-    const double rest = sum[sums_each + i] - sum[i] * (sum[i] / terms);
-    means[i] = first[i] + sum[i] / terms;
-    variances[i] = rest < 0 ? 0 : rest / terms;
+  const int64_t each = shift.numel();
+  for (int64_t i = 0; i < each; ++i) {
+    const Moments moments(first[i], sum[i], sum[each + i], count);
+    means[i] = moments.mean;
+    variances[i] = moments.variance;
   }
   return {mean, variance};
 }

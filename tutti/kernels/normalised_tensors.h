@@ -62,7 +62,23 @@ class Values {
   double* doubles_;
 };
 
-// Applies the values, of rows of `length` elements or of columns, to x.
+// The operands of apply() for all of x, for values of rows of `length` elements, or of columns.
+template <class T>
+ScaledRows<T> scaled_rows(const at::Tensor& x, const at::Tensor& gradient, const at::Tensor& out,
+                          const Values& values, int64_t length, bool of_rows) {
+  return {x.data_ptr<T>(),
+          gradient.defined() ? gradient.data_ptr<T>() : nullptr,
+          out.data_ptr<T>(),
+          0,
+          x.numel() / length,
+          length,
+          length,
+          {values.of<T>(0), values.of<T>(1), values.of<T>(2), values.of<T>(3)},
+          values.count(),
+          of_rows};
+}
+
+// Applies the values to all of x.
 at::Tensor apply_values(Normalisation normalisation, const at::Tensor& x, const at::Tensor& gradient,
                         const Values& values, int64_t length, bool of_rows);
 
@@ -74,6 +90,19 @@ struct Statistics {
 
 // Returns those of sums over `dimensions`, of `count` elements each.
 Statistics statistics_of(const at::Tensor& x, Dimensions dimensions, int64_t count);
+
+// The mean and the variance of `count` elements with these sums of Terms::Moments.
+struct Moments {
+  Moments(double shift, double sum, double of_squares, int64_t count)
+      : mean(shift + sum / static_cast<double>(count)) {
+    const auto terms = static_cast<double>(count);
+    const double rest = of_squares - sum * (sum / terms);
+    variance = rest < 0 ? 0 : rest / terms;
+  }
+
+  double mean;
+  double variance;
+};
 
 inline double scale_of(double variance, double eps) { return 1 / std::sqrt(variance + eps); }
 
