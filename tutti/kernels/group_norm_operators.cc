@@ -3,6 +3,7 @@
 #include <tuple>
 #include <vector>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/native_group_norm_backward_cpu_dispatch.h>
 #include <ATen/ops/native_group_norm_cpu_dispatch.h>
