@@ -56,6 +56,7 @@ void register_products(Registrar& library);
 void register_convolutions(Registrar& library);
 void register_functions(Registrar& library);
 void register_random(Registrar& library);
+void register_dropout(Registrar& library);
 void register_reductions(Registrar& library);
 void register_softmax(Registrar& library);
 void register_layer_norm(Registrar& library);

@@ -43,6 +43,7 @@ void replace_operators(Replaced& all) {
   register_convolutions(registrar);
   register_functions(registrar);
   register_random(registrar);
+  register_dropout(registrar);
   register_reductions(registrar);
   register_softmax(registrar);
   register_layer_norm(registrar);
