@@ -120,7 +120,7 @@ HWY_INLINE void apply_rows(RowFunction function, const Rows<T>& of) {
 
 // Computes out = function(d, v) for all elements, where v are those of `in`, and then values of the columns.
 template <int64_t kInputs, int64_t kValues, class T, class Function>
-HWY_INLINE void map_columns(const Columns<T>& of, const T* const* in, const T* const* values,
+HWY_INLINE void map_columns(const SoftmaxColumns<T>& of, const T* const* in, const T* const* values,
                             const Function& function) {
   const T* operands[kInputs + kValues];
   for (int64_t v = 0; v < kValues; ++v) operands[kInputs + v] = values[v];
@@ -132,7 +132,7 @@ HWY_INLINE void map_columns(const Columns<T>& of, const T* const* in, const T* c
 
 // Sums the columns as sum_row() does a row.
 template <class Term, class T>
-HWY_INLINE void sum_columns(const Columns<T>& of, const T* const* in, double* sums) {
+HWY_INLINE void sum_columns(const SoftmaxColumns<T>& of, const T* const* in, double* sums) {
   double waiting[48][kStrip];
   int64_t count = 0;
   const auto join_last = [&]() {
@@ -152,7 +152,7 @@ HWY_INLINE void sum_columns(const Columns<T>& of, const T* const* in, double* su
 
 // Writes the exponentials of x - shift to the result, and the largest elements to `shift`.
 template <class T>
-HWY_INLINE void sum_exponentials(const Columns<T>& of, T* shift, double* sums) {
+HWY_INLINE void sum_exponentials(const SoftmaxColumns<T>& of, T* shift, double* sums) {
   std::copy_n(of.in[0], of.width, shift);
   for (int64_t i = 1; i < of.length; ++i) {
     const T* const in[] = {shift, of.in[0] + i * of.step};
@@ -166,7 +166,7 @@ HWY_INLINE void sum_exponentials(const Columns<T>& of, T* shift, double* sums) {
 }
 
 template <class T>
-HWY_INLINE void softmax_columns(const Columns<T>& of) {
+HWY_INLINE void softmax_columns(const SoftmaxColumns<T>& of) {
   T shift[kStrip];
   T scale[kStrip];
   double sums[kStrip];
@@ -178,7 +178,7 @@ HWY_INLINE void softmax_columns(const Columns<T>& of) {
 }
 
 template <class T>
-HWY_INLINE void log_softmax_columns(const Columns<T>& of) {
+HWY_INLINE void log_softmax_columns(const SoftmaxColumns<T>& of) {
   T shift[kStrip];
   T logarithms[kStrip];
   double sums[kStrip];
@@ -193,14 +193,14 @@ HWY_INLINE void log_softmax_columns(const Columns<T>& of) {
 }
 
 template <class Term, class T>
-HWY_INLINE void sum_gradients(const Columns<T>& of, T* totals) {
+HWY_INLINE void sum_gradients(const SoftmaxColumns<T>& of, T* totals) {
   double sums[kStrip];
   sum_columns<Term>(of, of.in, sums);
   for (int64_t c = 0; c < of.width; ++c) totals[c] = static_cast<T>(sums[c]);
 }
 
 template <class T>
-HWY_INLINE void softmax_backward_columns(const Columns<T>& of) {
+HWY_INLINE void softmax_backward_columns(const SoftmaxColumns<T>& of) {
   T totals[kStrip];
   sum_gradients<RowProducts>(of, totals);
   const T* const values[] = {totals};
@@ -209,7 +209,7 @@ HWY_INLINE void softmax_backward_columns(const Columns<T>& of) {
 }
 
 template <class T>
-HWY_INLINE void log_softmax_backward_columns(const Columns<T>& of) {
+HWY_INLINE void log_softmax_backward_columns(const SoftmaxColumns<T>& of) {
   T totals[kStrip];
   sum_gradients<RowTerms>(of, totals);
   const T* const values[] = {totals};
@@ -219,13 +219,13 @@ HWY_INLINE void log_softmax_backward_columns(const Columns<T>& of) {
 }
 
 template <class T>
-HWY_INLINE void apply_columns(RowFunction function, const Columns<T>& of) {
+HWY_INLINE void apply_columns(RowFunction function, const SoftmaxColumns<T>& of) {
   for (int64_t first = 0; first < of.width; first += kStrip) {
-    const Columns<T> strip{{of.in[0] + first, of.in[1] == nullptr ? nullptr : of.in[1] + first},
-                           of.out + first,
-                           of.length,
-                           of.step,
-                           std::min(kStrip, of.width - first)};
+    const SoftmaxColumns<T> strip{{of.in[0] + first, of.in[1] == nullptr ? nullptr : of.in[1] + first},
+                                  of.out + first,
+                                  of.length,
+                                  of.step,
+                                  std::min(kStrip, of.width - first)};
     switch (function) {
       case RowFunction::Softmax:
         softmax_columns(strip);
@@ -243,10 +243,10 @@ HWY_INLINE void apply_columns(RowFunction function, const Columns<T>& of) {
   }
 }
 
-void apply_float_columns(RowFunction function, const Columns<float>& columns) {
+void apply_float_columns(RowFunction function, const SoftmaxColumns<float>& columns) {
   apply_columns(function, columns);
 }
-void apply_double_columns(RowFunction function, const Columns<double>& columns) {
+void apply_double_columns(RowFunction function, const SoftmaxColumns<double>& columns) {
   apply_columns(function, columns);
 }
 void apply_float_rows(RowFunction function, const Rows<float>& rows) { apply_rows(function, rows); }
@@ -271,11 +271,11 @@ void apply(RowFunction function, const Rows<double>& rows) {
   HWY_DYNAMIC_DISPATCH(apply_double_rows)(function, rows);
 }
 
-void apply(RowFunction function, const Columns<float>& columns) {
+void apply(RowFunction function, const SoftmaxColumns<float>& columns) {
   HWY_DYNAMIC_DISPATCH(apply_float_columns)(function, columns);
 }
 
-void apply(RowFunction function, const Columns<double>& columns) {
+void apply(RowFunction function, const SoftmaxColumns<double>& columns) {
   HWY_DYNAMIC_DISPATCH(apply_double_columns)(function, columns);
 }
 

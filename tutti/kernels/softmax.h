@@ -33,7 +33,7 @@ void apply(RowFunction function, const Rows<double>& rows);
 // `width` columns beside each other, in the operands as in the result, which lies elsewhere: element i of
 // column c is i * step + c elements behind the first one. The results are those of rows.
 template <class T>
-struct Columns {
+struct SoftmaxColumns {
   const T* in[2];
   T* out;
   int64_t length;
@@ -41,7 +41,7 @@ struct Columns {
   int64_t width;
 };
 
-void apply(RowFunction function, const Columns<float>& columns);
-void apply(RowFunction function, const Columns<double>& columns);
+void apply(RowFunction function, const SoftmaxColumns<float>& columns);
+void apply(RowFunction function, const SoftmaxColumns<double>& columns);
 
 }  // namespace tutti::kernels

@@ -53,12 +53,12 @@ void apply_to_columns(RowFunction function, int64_t dim, const at::Tensor& first
     for (int64_t i = begin; i < end; ++i) {
       const int64_t column = i % strips * kColumns;
       const int64_t at = i / strips * length * width + column;
-      apply(function,
-            Columns<T>{{first.data_ptr<T>() + at, second.defined() ? second.data_ptr<T>() + at : nullptr},
-                       out.data_ptr<T>() + at,
-                       length,
-                       width,
-                       std::min(kColumns, width - column)});
+      apply(function, SoftmaxColumns<T>{
+                          {first.data_ptr<T>() + at, second.defined() ? second.data_ptr<T>() + at : nullptr},
+                          out.data_ptr<T>() + at,
+                          length,
+                          width,
+                          std::min(kColumns, width - column)});
     }
   });
 }
