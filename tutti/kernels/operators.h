@@ -59,6 +59,7 @@ void register_random(Registrar& library);
 void register_dropout(Registrar& library);
 void register_reductions(Registrar& library);
 void register_softmax(Registrar& library);
+void register_likelihoods(Registrar& library);
 void register_layer_norm(Registrar& library);
 void register_batch_norm(Registrar& library);
 void register_group_norm(Registrar& library);

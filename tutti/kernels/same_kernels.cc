@@ -46,6 +46,7 @@ void replace_operators(Replaced& all) {
   register_dropout(registrar);
   register_reductions(registrar);
   register_softmax(registrar);
+  register_likelihoods(registrar);
   register_layer_norm(registrar);
   register_batch_norm(registrar);
   register_group_norm(registrar);
