@@ -43,9 +43,13 @@ void replace_operators(Replaced& all) {
   register_convolutions(registrar);
   register_functions(registrar);
   register_random(registrar);
+  register_dropout(registrar);
   register_reductions(registrar);
   register_softmax(registrar);
-  register_normalisations(registrar);
+  register_likelihoods(registrar);
+  register_layer_norm(registrar);
+  register_batch_norm(registrar);
+  register_group_norm(registrar);
   register_scatters(registrar);
   register_largest(registrar);
   register_attention(registrar);
