@@ -55,6 +55,7 @@ void replace_operators(Replaced& all) {
   register_attention(registrar);
   register_recurrent(registrar);
   register_interpolations(registrar);
+  register_almost_exact(registrar);
   all.operators = registrar.names();
   std::sort(all.operators.begin(), all.operators.end());
 }

@@ -104,9 +104,19 @@ bool is_our_softmax(std::string_view name, int64_t dim, const at::Tensor& first,
                     const at::Tensor& second = {}) {
   const int64_t dims = std::max<int64_t>(1, first.dim());
   if (dim < -dims || dim >= dims) return false;
-  if (second.defined() && (second.sizes() != first.sizes() || second.scalar_type() != first.scalar_type()))
+  if (second.defined() && (second.sizes() != first.sizes() || second.scalar_type() != first.scalar_type())) {
+    not_covered(name, "its tensors have different types or sizes");
     return false;
+  }
   return are_reduced(name, first, second);
+}
+
+// `input` is the type of the input of the forward pass.
+bool is_our_gradient(std::string_view name, int64_t dim, const at::Tensor& gradient, const at::Tensor& result,
+                     at::ScalarType input) {
+  if (input == gradient.scalar_type()) return is_our_softmax(name, dim, gradient, result);
+  not_covered(name, at::toString(input));
+  return false;
 }
 
 at::Tensor softmax(const at::Tensor& self, int64_t dim, bool half_to_float) {
@@ -135,32 +145,28 @@ at::Tensor& log_softmax_out(const at::Tensor& self, int64_t dim, bool half_to_fl
 
 at::Tensor softmax_backward(const at::Tensor& gradient, const at::Tensor& result, int64_t dim,
                             at::ScalarType input) {
-  if (input != gradient.scalar_type() ||
-      !is_our_softmax("aten::_softmax_backward_data", dim, gradient, result))
+  if (!is_our_gradient("aten::_softmax_backward_data", dim, gradient, result, input))
     return at::cpu::_softmax_backward_data(gradient, result, dim, input);
   return applied(RowFunction::SoftmaxBackward, dim, gradient, result);
 }
 
 at::Tensor& softmax_backward_out(const at::Tensor& gradient, const at::Tensor& result, int64_t dim,
                                  at::ScalarType input, at::Tensor& out) {
-  if (input != gradient.scalar_type() ||
-      !is_our_softmax("aten::_softmax_backward_data.out", dim, gradient, result))
+  if (!is_our_gradient("aten::_softmax_backward_data.out", dim, gradient, result, input))
     return at::cpu::_softmax_backward_data_out(out, gradient, result, dim, input);
   return write_result(applied(RowFunction::SoftmaxBackward, dim, gradient, result), out);
 }
 
 at::Tensor log_softmax_backward(const at::Tensor& gradient, const at::Tensor& result, int64_t dim,
                                 at::ScalarType input) {
-  if (input != gradient.scalar_type() ||
-      !is_our_softmax("aten::_log_softmax_backward_data", dim, gradient, result))
+  if (!is_our_gradient("aten::_log_softmax_backward_data", dim, gradient, result, input))
     return at::cpu::_log_softmax_backward_data(gradient, result, dim, input);
   return applied(RowFunction::LogSoftmaxBackward, dim, gradient, result);
 }
 
 at::Tensor& log_softmax_backward_out(const at::Tensor& gradient, const at::Tensor& result, int64_t dim,
                                      at::ScalarType input, at::Tensor& out) {
-  if (input != gradient.scalar_type() ||
-      !is_our_softmax("aten::_log_softmax_backward_data.out", dim, gradient, result))
+  if (!is_our_gradient("aten::_log_softmax_backward_data.out", dim, gradient, result, input))
     return at::cpu::_log_softmax_backward_data_out(out, gradient, result, dim, input);
   return write_result(applied(RowFunction::LogSoftmaxBackward, dim, gradient, result), out);
 }
