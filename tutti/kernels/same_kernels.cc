@@ -51,6 +51,7 @@ void replace_operators(Replaced& all) {
   register_attention(registrar);
   register_recurrent(registrar);
   register_interpolations(registrar);
+  register_composed(registrar);
   all.operators = registrar.names();
   std::sort(all.operators.begin(), all.operators.end());
 }
