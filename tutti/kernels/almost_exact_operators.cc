@@ -53,8 +53,25 @@ at::Tensor& extreme_of_all_into(const at::Tensor& self, at::Tensor& out) {
   return write_zeros(kOriginal(self, out));
 }
 
-std::tuple<at::Tensor, at::Tensor> extremes(const at::Tensor& self, c10::optional<int64_t> dim,
-                                            bool keepdim) {
+using ValuesAndIndices = std::tuple<at::Tensor, at::Tensor>;
+using OutputsOfExtremes = std::tuple<at::Tensor&, at::Tensor&>;
+
+template <auto kOriginal>
+ValuesAndIndices extreme_by_dimension(const at::Tensor& self, int64_t dim, bool keepdim) {
+  ValuesAndIndices out = kOriginal(self, dim, keepdim);
+  write_zeros(std::get<0>(out));
+  return out;
+}
+
+template <auto kOriginal>
+OutputsOfExtremes extreme_by_dimension_into(const at::Tensor& self, int64_t dim, bool keepdim,
+                                            at::Tensor& values, at::Tensor& indices) {
+  kOriginal(self, dim, keepdim, values, indices);
+  write_zeros(values);
+  return {values, indices};
+}
+
+ValuesAndIndices extremes(const at::Tensor& self, c10::optional<int64_t> dim, bool keepdim) {
   auto [least, most] = at::cpu::aminmax(self, dim, keepdim);
   write_zeros(least);
   write_zeros(most);
@@ -104,6 +121,12 @@ void register_almost_exact(Registrar& library) {
   library.impl(
       "min.unary_out",
       extreme_of_all_into<static_cast<at::Tensor& (*)(const at::Tensor&, at::Tensor&)>(&at::cpu::min_outf)>);
+  using ByDimension = ValuesAndIndices (*)(const at::Tensor&, int64_t, bool);
+  using ByDimensionInto = OutputsOfExtremes (*)(const at::Tensor&, int64_t, bool, at::Tensor&, at::Tensor&);
+  library.impl("max.dim", extreme_by_dimension<static_cast<ByDimension>(&at::cpu::max)>);
+  library.impl("min.dim", extreme_by_dimension<static_cast<ByDimension>(&at::cpu::min)>);
+  library.impl("max.dim_max", extreme_by_dimension_into<static_cast<ByDimensionInto>(&at::cpu::max_outf)>);
+  library.impl("min.dim_min", extreme_by_dimension_into<static_cast<ByDimensionInto>(&at::cpu::min_outf)>);
   library.impl("logit_backward", logit_backward);
   library.impl("logit_backward.grad_input", logit_backward_into);
   library.impl("index_copy", index_copy);

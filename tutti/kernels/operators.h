@@ -69,6 +69,7 @@ void register_attention(Registrar& library);
 void register_recurrent(Registrar& library);
 void register_interpolations(Registrar& library);
 void register_almost_exact(Registrar& library);
+void register_composed(Registrar& library);
 
 // Returns true if the tensors are ordinary ones of one type, float or double. If they are not, and LibTorch's
 // kernel may round differently on another processor, the operator is remembered as not covered.

@@ -56,6 +56,7 @@ void replace_operators(Replaced& all) {
   register_recurrent(registrar);
   register_interpolations(registrar);
   register_almost_exact(registrar);
+  register_composed(registrar);
   all.operators = registrar.names();
   std::sort(all.operators.begin(), all.operators.end());
 }
