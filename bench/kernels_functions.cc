@@ -26,13 +26,15 @@ void add_relu(Cases& cases, const std::string& network, const Shape& shape) {
 }
 
 void add_max_pool(Cases& cases, const std::string& network, const Shape& shape, int64_t kernel,
-                  int64_t stride) {
-  const torch::Tensor x = torch::randn(shape);
+                  int64_t stride, bool channels_last) {
+  const auto format = channels_last ? torch::MemoryFormat::ChannelsLast : torch::MemoryFormat::Contiguous;
+  const torch::Tensor x = torch::randn(shape).contiguous(format);
   const int64_t padding = kernel == stride ? 0 : kernel / 2;
   const auto pool = [=] { return torch::max_pool2d_with_indices(x, kernel, stride, padding); };
   const torch::Tensor indices = std::get<1>(pool());
-  const torch::Tensor gradient = torch::randn(indices.sizes());
-  const std::string name = fmt::format("max_pool{} {}", kernel, text_of(shape));
+  const torch::Tensor gradient = torch::randn(indices.sizes()).contiguous(format);
+  const std::string name =
+      fmt::format("max_pool{} {}{}", kernel, text_of(shape), channels_last ? " channels last" : "");
   add(cases, network, name, [=] { pool(); });
   add(cases, network, name + ", backward", [=] {
     torch::max_pool2d_with_indices_backward(gradient, x, kernel, stride, padding, 1, false, indices);
@@ -67,7 +69,8 @@ void add_cross_entropy(Cases& cases, const std::string& network, int64_t rows, i
 void add_mnist(Cases& cases) {
   for (const int64_t batch : {64, 128}) {
     add_relu(cases, "MNIST", {batch, 32, 28, 28});
-    add_max_pool(cases, "MNIST", {batch, 32, 28, 28}, 2, 2);
+    for (const bool channels_last : {false, true})
+      add_max_pool(cases, "MNIST", {batch, 32, 28, 28}, 2, 2, channels_last);
     add_relu(cases, "MNIST", {batch, 500});
     add_sum(cases, "MNIST", {batch, 64, 14, 14}, {0, 2, 3});
     add_sum(cases, "MNIST", {batch, 500}, {0});
@@ -101,7 +104,8 @@ void add_resnet(Cases& cases) {
   for (const bool channels_last : {false, true})
     for (const Shape& shape : shapes) add_batch_norm(cases, shape, channels_last);
   add_relu(cases, "ResNet-18", shapes[1]);
-  add_max_pool(cases, "ResNet-18", {32, 64, 32, 32}, 3, 2);
+  for (const bool channels_last : {false, true})
+    add_max_pool(cases, "ResNet-18", {32, 64, 32, 32}, 3, 2, channels_last);
   const torch::Tensor x = torch::randn(shapes[3]);
   const torch::Tensor y = torch::randn(shapes[3]);
   add(cases, "ResNet-18", "add " + text_of(shapes[3]), [=] { torch::add(x, y); });

@@ -122,7 +122,8 @@ TEST(MixedMachines, give_the_hash_of_one_worker_with_kernels_that_are_the_same_o
     ASSERT_EQ(together.exit_code, 0) << together.err;
     EXPECT_EQ(json_of(report).at("weights_sha256"), hash_of(on_workers(1, flags), folder)) << net;
   }
-  const ProgramResult result = on_all_processors(with(kShort, {"--lanes", "4", "--kernels", "libtorch"}));
+  const ProgramResult result =
+      on_all_processors(with(kShort, {"--lanes", "4", "--timeout", "300", "--kernels", "libtorch"}));
   EXPECT_EQ(result.exit_code, exit_code(ErrorKind::InvalidArgument)) << result.err;
   EXPECT_THAT(result.err, AllOf(HasSubstr("compute with different kernels"), HasSubstr("worker/0"),
                                 HasSubstr("--mixed-machines")));

@@ -22,6 +22,8 @@
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/tensor.h>
 
+#include "tutti/kernels/convolution_geometry.h"
+#include "tutti/kernels/convolution_weights.h"
 #include "tutti/kernels/convolutions.h"
 #include "tutti/kernels/images.h"
 #include "tutti/kernels/operators.h"
@@ -32,106 +34,8 @@ namespace {
 
 using OptionalTensor = c10::optional<at::Tensor>;  // std::optional in newer versions of LibTorch
 
-// A convolution from the larger images, its input, to the smaller ones, its output. If it is transposed, the
-// input of the operator is the output of this one.
-struct Geometry {
-  Space stride;
-  Space padding;
-  Space dilation;
-  Space kernel;
-  Space input;   // sizes
-  Space output;  // sizes
-  int64_t images;
-  int64_t groups;
-  int64_t input_channels;   // of a group
-  int64_t output_channels;  // of a group
-  bool channels_last;
-};
-
-// The arguments of the operator.
-struct Arguments {
-  at::IntArrayRef stride;
-  at::IntArrayRef padding;
-  at::IntArrayRef dilation;
-  bool transposed;
-  at::IntArrayRef output_padding;
-  int64_t groups;
-};
-
-// Returns `values`, of which one may stand for all dimensions, with `fill` in front.
-Space space_of(at::IntArrayRef values, int64_t dimensions, int64_t fill) {
-  Space space = {fill, fill, fill};
-  for (int64_t d = 0; d < dimensions; ++d)
-    space[static_cast<size_t>(3 - dimensions + d)] = values[values.size() == 1 ? 0 : static_cast<size_t>(d)];
-  return space;
-}
-
-bool has_channels_last(const at::Tensor& tensor) {
-  const at::MemoryFormat format = tensor.suggest_memory_format();
-  return format == at::MemoryFormat::ChannelsLast || format == at::MemoryFormat::ChannelsLast3d;
-}
-
-at::MemoryFormat format_of(const at::Tensor& tensor, bool channels_last) {
-  if (!channels_last) return at::MemoryFormat::Contiguous;
-  return tensor.dim() == 5 ? at::MemoryFormat::ChannelsLast3d : at::MemoryFormat::ChannelsLast;
-}
-
-// Returns the geometry, or nullopt if the arguments do not fit each other, which LibTorch then reports.
-std::optional<Geometry> geometry_of(const at::Tensor& input, const at::Tensor& weight,
-                                    const Arguments& arguments) {
-  const int64_t dimensions = input.dim() - 2;
-  if (dimensions < 1 || dimensions > 3 || weight.dim() != input.dim() || arguments.groups < 1)
-    return std::nullopt;
-  const auto fits = [&](at::IntArrayRef values, int64_t least) {
-    const bool size = values.size() == 1 || static_cast<int64_t>(values.size()) == dimensions;
-    return size && std::all_of(values.begin(), values.end(), [&](int64_t value) { return value >= least; });
-  };
-  if (!fits(arguments.stride, 1) || !fits(arguments.padding, 0) || !fits(arguments.dilation, 1))
-    return std::nullopt;
-  if (arguments.transposed && !fits(arguments.output_padding, 0)) return std::nullopt;
-  if (input.numel() == 0 || weight.numel() == 0) return std::nullopt;
-  const int64_t groups = arguments.groups;
-  const int64_t of_input = arguments.transposed ? weight.size(0) : weight.size(1) * groups;
-  if (input.size(1) != of_input || weight.size(0) % groups != 0) return std::nullopt;
-
-  Geometry geometry{};
-  geometry.stride = space_of(arguments.stride, dimensions, 1);
-  geometry.padding = space_of(arguments.padding, dimensions, 0);
-  geometry.dilation = space_of(arguments.dilation, dimensions, 1);
-  geometry.kernel = space_of(weight.sizes().slice(2), dimensions, 1);
-  geometry.images = input.size(0);
-  geometry.groups = groups;
-  geometry.output_channels = weight.size(0) / groups;
-  geometry.input_channels = weight.size(1);
-  geometry.channels_last = dimensions > 1 && (has_channels_last(input) || has_channels_last(weight));
-  const Space given = space_of(input.sizes().slice(2), dimensions, 1);
-  const Space more = arguments.transposed ? space_of(arguments.output_padding, dimensions, 0) : Space{};
-  for (size_t d = 0; d < 3; ++d) {
-    const int64_t reach = geometry.dilation[d] * (geometry.kernel[d] - 1) + 1;
-    if (arguments.transposed) {
-      geometry.output[d] = given[d];
-      geometry.input[d] = (given[d] - 1) * geometry.stride[d] - 2 * geometry.padding[d] + reach + more[d];
-      if (geometry.input[d] < 1 || more[d] >= std::max(geometry.stride[d], geometry.dilation[d]))
-        return std::nullopt;
-    } else {
-      geometry.input[d] = given[d];
-      if (given[d] + 2 * geometry.padding[d] < reach) return std::nullopt;
-      geometry.output[d] = (given[d] + 2 * geometry.padding[d] - reach) / geometry.stride[d] + 1;
-    }
-  }
-  return geometry;
-}
-
 Images output_images(const Geometry& of) {
   return {of.output, of.output_channels * of.groups, of.channels_last};
-}
-
-// The taps of the kernel, as places relative to the one of a position.
-std::vector<Space> places_of_taps(const Geometry& of) {
-  std::vector<Space> taps = places_of(of.kernel);
-  for (Space& tap : taps)
-    for (size_t d = 0; d < 3; ++d) tap[d] = tap[d] * of.dilation[d] - of.padding[d];
-  return taps;
 }
 
 // Computes all blocks of `job` for each group; `group_of` returns the job of one group.
@@ -150,52 +54,6 @@ void compute_groups(const Geometry& of, const Job& job, int64_t cost, const Grou
 
 int64_t cost_of_group(const Geometry& of) {
   return of.images * of.input_channels * of.output_channels * size_of(of.kernel) * size_of(of.output);
-}
-
-// Copies weights (output channels of all groups, input channels, taps) so that element (o, i, t) goes to
-// to[o * steps[0] + i + t * steps[1]], with o counted within its group and `group_step` between groups.
-template <class T>
-void arrange_weights(const Geometry& of, const at::Tensor& weight, T* to, std::array<int64_t, 2> steps,
-                     int64_t group_step) {
-  const bool last = of.channels_last && weight.is_contiguous(format_of(weight, true));
-  const at::Tensor given = last ? weight : weight.contiguous();
-  const T* const from = given.data_ptr<T>();
-  const int64_t taps = size_of(of.kernel);
-  const int64_t channels = of.input_channels;
-  in_parallel(of.groups * of.output_channels, channels * taps, [&](int64_t first, int64_t end) {
-    for (int64_t o = first; o < end; ++o) {
-      const T* const row = from + o * channels * taps;
-      T* const to_row = to + o / of.output_channels * group_step + o % of.output_channels * steps[0];
-      for (int64_t t = 0; t < taps; ++t) {
-        if (last || taps == 1)
-          std::copy_n(row + t * channels, channels, to_row + t * steps[1]);
-        else
-          for (int64_t i = 0; i < channels; ++i) to_row[t * steps[1] + i] = row[i * taps + t];
-      }
-    }
-  });
-}
-
-// Copies `from` (groups, taps, input channels, output channels of a group) to contiguous weights.
-template <class T>
-void arrange_gradient(const Geometry& of, const T* from, T* to) {
-  constexpr int64_t kTogether = 64 / sizeof(T);  // the elements of a line of the cache
-  const int64_t taps = size_of(of.kernel);
-  const int64_t parts = (of.output_channels + kTogether - 1) / kTogether;
-  const int64_t terms = of.input_channels * taps;
-  in_parallel(of.groups * parts, terms * kTogether, [&](int64_t first, int64_t end) {
-    for (int64_t part = first; part < end; ++part) {
-      const int64_t group = part / parts;
-      const int64_t o = part % parts * kTogether;
-      const int64_t count = std::min(kTogether, of.output_channels - o);
-      const T* const lines = from + group * terms * of.output_channels + o;
-      T* const rows = to + (group * of.output_channels + o) * terms;
-      for (int64_t i = 0; i < of.input_channels; ++i)
-        for (int64_t t = 0; t < taps; ++t)
-          for (int64_t j = 0; j < count; ++j)
-            rows[j * terms + i * taps + t] = lines[(t * of.input_channels + i) * of.output_channels + j];
-    }
-  });
 }
 
 // Returns true if vectors of the images may be read where they are.
@@ -279,36 +137,6 @@ at::Tensor forward(const Geometry& of, const at::Tensor& input, const at::Tensor
   return out.contiguous(format_of(input, of.channels_last));
 }
 
-// The places of the input that have the remainder `phase` when they, plus the padding, are divided by the
-// stride. All of them meet the same taps.
-struct Phase {
-  Phase(const Geometry& of, const Space& remainder) {
-    std::array<std::vector<Space>, 3> of_dimension;  // {tap, what it adds to the position}
-    for (size_t d = 0; d < 3; ++d) {
-      first[d] = remainder[d];
-      positions[d] = (of.input[d] - remainder[d] + of.stride[d] - 1) / of.stride[d];
-      for (int64_t tap = 0; tap < of.kernel[d]; ++tap) {
-        const int64_t at = remainder[d] + of.padding[d] - tap * of.dilation[d];
-        if (at % of.stride[d] == 0) of_dimension[d].push_back({tap, at / of.stride[d], 0});
-      }
-    }
-    for (const Space& i : of_dimension[0]) {
-      for (const Space& j : of_dimension[1]) {
-        for (const Space& k : of_dimension[2]) {
-          taps.push_back({i[1], j[1], k[1]});
-          tap_numbers.push_back((i[0] * of.kernel[1] + j[0]) * of.kernel[2] + k[0]);
-        }
-      }
-    }
-  }
-
-  Space first;
-  Space positions;
-  std::vector<Space> taps;
-  std::vector<int64_t> tap_numbers;
-};
-
-// The gradient by the input, or the output of a transposed convolution, which has a bias.
 template <class T>
 at::Tensor by_input(const Geometry& of, const at::Tensor& gradient, const at::Tensor& weight,
                     const at::Tensor& bias, at::IntArrayRef sizes) {
@@ -401,16 +229,10 @@ at::Tensor by_bias(const Geometry& of, const Space& sizes, const at::Tensor& gra
   return out;
 }
 
-std::vector<int64_t> sizes_of(const at::Tensor& input, int64_t channels, const Space& space) {
-  std::vector<int64_t> sizes = {input.size(0), channels};
-  sizes.insert(sizes.end(), space.end() - (input.dim() - 2), space.end());
-  return sizes;
-}
-
 // Returns the geometry if the operator is ours.
 std::optional<Geometry> our_convolution(std::string_view name, const at::Tensor& input,
                                         const at::Tensor& weight, const at::Tensor& bias,
-                                        const Arguments& arguments) {
+                                        const ConvolutionArguments& arguments) {
   const std::optional<Geometry> geometry = geometry_of(input, weight, arguments);
   if (!geometry || !are_ours_or_narrow(name, input, weight, bias.defined() ? bias : weight))
     return std::nullopt;

@@ -297,6 +297,14 @@ at::Tensor remainder_of_number(const at::Scalar& self, const at::Tensor& other) 
   return at::remainder(at::native::wrapped_scalar_tensor(self), other);
 }
 
+at::Tensor power_of_number(const at::Scalar& self, const at::Tensor& exponent) {
+  return at::pow(at::native::wrapped_scalar_tensor(self), exponent);
+}
+
+at::Tensor& power_of_number_into(const at::Scalar& self, const at::Tensor& exponent, at::Tensor& out) {
+  return at::pow_out(out, at::native::wrapped_scalar_tensor(self), exponent);
+}
+
 // Numbers at equal distances, computed in doubles with one rounding of each product and sum.
 template <class ValueAt>
 at::Tensor& write_range(at::Tensor& out, const ValueAt& value_at) {
@@ -308,7 +316,8 @@ at::Tensor& write_range(at::Tensor& out, const ValueAt& value_at) {
 
 at::Tensor& linspace_into(const at::Scalar& start, const at::Scalar& end, int64_t steps, at::Tensor& out) {
   at::cpu::linspace_outf(start, end, steps, out);  // checks and allocates
-  if (!at::isFloatingType(out.scalar_type()) || steps < 2) return out;
+  if (out.is_complex()) not_covered("aten::linspace", "complex numbers");
+  if (out.is_complex() || steps < 2) return out;
   const double first = start.toDouble();
   const double last = end.toDouble();
   const auto intervals = static_cast<double>(steps - 1);
@@ -388,6 +397,8 @@ void register_functions(Registrar& library) {
   TUTTI_OPERATOR(Pow, pow_Tensor_Tensor, pow);
   TUTTI_OPERATOR(Pow, pow_Tensor_Tensor_out, pow_outf);
   TUTTI_OPERATOR(Pow, pow__Tensor, pow_);
+  library.impl("pow.Scalar", power_of_number);
+  library.impl("pow.Scalar_out", power_of_number_into);
   TUTTI_OPERATOR(PowScalar, pow_Tensor_Scalar, pow);
   TUTTI_OPERATOR(PowScalar, pow_Tensor_Scalar_out, pow_outf);
   TUTTI_OPERATOR(PowScalar, pow__Scalar, pow_);

@@ -33,6 +33,7 @@ const std::map<std::string, std::string> kExpected = {
     {"attention", "e664d169a350406f"},
     {"convolutions", "14a2028ae97f5577"},
     {"functions", "2d169fd8e3769a74"},
+    {"losses", "65ce0865e5970648"},
     {"normalisations", "589092f813d78d98"},
     {"products", "436844ec498c1315"},
     {"random_numbers", "66931b78367c1150"},
@@ -164,14 +165,17 @@ void compute_convolutions(Bits& bits) {
         [](const at::Tensor& x, const at::Tensor& w, const at::Tensor& b) {
           return at::conv2d(x, w, b, {1, 1}, {1, 1}, {1, 1}, 6);
         });
-    add("conv1d", draw({2, 5, 37}), draw({7, 5, 4}),
-        [](const at::Tensor& x, const at::Tensor& w, const at::Tensor& b) {
-          return at::conv1d(x, w, b, {2}, {1});
-        });
-    add("conv3d", draw({2, 3, 5, 6, 7}), draw({4, 3, 2, 3, 2}),
-        [](const at::Tensor& x, const at::Tensor& w, const at::Tensor& b) {
-          return at::conv3d(x, w, b, {1, 2, 1}, {1, 1, 1});
-        });
+    // Named, since compilers compute the arguments of a call in different orders.
+    const at::Tensor short_filters = draw({7, 5, 4});
+    const at::Tensor series = draw({2, 5, 37});
+    add("conv1d", series, short_filters, [](const at::Tensor& x, const at::Tensor& w, const at::Tensor& b) {
+      return at::conv1d(x, w, b, {2}, {1});
+    });
+    const at::Tensor deep_filters = draw({4, 3, 2, 3, 2});
+    const at::Tensor volumes = draw({2, 3, 5, 6, 7});
+    add("conv3d", volumes, deep_filters, [](const at::Tensor& x, const at::Tensor& w, const at::Tensor& b) {
+      return at::conv3d(x, w, b, {1, 2, 1}, {1, 1, 1});
+    });
     add("conv_transpose2d", images, draw({6, 6, 3, 3}),
         [](const at::Tensor& x, const at::Tensor& w, const at::Tensor& b) {
           return at::conv_transpose2d(x, w, b, {2, 2}, {1, 1}, {1, 1});
@@ -329,6 +333,28 @@ void compute_softmax(Bits& bits) {
   }
 }
 
+// Losses that are composed of other operators.
+void compute_losses(Bits& bits) {
+  for (const at::ScalarType type : kWide) {
+    const at::Tensor input = Numbers(type)({41, 23});
+    const at::Tensor target = Numbers(type)({41, 23}).flip({0});
+    for (const bool log_target : {false, true}) {
+      const std::string name = fmt::format("{}, log_target {}", named("kl_div", type), log_target);
+      bits.differentiate(name, {input, log_target ? target : target.abs()}, [&](const Tensors& x) -> Tensors {
+        return {at::kl_div(x[0], x[1], at::Reduction::None, log_target).add(x[1].mul(x[0]))};
+      });
+    }
+    for (const bool log_input : {false, true}) {
+      const std::string name = fmt::format("{}, log_input {}", named("poisson_nll_loss", type), log_input);
+      bits.differentiate(
+          name, {log_input ? input : input.abs(), target.abs() * 3}, [&](const Tensors& x) -> Tensors {
+            return {at::poisson_nll_loss(x[0], x[1], log_input, true, 1e-3, at::Reduction::None)
+                        .add(x[1].mul(x[0]))};
+          });
+    }
+  }
+}
+
 void compute_normalisations(Bits& bits) {
   for (const at::ScalarType type : kTypes) {
     Numbers draw(type);
@@ -455,8 +481,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Topic{"products", compute_products}, Topic{"convolutions", compute_convolutions},
                     Topic{"functions", compute_functions}, Topic{"random_numbers", compute_random_numbers},
                     Topic{"reductions", compute_reductions}, Topic{"softmax", compute_softmax},
-                    Topic{"normalisations", compute_normalisations}, Topic{"scatters", compute_scatters},
-                    Topic{"recurrent_layers", compute_recurrent_layers}),
+                    Topic{"losses", compute_losses}, Topic{"normalisations", compute_normalisations},
+                    Topic{"scatters", compute_scatters}, Topic{"recurrent_layers", compute_recurrent_layers}),
     [](const auto& topic) { return topic.param.name; });
 #if TUTTI_TORCH_AT_LEAST(2, 4)
 INSTANTIATE_TEST_SUITE_P(NewerTopics, HashOf, testing::Values(Topic{"attention", compute_attention}),

@@ -90,11 +90,11 @@ HWY_INLINE void sum_parameter_columns(const LayerColumns<T>& of, double* sums, i
 
 template <class T>
 HWY_INLINE void scale_rows(const ScaledRows<T>& of) {
-  for (int64_t r = 0; r < of.rows; ++r) {
-    const T* const x = of.x + r * of.length;
-    T* const out = of.out + r * of.length;
+  int64_t at = of.first % of.count;
+  for (int64_t r = 0; r < of.rows; ++r, at = at + 1 == of.count ? 0 : at + 1) {
+    const T* const x = of.x + r * of.step;
+    T* const out = of.out + r * of.step;
     if (of.values_of_rows) {
-      const int64_t at = (of.first + r) % of.count;
       const T shift = of.values[0][at];
       const T factor = of.values[1][at];
       const T bias = of.values[2][at];
@@ -111,12 +111,12 @@ HWY_INLINE void scale_rows(const ScaledRows<T>& of) {
 
 template <class T>
 HWY_INLINE void differentiate_scaled_rows(const ScaledRows<T>& of) {
-  for (int64_t r = 0; r < of.rows; ++r) {
-    const T* const x = of.x + r * of.length;
-    const T* const gradient = of.gradient + r * of.length;
-    T* const out = of.out + r * of.length;
+  int64_t at = of.first % of.count;
+  for (int64_t r = 0; r < of.rows; ++r, at = at + 1 == of.count ? 0 : at + 1) {
+    const T* const x = of.x + r * of.step;
+    const T* const gradient = of.gradient + r * of.step;
+    T* const out = of.out + r * of.step;
     if (of.values_of_rows) {
-      const int64_t at = (of.first + r) % of.count;
       const T shift = of.values[0][at];
       const T slope = of.values[1][at];
       const T factor = of.values[2][at];

@@ -62,8 +62,8 @@ void sum_columns(const LayerColumns<double>& columns, double* sums, int64_t dist
 // out = fma(x - v0, v1, v2), and Backward fma(x - v0, v1, fma(g, v2, v3)), with g the gradient of the result.
 enum class Normalisation { Forward, Backward };
 
-// Rows that lie one after the other. If the values are of rows, v of row r is values[r % count]; else v of
-// column c is values[c], and count is the length.
+// Rows at a distance of `step` elements. If the values are of rows, v of row r is values[r % count]; else v
+// of column c is values[c], and count is the length.
 template <class T>
 struct ScaledRows {
   const T* x;
@@ -72,6 +72,7 @@ struct ScaledRows {
   int64_t first;  // the row that `x` points to
   int64_t rows;
   int64_t length;
+  int64_t step;
   const T* values[4];
   int64_t count;
   bool values_of_rows;

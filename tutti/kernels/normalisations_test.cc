@@ -85,20 +85,27 @@ TEST(BatchNorm, is_that_of_libtorch_in_training_and_evaluation) {
   }
 }
 
+// Small planes are summed at once, and large channels one by one; a plane of 70 x 70 has two blocks of terms.
 TEST(BatchNorm, does_not_depend_on_the_layout) {
   torch::manual_seed(2);
   const SameKernels same;
-  const at::Tensor x = torch::randn({5, 37, 7, 9});
-  const at::Tensor g = torch::randn({5, 37, 7, 9});
-  const auto result = [&](at::MemoryFormat format) {
-    const at::Tensor in = x.contiguous(format).requires_grad_();
-    const at::Tensor w = torch::ones({37}).requires_grad_();
-    const at::Tensor out = torch::batch_norm(in, w, {}, {}, {}, true, 0.1, 1e-5, false);
-    EXPECT_TRUE(out.is_contiguous(format));
-    out.backward(g.contiguous(format));
-    return flat({out, in.grad(), w.grad()});
-  };
-  EXPECT_TRUE(same_bits(result(at::MemoryFormat::Contiguous), result(at::MemoryFormat::ChannelsLast)));
+  for (const std::vector<int64_t>& sizes : std::vector<std::vector<int64_t>>{
+           {5, 37, 7, 9}, {33, 70, 4, 4}, {20, 19, 3, 3}, {6, 5, 40, 40}, {2, 3, 70, 70}, {1, 2, 70, 70}}) {
+    const at::Tensor x = torch::randn(sizes);
+    const at::Tensor g = torch::randn(sizes);
+    const auto result = [&](at::MemoryFormat format) {
+      return computed_everywhere([&] {
+        const at::Tensor in = x.contiguous(format).requires_grad_();
+        const at::Tensor w = torch::ones({sizes[1]}).requires_grad_();
+        const at::Tensor out = torch::batch_norm(in, w, {}, {}, {}, true, 0.1, 1e-5, false);
+        EXPECT_TRUE(out.is_contiguous(format));
+        out.backward(g.contiguous(format));
+        return flat({out, in.grad(), w.grad()});
+      });
+    };
+    EXPECT_TRUE(same_bits(result(at::MemoryFormat::Contiguous), result(at::MemoryFormat::ChannelsLast)))
+        << at::IntArrayRef(sizes);
+  }
 }
 
 TEST(BatchNorm, without_weights_or_running_means_is_that_of_libtorch) {

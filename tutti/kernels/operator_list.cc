@@ -56,7 +56,7 @@ std::span<const OperatorGroup> exact_operators() {
            "lift lift_fresh narrow_copy permute resize resize_as select select_backward select_scatter set "
            "slice "
            "slice_backward slice_inverse slice_scatter split split_with_sizes squeeze t transpose unbind "
-           "unfold unsafe_split unsafe_split_with_sizes unsqueeze view view_as_complex view_as_real "
+           "unfold unsafe_split unsafe_split_with_sizes unsqueeze view view_as_real "
            "_conj _efficientzerotensor _fw_primal _make_dual _neg_view _reshape_alias _unsafe_view")},
       {"copies and new tensors",
        words_of("cat chunk clone constant_pad_nd copy empty empty_like empty_permuted empty_strided eye fill "
@@ -68,14 +68,14 @@ std::span<const OperatorGroup> exact_operators() {
        words_of("abs addcdiv ceil copysign deg2rad div floor floor_divide frac frexp heaviside mul neg "
                 "nextafter rad2deg reciprocal round sgn sign trunc")},
       {"choices",
-       words_of("amax amin aminmax clamp clamp_max clamp_min cummax cummin hardshrink "
-                "hardshrink_backward hardtanh hardtanh_backward leaky_relu leaky_relu_backward max "
-                "maximum min minimum nan_to_num relu softshrink_backward threshold "
+       words_of("clamp clamp_max clamp_min cummax cummin hardshrink "
+                "hardshrink_backward hardtanh hardtanh_backward leaky_relu leaky_relu_backward "
+                "maximum minimum nan_to_num relu softshrink_backward threshold "
                 "threshold_backward where _aminmax _cummax_helper _cummin_helper _prelu_kernel")},
       {"piecewise linear functions",
        words_of("hardsigmoid hardsigmoid_backward hardswish hardswish_backward")},
       {"gradients of products and quotients",
-       words_of("binary_cross_entropy_backward glu_backward logit_backward log_sigmoid_backward "
+       words_of("binary_cross_entropy_backward glu_backward log_sigmoid_backward "
                 "sigmoid_backward _prelu_kernel_backward")},
       {"comparisons, logic and integers",
        words_of("all any bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift "
@@ -83,7 +83,7 @@ std::span<const OperatorGroup> exact_operators() {
                 "isnan isneginf isposinf lcm le logical_and logical_not logical_or logical_xor lt ne signbit "
                 "__ilshift__ __irshift__ __lshift__ __rshift__ _assert_async _assert_scalar "
                 "_assert_tensor_metadata _is_all_true _is_any_true _local_scalar_dense")},
-      {"indices", words_of("channel_shuffle flip gather index index_copy index_fill index_select masked_fill "
+      {"indices", words_of("channel_shuffle flip gather index index_fill index_select masked_fill "
                            "masked_scatter masked_select native_channel_shuffle nonzero nonzero_static "
                            "pixel_shuffle pixel_unshuffle repeat_interleave roll rot90 scatter take "
                            "_unsafe_index _unsafe_masked_index")},
@@ -91,8 +91,8 @@ std::span<const OperatorGroup> exact_operators() {
                           "unique_consecutive unique_dim unique_dim_consecutive _unique _unique2")},
       {"largest values of windows",
        words_of("adaptive_max_pool2d adaptive_max_pool2d_backward adaptive_max_pool3d "
-                "adaptive_max_pool3d_backward max_pool2d_with_indices_backward "
-                "max_pool3d_with_indices max_pool3d_with_indices_backward max_unpool2d max_unpool3d")},
+                "adaptive_max_pool3d_backward max_pool3d_with_indices max_pool3d_with_indices_backward "
+                "max_unpool2d max_unpool3d")},
       {"sums in the order of the elements",
        words_of("adaptive_avg_pool3d adaptive_avg_pool3d_backward avg_pool2d avg_pool2d_backward "
                 "avg_pool3d avg_pool3d_backward bincount col2im cumprod cumsum im2col "
@@ -131,10 +131,10 @@ std::span<const OperatorGroup> operators_not_covered() {
                 "upsample_linear1d_backward upsample_trilinear3d upsample_trilinear3d_backward")},
       {"LibTorch draws it by functions of the C library",
        words_of("binomial poisson rrelu_with_noise _sample_dirichlet _standard_gamma")},
-      {"LibTorch rounds products and sums once or twice", words_of("linalg_cross polar")},
-      {"a special function of LibTorch",
-       words_of(
-           "digamma i0 igamma igammac lgamma polygamma special_i0e special_i1 special_ndtri special_zeta")},
+      {"LibTorch rounds products and sums once or twice", words_of("linalg_cross")},
+      {"arithmetic of complex numbers is LibTorch's", words_of("complex polar view_as_complex")},
+      {"a special function of LibTorch", words_of("digamma i0 igamma igammac kaiser_window lgamma polygamma "
+                                                  "special_i0e special_i1 special_ndtri special_zeta")},
       {"a distance with sums of LibTorch",
        words_of("_cdist_backward _cdist_forward _pdist_backward _pdist_forward")},
       {"LibTorch's own sums and logarithms",
@@ -160,7 +160,8 @@ OperatorKind kind_of(const c10::OperatorName& name) {
       std::find(std::begin(kExceptions), std::end(kExceptions), full) != std::end(kExceptions);
   const bool is_listed = group_of(exact_operators(), listed_name(full)) != nullptr;
   if (full.starts_with("aten::") && is_listed && !is_exception) return OperatorKind::Exact;
-  return is_made_of_others(name) ? OperatorKind::MadeOfOthers : OperatorKind::NotCovered;
+  const bool is_known = group_of(operators_not_covered(), listed_name(full)) != nullptr;
+  return !is_known && is_made_of_others(name) ? OperatorKind::MadeOfOthers : OperatorKind::NotCovered;
 }
 
 std::string_view why_not_covered(const c10::OperatorName& name) {

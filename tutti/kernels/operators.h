@@ -56,14 +56,20 @@ void register_products(Registrar& library);
 void register_convolutions(Registrar& library);
 void register_functions(Registrar& library);
 void register_random(Registrar& library);
+void register_dropout(Registrar& library);
 void register_reductions(Registrar& library);
 void register_softmax(Registrar& library);
-void register_normalisations(Registrar& library);
+void register_likelihoods(Registrar& library);
+void register_layer_norm(Registrar& library);
+void register_batch_norm(Registrar& library);
+void register_group_norm(Registrar& library);
 void register_scatters(Registrar& library);
 void register_largest(Registrar& library);
 void register_attention(Registrar& library);
 void register_recurrent(Registrar& library);
 void register_interpolations(Registrar& library);
+void register_almost_exact(Registrar& library);
+void register_composed(Registrar& library);
 
 // Returns true if the tensors are ordinary ones of one type, float or double. If they are not, and LibTorch's
 // kernel may round differently on another processor, the operator is remembered as not covered.

@@ -10,6 +10,7 @@
 #include <hwy/highway.h>
 
 #include "tutti/kernels/random-inl.h"
+#include "tutti/kernels/rows-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tutti::kernels::HWY_NAMESPACE {
@@ -117,19 +118,24 @@ void fill_doubles(Distribution distribution, const Draw& draw, int64_t first, in
   fill_any(distribution, draw, first, last, a, b, out);
 }
 
-// Writes 1 for each word that is at most `highest`.
-void make_trials(const Draw& draw, int64_t first, int64_t last, uint32_t highest, float* out) {
+// Writes `success` for each word that is at most `highest`, and 0 for the others.
+void make_trials(const Draw& draw, int64_t first, int64_t last, uint32_t highest, float success, float* out) {
   const Tag<float> d;
   const Tag<int32_t> di;
   const auto flip = hn::Set(hn::RebindToUnsigned<decltype(di)>(), uint32_t{1} << 31);
   const auto bound = hn::Set(di, static_cast<int32_t>(highest ^ (uint32_t{1} << 31)));
-  const auto one = hn::Set(d, 1);
+  const auto one = hn::Set(d, success);
   for_each_block(draw, first, last, out, [&](const auto& in, auto& made) HWY_ATTR {
     for (int64_t j = 0; j < Words<float>::kWords; ++j) {
       const auto above = hn::Gt(hn::BitCast(di, hn::Xor(in[j], flip)), bound);
       made[j] = hn::IfThenZeroElse(hn::RebindMask(d, above), one);
     }
   });
+}
+
+void multiply_elements(const float* x, const float* y, float* out, int64_t count) {
+  const float* const in[] = {x, y};
+  map_row<2>(in, out, count, [](auto /*d*/, const auto* v) HWY_ATTR { return hn::Mul(v[0], v[1]); });
 }
 
 void make_words64(const Draw& draw, int64_t first, int64_t last, int64_t* out) {
@@ -157,7 +163,21 @@ uint64_t below(uint64_t range, int64_t bits) {
 HWY_EXPORT(fill_floats);
 HWY_EXPORT(fill_doubles);
 HWY_EXPORT(make_trials);
+HWY_EXPORT(multiply_elements);
 HWY_EXPORT(make_words64);
+
+namespace {
+
+// Writes `success` with probability p, or else 0.
+void scaled_bernoulli(const Draw& draw, int64_t first, int64_t last, double p, float success, float* out) {
+  const auto ones = static_cast<uint64_t>(std::llrint(p * 0x1p32));  // of the 2^32 words
+  if (ones == 0)
+    std::fill_n(out, last - first, 0.0F);
+  else
+    HWY_DYNAMIC_DISPATCH(make_trials)(draw, first, last, static_cast<uint32_t>(ones - 1), success, out);
+}
+
+}  // namespace
 
 void fill(Distribution distribution, const Draw& draw, int64_t first, int64_t last, float a, float b,
           float* out) {
@@ -170,11 +190,7 @@ void fill(Distribution distribution, const Draw& draw, int64_t first, int64_t la
 }
 
 void bernoulli(const Draw& draw, int64_t first, int64_t last, double p, float* out) {
-  const auto ones = static_cast<uint64_t>(std::llrint(p * 0x1p32));  // of the 2^32 words
-  if (ones == 0)
-    std::fill_n(out, last - first, 0.0F);
-  else
-    HWY_DYNAMIC_DISPATCH(make_trials)(draw, first, last, static_cast<uint32_t>(ones - 1), out);
+  scaled_bernoulli(draw, first, last, p, 1, out);
 }
 
 void bernoulli(const Draw& draw, int64_t first, int64_t last, double p, bool* out) {
@@ -183,6 +199,16 @@ void bernoulli(const Draw& draw, int64_t first, int64_t last, double p, bool* ou
     const int64_t count = std::min(kDrawPiece, last - i);
     bernoulli(draw, i, i + count, p, part);
     for (int64_t k = 0; k < count; ++k) out[k] = part[k] != 0;
+  }
+}
+
+void drop(const Draw& draw, int64_t first, int64_t last, double p, float factor, const float* x, float* noise,
+          float* out) {
+  for (int64_t i = first; i < last; i += kDrawPiece) {
+    const int64_t at = i - first;
+    const int64_t count = std::min(kDrawPiece, last - i);
+    scaled_bernoulli(draw, i, i + count, p, factor, noise + at);
+    HWY_DYNAMIC_DISPATCH(multiply_elements)(x + at, noise + at, out + at, count);
   }
 }
 

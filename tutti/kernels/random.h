@@ -37,6 +37,11 @@ void fill(Distribution distribution, const Draw& draw, int64_t first, int64_t la
 void bernoulli(const Draw& draw, int64_t first, int64_t last, double p, float* out);
 void bernoulli(const Draw& draw, int64_t first, int64_t last, double p, bool* out);
 
+// Writes `factor` times the elements of bernoulli() to `noise`, and x * noise to `out`. All begin with
+// element `first`.
+void drop(const Draw& draw, int64_t first, int64_t last, double p, float factor, const float* x, float* noise,
+          float* out);
+
 // Integers from `base` to base + range - 1, all of them if `range` is 0 for 2^64. The probabilities differ by
 // less than range / 2^64 of themselves.
 void integers(const Draw& draw, int64_t first, int64_t last, int64_t base, uint64_t range, int64_t* out);

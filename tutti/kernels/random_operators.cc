@@ -1,7 +1,6 @@
 // All operators that draw numbers. Those that are not here are made of these: dropout of bernoulli_, rand of
 // uniform_, randint of random_, multinomial of exponential_ (and with replacement of the generator's
 // integers), torch::nn::init of uniform_ and normal_.
-#include <mutex>
 #include <tuple>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -12,6 +11,7 @@
 #include <ATen/ops/random_cpu_dispatch.h>
 #include <ATen/ops/random_ops.h>
 
+#include "tutti/kernels/draws.h"
 #include "tutti/kernels/operators.h"
 #include "tutti/kernels/parallel.h"
 #include "tutti/kernels/random.h"
@@ -28,21 +28,15 @@ using FromArguments = decltype(arguments_of(static_cast<at::_ops::random__from::
 using MaybeInt = std::tuple_element_t<2, FromArguments>;
 using MaybeGenerator = std::tuple_element_t<3, FromArguments>;
 
-// The key is the generator's seed, all 64 bits of it, and the number of the draw are the generator's next two
-// words. So the operators leave the generator in a state that depends on how many draws were made, and on
-// nothing else.
-Draw next_draw(const MaybeGenerator& generator) {
-  auto* const source =
-      at::get_generator_or_default<at::CPUGeneratorImpl>(generator, at::detail::getDefaultCPUGenerator());
-  const std::lock_guard lock(source->mutex_);
-  const uint64_t key = source->current_seed();
-  return {key, source->random64()};
+Draw draw_of(const MaybeGenerator& generator) {
+  return next_draw(
+      at::get_generator_or_default<at::CPUGeneratorImpl>(generator, at::detail::getDefaultCPUGenerator()));
 }
 
 // Calls make(draw, first, last, elements) for the pieces of a tensor of elements of `T`.
 template <class T, class Make>
 void draw_elements(const at::Tensor& out, const MaybeGenerator& generator, const Make& make) {
-  const Draw draw = next_draw(generator);
+  const Draw draw = draw_of(generator);
   const int64_t count = out.numel();
   T* const data = out.data_ptr<T>();
   constexpr int64_t kCost = 16 * kDrawPiece;
@@ -271,7 +265,7 @@ at::Tensor& randperm_out(int64_t count, MaybeGenerator generator, at::Tensor& ou
   at::native::check_supported_max_int_with_precision(count, out);
   out.resize_({count});
   const at::Tensor values = ordered(out, at::kLong);
-  permutation(next_draw(generator), count, values.data_ptr<int64_t>());
+  permutation(draw_of(generator), count, values.data_ptr<int64_t>());
   write(values, out);
   return out;
 }

@@ -416,6 +416,31 @@ TEST_F(Random, dropout_keeps_the_same_elements_in_both_directions) {
   });
 }
 
+TEST_F(Random, dropout_has_the_bits_of_bernoulli_div_and_mul) {
+  at::Tensor x = torch::randn({13, 777});
+  x[0][0] = -0.0;
+  x[1][1] = INFINITY;
+  for (const double p : {0.1, 0.3, 0.5, 0.77, 1e-12}) {
+    torch::manual_seed(5);
+    const at::Tensor noise = torch::empty_like(x).bernoulli_(1 - p).div_(1 - p);
+    torch::manual_seed(5);
+    const at::Tensor dropped = computed_everywhere([&] {
+      torch::manual_seed(5);
+      return torch::dropout(x, p, /*train=*/true);
+    });
+    EXPECT_TRUE(same_bits(dropped, x * noise)) << p;
+    const at::Tensor leaf = torch::ones_like(x).requires_grad_();
+    torch::manual_seed(5);
+    const at::Tensor y = torch::dropout(leaf * leaf, p, /*train=*/true);
+    const at::Tensor first = torch::autograd::grad({y.sum()}, {leaf}, {}, true, /*create_graph=*/true)[0];
+    const at::Tensor second = torch::autograd::grad({first.sum()}, {leaf})[0];
+    EXPECT_TRUE(same_bits(second, noise * 2)) << p;
+  }
+  EXPECT_TRUE(same_bits(x, torch::dropout(x, 0.5, /*train=*/false)));
+  EXPECT_TRUE(same_bits(x * 0, torch::dropout(x, 1, /*train=*/true)));
+  EXPECT_THROW(torch::dropout(x, 1.5, /*train=*/true), c10::Error);
+}
+
 TEST_F(Random, modules_begin_with_the_same_parameters_everywhere) {
   computed_everywhere([] {
     torch::manual_seed(1);

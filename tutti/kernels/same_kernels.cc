@@ -43,14 +43,20 @@ void replace_operators(Replaced& all) {
   register_convolutions(registrar);
   register_functions(registrar);
   register_random(registrar);
+  register_dropout(registrar);
   register_reductions(registrar);
   register_softmax(registrar);
-  register_normalisations(registrar);
+  register_likelihoods(registrar);
+  register_layer_norm(registrar);
+  register_batch_norm(registrar);
+  register_group_norm(registrar);
   register_scatters(registrar);
   register_largest(registrar);
   register_attention(registrar);
   register_recurrent(registrar);
   register_interpolations(registrar);
+  register_almost_exact(registrar);
+  register_composed(registrar);
   all.operators = registrar.names();
   std::sort(all.operators.begin(), all.operators.end());
 }

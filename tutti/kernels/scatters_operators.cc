@@ -15,10 +15,12 @@
 #include <ATen/ops/embedding_dense_backward_cpu_dispatch.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/index_add_cpu_dispatch.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 
 #include "tutti/kernels/operators.h"
 #include "tutti/kernels/parallel.h"
+#include "tutti/kernels/repeated_indices.h"
 #include "tutti/kernels/results.h"
 #include "tutti/kernels/scatters.h"
 #include "tutti/kernels/sums.h"
@@ -403,12 +405,31 @@ std::optional<Places> places_of(const at::Tensor& self, const std::vector<at::Te
   return result;
 }
 
+// Returns true if LibTorch writes so many values with several threads, and some go to the same place.
+bool puts_repeated(const c10::List<Optional>& given, const at::Tensor& self, int64_t values) {
+  at::Tensor places;
+  for (size_t i = 0; i < given.size(); ++i) {
+    const Optional each = given.get(i);
+    if (!each.has_value() || !each->defined()) continue;
+    if (!is_index(*each) || static_cast<int64_t>(i) >= self.dim())
+      return false;  // each mask chooses a place once
+    const int64_t size = self.size(static_cast<int64_t>(i));
+    const at::Tensor index = at::where(each->lt(0), each->add(size), *each);
+    places = places.defined() ? places.mul(size).add(index) : index;
+  }
+  return places.defined() && has_repeated(places, std::max(values, places.numel()));
+}
+
 at::Tensor& index_put(at::Tensor& self, const c10::List<Optional>& given, const at::Tensor& values,
                       bool accumulate, bool unsafe) {
   const auto libtorch = [&]() -> at::Tensor& {
     return at::cpu::_index_put_impl_(self, given, values, accumulate, unsafe);
   };
-  if (!accumulate || !at::isFloatingType(self.scalar_type()) || self.numel() == 0) return libtorch();
+  if (!accumulate) {
+    if (puts_repeated(given, self, values.numel())) not_covered("aten::_index_put_impl_", kRepeated);
+    return libtorch();
+  }
+  if (!at::isFloatingType(self.scalar_type()) || self.numel() == 0) return libtorch();
   if (!is_computed(self) || !is_computed(values) || values.scalar_type() != self.scalar_type()) {
     not_covered("aten::_index_put_impl_", at::toString(self.scalar_type()));
     return libtorch();

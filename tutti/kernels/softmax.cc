@@ -116,6 +116,139 @@ HWY_INLINE void apply_rows(RowFunction function, const Rows<T>& of) {
   }
 }
 
+// Functions of columns
+
+// Computes out = function(d, v) for all elements, where v are those of `in`, and then values of the columns.
+template <int64_t kInputs, int64_t kValues, class T, class Function>
+HWY_INLINE void map_columns(const SoftmaxColumns<T>& of, const T* const* in, const T* const* values,
+                            const Function& function) {
+  const T* operands[kInputs + kValues];
+  for (int64_t v = 0; v < kValues; ++v) operands[kInputs + v] = values[v];
+  for (int64_t i = 0; i < of.length; ++i) {
+    for (int64_t j = 0; j < kInputs; ++j) operands[j] = in[j] + i * of.step;
+    map_row<kInputs + kValues>(operands, of.out + i * of.step, of.width, function);
+  }
+}
+
+// Sums the columns as sum_row() does a row.
+template <class Term, class T>
+HWY_INLINE void sum_columns(const SoftmaxColumns<T>& of, const T* const* in, double* sums) {
+  double waiting[48][kStrip];
+  int64_t count = 0;
+  const auto join_last = [&]() {
+    --count;
+    for (int64_t c = 0; c < of.width; ++c) waiting[count - 1][c] += waiting[count][c];
+  };
+  for (int64_t i = 0, block = 0; i < of.length; i += kBlockTerms, ++block) {
+    ColumnInput<T> from[Term::kInputs];
+    for (int64_t j = 0; j < Term::kInputs; ++j) from[j] = {in[j] + i * of.step, of.step};
+    sum_columns_block<Term>(from, std::min(kBlockTerms, of.length - i), of.width, nullptr, waiting[count++],
+                            kStrip);
+    for (int64_t full = block; full % 2 == 1; full /= 2) join_last();
+  }
+  while (count > 1) join_last();
+  std::copy_n(waiting[0], of.width, sums);
+}
+
+// Writes the exponentials of x - shift to the result, and the largest elements to `shift`.
+template <class T>
+HWY_INLINE void sum_exponentials(const SoftmaxColumns<T>& of, T* shift, double* sums) {
+  std::copy_n(of.in[0], of.width, shift);
+  for (int64_t i = 1; i < of.length; ++i) {
+    const T* const in[] = {shift, of.in[0] + i * of.step};
+    map_row<2>(in, shift, of.width, [](auto /*d*/, const auto* v) HWY_ATTR { return hn::Max(v[0], v[1]); });
+  }
+  const T* const values[] = {shift};
+  map_columns<1, 1>(of, of.in, values,
+                    [](auto d, const auto* v) HWY_ATTR { return by_need<Exp>(d, hn::Sub(v[0], v[1])); });
+  const T* const terms = of.out;
+  sum_columns<RowTerms>(of, &terms, sums);
+}
+
+template <class T>
+HWY_INLINE void softmax_columns(const SoftmaxColumns<T>& of) {
+  T shift[kStrip];
+  T scale[kStrip];
+  double sums[kStrip];
+  sum_exponentials(of, shift, sums);
+  for (int64_t c = 0; c < of.width; ++c) scale[c] = static_cast<T>(1 / sums[c]);
+  const T* const in[] = {of.out};
+  const T* const values[] = {scale};
+  map_columns<1, 1>(of, in, values, [](auto /*d*/, const auto* v) HWY_ATTR { return hn::Mul(v[0], v[1]); });
+}
+
+template <class T>
+HWY_INLINE void log_softmax_columns(const SoftmaxColumns<T>& of) {
+  T shift[kStrip];
+  T logarithms[kStrip];
+  double sums[kStrip];
+  sum_exponentials(of, shift, sums);
+  for (int64_t c = 0; c < of.width; ++c) logarithms[c] = static_cast<T>(sums[c]);
+  const T* const rounded = logarithms;
+  map_row<1>(&rounded, logarithms, of.width,
+             [](auto d, const auto* v) HWY_ATTR { return Log::any(d, v[0]); });
+  const T* const values[] = {shift, logarithms};
+  map_columns<1, 2>(of, of.in, values,
+                    [](auto /*d*/, const auto* v) HWY_ATTR { return hn::Sub(hn::Sub(v[0], v[1]), v[2]); });
+}
+
+template <class Term, class T>
+HWY_INLINE void sum_gradients(const SoftmaxColumns<T>& of, T* totals) {
+  double sums[kStrip];
+  sum_columns<Term>(of, of.in, sums);
+  for (int64_t c = 0; c < of.width; ++c) totals[c] = static_cast<T>(sums[c]);
+}
+
+template <class T>
+HWY_INLINE void softmax_backward_columns(const SoftmaxColumns<T>& of) {
+  T totals[kStrip];
+  sum_gradients<RowProducts>(of, totals);
+  const T* const values[] = {totals};
+  map_columns<2, 1>(of, of.in, values,
+                    [](auto /*d*/, const auto* v) HWY_ATTR { return hn::Mul(hn::Sub(v[0], v[2]), v[1]); });
+}
+
+template <class T>
+HWY_INLINE void log_softmax_backward_columns(const SoftmaxColumns<T>& of) {
+  T totals[kStrip];
+  sum_gradients<RowTerms>(of, totals);
+  const T* const values[] = {totals};
+  map_columns<2, 1>(of, of.in, values, [](auto d, const auto* v) HWY_ATTR {
+    return fused(d, hn::Neg(by_need<Exp>(d, v[1])), v[2], v[0]);
+  });
+}
+
+template <class T>
+HWY_INLINE void apply_columns(RowFunction function, const SoftmaxColumns<T>& of) {
+  for (int64_t first = 0; first < of.width; first += kStrip) {
+    const SoftmaxColumns<T> strip{{of.in[0] + first, of.in[1] == nullptr ? nullptr : of.in[1] + first},
+                                  of.out + first,
+                                  of.length,
+                                  of.step,
+                                  std::min(kStrip, of.width - first)};
+    switch (function) {
+      case RowFunction::Softmax:
+        softmax_columns(strip);
+        break;
+      case RowFunction::LogSoftmax:
+        log_softmax_columns(strip);
+        break;
+      case RowFunction::SoftmaxBackward:
+        softmax_backward_columns(strip);
+        break;
+      case RowFunction::LogSoftmaxBackward:
+        log_softmax_backward_columns(strip);
+        break;
+    }
+  }
+}
+
+void apply_float_columns(RowFunction function, const SoftmaxColumns<float>& columns) {
+  apply_columns(function, columns);
+}
+void apply_double_columns(RowFunction function, const SoftmaxColumns<double>& columns) {
+  apply_columns(function, columns);
+}
 void apply_float_rows(RowFunction function, const Rows<float>& rows) { apply_rows(function, rows); }
 void apply_double_rows(RowFunction function, const Rows<double>& rows) { apply_rows(function, rows); }
 
@@ -127,6 +260,8 @@ namespace tutti::kernels {
 
 HWY_EXPORT(apply_float_rows);
 HWY_EXPORT(apply_double_rows);
+HWY_EXPORT(apply_float_columns);
+HWY_EXPORT(apply_double_columns);
 
 void apply(RowFunction function, const Rows<float>& rows) {
   HWY_DYNAMIC_DISPATCH(apply_float_rows)(function, rows);
@@ -134,6 +269,14 @@ void apply(RowFunction function, const Rows<float>& rows) {
 
 void apply(RowFunction function, const Rows<double>& rows) {
   HWY_DYNAMIC_DISPATCH(apply_double_rows)(function, rows);
+}
+
+void apply(RowFunction function, const SoftmaxColumns<float>& columns) {
+  HWY_DYNAMIC_DISPATCH(apply_float_columns)(function, columns);
+}
+
+void apply(RowFunction function, const SoftmaxColumns<double>& columns) {
+  HWY_DYNAMIC_DISPATCH(apply_double_columns)(function, columns);
 }
 
 }  // namespace tutti::kernels

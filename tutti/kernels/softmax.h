@@ -30,4 +30,18 @@ struct Rows {
 void apply(RowFunction function, const Rows<float>& rows);
 void apply(RowFunction function, const Rows<double>& rows);
 
+// `width` columns beside each other, in the operands as in the result, which lies elsewhere: element i of
+// column c is i * step + c elements behind the first one. The results are those of rows.
+template <class T>
+struct SoftmaxColumns {
+  const T* in[2];
+  T* out;
+  int64_t length;
+  int64_t step;
+  int64_t width;
+};
+
+void apply(RowFunction function, const SoftmaxColumns<float>& columns);
+void apply(RowFunction function, const SoftmaxColumns<double>& columns);
+
 }  // namespace tutti::kernels

@@ -21,7 +21,7 @@ constexpr double kRoundings = 8;
 TEST(Softmax, is_that_of_libtorch_over_any_dimension_in_any_layout) {
   for (const at::ScalarType type : kReducedTypes) {
     for (const std::vector<int64_t>& sizes : std::vector<std::vector<int64_t>>{
-             {1, 1, 1}, {2, 3, 10}, {5, 16, 17}, {1, 33, 8}, {2, 0, 3}, {1, 9000, 2}}) {
+             {1, 1, 1}, {2, 3, 10}, {5, 16, 17}, {1, 33, 8}, {2, 0, 3}, {1, 9000, 2}, {1, 9000, 9}}) {
       for (int64_t dim = -1; dim < 2; ++dim) {
         for (const bool lies_apart : {false, true}) {
           if (lies_apart && type != at::kFloat) continue;

@@ -95,6 +95,14 @@ HWY_INLINE double join_lanes(D /*d*/, hn::Vec<D> lanes) {
   return hn::GetLane(lanes);
 }
 
+// Returns what a sum is that begins with kStart. That makes 0 of -0, and changes no other sum, so it may come
+// last.
+template <class Term>
+HWY_INLINE double from_start(double sum) {
+  const hn::CappedTag<double, 1> d;
+  return hn::GetLane(Term::join(hn::Set(d, Term::kStart), hn::Set(d, sum)));
+}
+
 // Joins the terms of a group that belong to one lane, as a tree: those of term[0] are the result.
 template <class Term, class V>
 HWY_INLINE void join_group(V (*term)[Term::kSums]) {
@@ -142,6 +150,18 @@ HWY_INLINE void add_group(D d, const T* const* in, int64_t i, int64_t end, const
   }
 }
 
+// Makes lanes of one term each.
+template <class Term, class D, class T>
+HWY_INLINE void make_lanes(D d, const T* const* in, int64_t terms, const hn::Vec<D>* of_sum,
+                           Doubles (*lanes)[kSumLanes / kLanes<double>]) {
+  constexpr auto kWide = static_cast<int64_t>(hn::MaxLanes(D()));
+  TUTTI_UNROLL for (int64_t k = 0; k < kSumLanes / kWide; ++k) {
+    hn::Vec<D> made[Term::kSums];
+    make_terms<Term>(d, in, k * kWide, terms, of_sum, made);
+    TUTTI_UNROLL for (int64_t s = 0; s < Term::kSums; ++s) widen(d, made[s], lanes[s] + k * kParts<D>);
+  }
+}
+
 // Sums one block whose terms lie together.
 template <class Term, class T>
 HWY_INLINE void sum_row_block(const T* const* in, int64_t terms, const double* values, double* sums) {
@@ -155,14 +175,18 @@ HWY_INLINE void sum_row_block(const T* const* in, int64_t terms, const double* v
   TUTTI_UNROLL for (int64_t s = 0; s < Term::kSums; ++s) TUTTI_UNROLL for (int64_t k = 0; k < kVectors; ++k)
       lanes[s][k] = hn::Set(wide, Term::kStart);
   constexpr int64_t kTerms = kGroup * kSumLanes;
-  int64_t i = 0;
-  for (; i + kTerms <= terms; i += kTerms) add_group<Term>(d, in, i, i + kTerms, of_sum, lanes);
-  if (i < terms) add_group<Term>(d, in, i, terms, of_sum, lanes);
+  if (terms <= kSumLanes) {
+    make_lanes<Term>(d, in, terms, of_sum, lanes);
+  } else {
+    int64_t i = 0;
+    for (; i + kTerms <= terms; i += kTerms) add_group<Term>(d, in, i, i + kTerms, of_sum, lanes);
+    if (i < terms) add_group<Term>(d, in, i, terms, of_sum, lanes);
+  }
   TUTTI_UNROLL for (int64_t s = 0; s < Term::kSums; ++s) {
     TUTTI_UNROLL for (int64_t half = kVectors / 2; half > 0; half /= 2)
         TUTTI_UNROLL for (int64_t k = 0; k < half; ++k) lanes[s][k] =
             Term::join(lanes[s][k], lanes[s][k + half]);
-    sums[s] = join_lanes<Term>(wide, lanes[s][0]);
+    sums[s] = from_start<Term>(join_lanes<Term>(wide, lanes[s][0]));
   }
 }
 
@@ -265,6 +289,50 @@ HWY_INLINE void join_lanes_of_columns(D d, int64_t count, double (*lanes)[kStrip
   hn::StoreU(joined[0], d, sum);
 }
 
+// Joins lanes `lane`, lane + kStep, and so on, of one term each, as join_lanes_of_columns() does.
+template <class Term, int64_t kStep, class D, class T, class V = hn::Vec<D>>
+HWY_INLINE void join_single_terms(D d, const ColumnInput<T>* in, int64_t terms, int64_t lane, int64_t column,
+                                  const V* of_sum, hn::Vec<WideTag<D>> (*sums)[kParts<D>]) {
+  if constexpr (kStep == kSumLanes) {
+    V x[Term::kInputs];
+    TUTTI_UNROLL for (int64_t j = 0; j < Term::kInputs; ++j) {
+      const T* const from = in[j].data + lane * in[j].step;
+      x[j] = j < Term::kColumns ? load_as(d, from + column) : hn::Set(d, static_cast<hn::TFromD<D>>(*from));
+    }
+    V made[Term::kSums];
+    Term::make(d, x, of_sum, made);
+    TUTTI_UNROLL for (int64_t s = 0; s < Term::kSums; ++s) widen(d, made[s], sums[s]);
+  } else {
+    join_single_terms<Term, 2 * kStep>(d, in, terms, lane, column, of_sum, sums);
+    if (lane + kStep >= terms) return;
+    hn::Vec<WideTag<D>> others[Term::kSums][kParts<D>];
+    join_single_terms<Term, 2 * kStep>(d, in, terms, lane + kStep, column, of_sum, others);
+    TUTTI_UNROLL for (int64_t s = 0; s < Term::kSums; ++s)
+        TUTTI_UNROLL for (int64_t p = 0; p < kParts<D>; ++p) sums[s][p] =
+            Term::join(sums[s][p], others[s][p]);
+  }
+}
+
+// Sums columns of at most kSumLanes terms, as many columns as a vector has lanes.
+template <class Term, class D, class T>
+HWY_INLINE void sum_single_terms(D d, const ColumnInput<T>* in, int64_t terms, int64_t column,
+                                 const double* const* values, double* sums, int64_t distance) {
+  using V = hn::Vec<D>;
+  const WideTag<D> wide;
+  V of_sum[std::max<int64_t>(1, Term::kValues)];
+  HWY_ALIGN hn::TFromD<D> rounded[hn::MaxLanes(D())];
+  for (int64_t v = 0; v < Term::kValues; ++v) {
+    std::copy_n(values[v] + column, hn::Lanes(d), rounded);
+    of_sum[v] = hn::Load(d, rounded);
+  }
+  hn::Vec<WideTag<D>> joined[Term::kSums][kParts<D>];
+  join_single_terms<Term, 1>(d, in, terms, 0, column, of_sum, joined);
+  for (int64_t s = 0; s < Term::kSums; ++s)
+    for (int64_t p = 0; p < kParts<D>; ++p)
+      hn::StoreU(Term::join(hn::Set(wide, Term::kStart), joined[s][p]), wide,
+                 sums + s * distance + column + p * static_cast<int64_t>(hn::MaxLanes(wide)));
+}
+
 // Sums one block of `width` columns: sum s of column c is written to sums[s * distance + c].
 template <class Term, class T>
 HWY_INLINE void sum_columns_block(const ColumnInput<T>* in, int64_t terms, int64_t width,
@@ -274,6 +342,15 @@ HWY_INLINE void sum_columns_block(const ColumnInput<T>* in, int64_t terms, int64
   constexpr int64_t kWide = kLanes<double>;
   HWY_ALIGN double lanes[Term::kSums][kSumLanes][kStrip];
   HWY_ALIGN Made<Term, T> of_sum[std::max<int64_t>(1, Term::kValues)][kStrip];
+  if (terms <= kSumLanes) {
+    using M = Made<Term, T>;
+    int64_t c = 0;
+    for (; c + kLanes<M> <= width; c += kLanes<M>)
+      sum_single_terms<Term>(Tag<M>(), in, terms, c, values, sums, distance);
+    for (; c < width; ++c)
+      sum_single_terms<Term>(hn::CappedTag<M, 1>(), in, terms, c, values, sums, distance);
+    return;
+  }
   for (int64_t first = 0; first < width; first += kStrip) {
     const int64_t count = std::min(kStrip, width - first);
     for (int64_t v = 0; v < Term::kValues; ++v) std::copy_n(values[v] + first, count, of_sum[v]);
