@@ -95,7 +95,7 @@ TEST(BatchNorm, does_not_depend_on_the_layout) {
     const at::Tensor g = torch::randn(sizes);
     const auto result = [&](at::MemoryFormat format) {
       return computed_everywhere([&] {
-        const at::Tensor in = x.contiguous(format).requires_grad_();
+        const at::Tensor in = x.clone(format).requires_grad_();
         const at::Tensor w = torch::ones({sizes[1]}).requires_grad_();
         const at::Tensor out = torch::batch_norm(in, w, {}, {}, {}, true, 0.1, 1e-5, false);
         EXPECT_TRUE(out.is_contiguous(format));
