@@ -15,6 +15,8 @@
 #include <tuple>
 #include <vector>
 
+#include <ATen/TracerMode.h>
+#include <ATen/ops/_convolution.h>
 #include <ATen/ops/_convolution_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/convolution_backward_compositeexplicitautograd_dispatch.h>
 #include <ATen/ops/convolution_compositeexplicitautograd_dispatch.h>
@@ -259,17 +261,6 @@ at::Tensor computed(const Geometry& of, const at::Tensor& input, const at::Tenso
                 : forward<double>(of, input, weight, bias, sizes);
 }
 
-at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
-                       at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
-                       bool transposed, at::IntArrayRef output_padding, int64_t groups) {
-  const at::Tensor added = bias ? *bias : at::Tensor();
-  const auto geometry = our_convolution("aten::convolution", input, weight, added,
-                                        {stride, padding, dilation, transposed, output_padding, groups});
-  if (geometry) return computed(*geometry, input, weight, added, transposed);
-  return at::compositeexplicitautograd::convolution(input, weight, bias, stride, padding, dilation,
-                                                    transposed, output_padding, groups);
-}
-
 at::Tensor traced_convolution(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
                               at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
                               bool transposed, at::IntArrayRef output_padding, int64_t groups, bool benchmark,
@@ -281,6 +272,21 @@ at::Tensor traced_convolution(const at::Tensor& input, const at::Tensor& weight,
   return at::compositeexplicitautograd::_convolution(input, weight, bias, stride, padding, dilation,
                                                      transposed, output_padding, groups, benchmark,
                                                      deterministic, cudnn_enabled, allow_tf32);
+}
+
+at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight, const OptionalTensor& bias,
+                       at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
+                       bool transposed, at::IntArrayRef output_padding, int64_t groups) {
+  // The tracer of TorchScript records _convolution, which LibTorch's kernel calls.
+  if (at::tracer::impl::is_dispatch_enabled())
+    return at::_convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding,
+                            groups, false, false, true, true);
+  const at::Tensor added = bias ? *bias : at::Tensor();
+  const auto geometry = our_convolution("aten::convolution", input, weight, added,
+                                        {stride, padding, dilation, transposed, output_padding, groups});
+  if (geometry) return computed(*geometry, input, weight, added, transposed);
+  return at::compositeexplicitautograd::convolution(input, weight, bias, stride, padding, dilation,
+                                                    transposed, output_padding, groups);
 }
 
 using ConvolutionGradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;

@@ -1,11 +1,13 @@
 #include "tutti/kernels/convolutions.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <torch/csrc/jit/frontend/tracer.h>
 #include <torch/torch.h>
 
 #include "tutti/kernels/coverage.h"
@@ -323,6 +325,25 @@ INSTANTIATE_TEST_SUITE_P(Kinds, Convolutions,
                            return std::string(at::toString(each.param.type)) +
                                   (each.param.channels_last ? "ChannelsLast" : "");
                          });
+
+// An operator that the tracer did not know would be replaced by what it calls.
+TEST(Convolution, is_traced_as_that_of_libtorch) {
+  const SameKernels same;
+  const at::Tensor weight = torch::randn({3, 2, 3, 3});
+  const auto traced = torch::jit::tracer::trace(
+      {torch::randn({1, 2, 5, 5})},
+      [&](torch::jit::Stack inputs) -> torch::jit::Stack {
+        return {torch::conv2d(inputs[0].toTensor(), weight)};
+      },
+      [](const at::Tensor&) { return std::string(); });
+  const auto nodes = traced.first->graph->nodes();
+  EXPECT_EQ(std::count_if(nodes.begin(), nodes.end(),
+                          [](const auto* node) { return node->kind() == at::aten::_convolution; }),
+            1);
+  EXPECT_EQ(std::count_if(nodes.begin(), nodes.end(),
+                          [](const auto* node) { return node->kind() == at::aten::empty; }),
+            0);
+}
 
 }  // namespace
 }  // namespace tutti::kernels::convolutions_test
