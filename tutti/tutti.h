@@ -4,6 +4,7 @@
 
 #include "tutti/base/config.h"
 #include "tutti/base/error.h"
+#include "tutti/base/memory.h"
 #include "tutti/cluster/context.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/comm/group.h"

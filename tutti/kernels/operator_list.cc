@@ -67,11 +67,10 @@ std::span<const OperatorGroup> exact_operators() {
       {"one rounding",
        words_of("abs addcdiv ceil copysign deg2rad div floor floor_divide frac frexp heaviside mul neg "
                 "nextafter rad2deg reciprocal round sgn sign trunc")},
-      {"choices",
-       words_of("clamp clamp_max clamp_min cummax cummin hardshrink "
-                "hardshrink_backward hardtanh hardtanh_backward leaky_relu leaky_relu_backward "
-                "maximum minimum nan_to_num relu softshrink_backward threshold "
-                "threshold_backward where _aminmax _cummax_helper _cummin_helper _prelu_kernel")},
+      {"choices", words_of("clamp clamp_max clamp_min cummax cummin hardshrink "
+                           "hardshrink_backward hardtanh hardtanh_backward leaky_relu leaky_relu_backward "
+                           "maximum minimum nan_to_num relu softshrink_backward threshold "
+                           "threshold_backward where _aminmax _cummax_helper _cummin_helper _prelu_kernel")},
       {"piecewise linear functions",
        words_of("hardsigmoid hardsigmoid_backward hardswish hardswish_backward")},
       {"gradients of products and quotients",
