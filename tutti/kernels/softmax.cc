@@ -135,18 +135,17 @@ template <class Term, class T>
 HWY_INLINE void sum_columns(const SoftmaxColumns<T>& of, const T* const* in, double* sums) {
   double waiting[48][kStrip];
   int64_t count = 0;
-  const auto join_last = [&]() {
-    --count;
-    for (int64_t c = 0; c < of.width; ++c) waiting[count - 1][c] += waiting[count][c];
+  const auto join = [&](int64_t last) {
+    for (int64_t c = 0; c < of.width; ++c) waiting[last - 1][c] += waiting[last][c];
   };
   for (int64_t i = 0, block = 0; i < of.length; i += kBlockTerms, ++block) {
     ColumnInput<T> from[Term::kInputs];
     for (int64_t j = 0; j < Term::kInputs; ++j) from[j] = {in[j] + i * of.step, of.step};
     sum_columns_block<Term>(from, std::min(kBlockTerms, of.length - i), of.width, nullptr, waiting[count++],
                             kStrip);
-    for (int64_t full = block; full % 2 == 1; full /= 2) join_last();
+    for (int64_t full = block; full % 2 == 1; full /= 2) join(--count);
   }
-  while (count > 1) join_last();
+  while (count > 1) join(--count);
   std::copy_n(waiting[0], of.width, sums);
 }
 
