@@ -1,5 +1,5 @@
-// Operators that LibTorch composes of others in an order that C++ does not fix: that of the operands of an
-// expression. Compilers for ARM choose another one than those for x86-64. Autograd adds up the parts of a
+// Operators that LibTorch composes of others in an order that C++ does not fix, since they are operands of
+// one expression. Compilers for ARM choose another one than those for x86-64. Autograd adds up the parts of a
 // gradient in the reverse order of the operators, so its bits differ. The functions here name every operand,
 // and have the order that LibTorch's builds for x86-64 have.
 //

@@ -51,7 +51,7 @@ TEST(PoissonNllLoss, is_that_of_libtorch) {
   }
 }
 
-// The parts are those of xlogy by both its operands, then that of the product.
+// The gradients of xlogy by both operands are added first, and then the gradient of the product.
 TEST(KlDiv, adds_the_parts_of_its_gradient_in_a_fixed_order) {
   torch::manual_seed(7);
   const SameKernels same;

@@ -9,7 +9,7 @@
 #include "tutti/kernels/convolutions.h"
 #include "tutti/kernels/images.h"
 
-// What the arguments of a convolution mean.
+// Finds the sizes and taps that the arguments of a convolution ask for.
 namespace tutti::kernels {
 
 // A convolution from the larger images, its input, to the smaller ones, its output. If it is transposed, the

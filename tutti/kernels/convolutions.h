@@ -28,8 +28,8 @@ using Space = std::array<int64_t, 3>;
 
 inline int64_t size_of(const Space& space) { return space[0] * space[1] * space[2]; }
 
-// Where channels fill vectors, each position is computed for all of them at once, and does without the terms
-// that it does not have. It depends on the sizes alone.
+// Returns true if what lies outside of the images is left out: if the channels of the result fill vectors, so
+// that one position is computed for all channels at once. This depends on the sizes alone.
 inline bool are_left_out(int64_t channels_of_result) {
   return channels_of_result % 16 == 0 || channels_of_result >= 48;
 }

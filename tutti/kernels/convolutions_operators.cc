@@ -71,7 +71,7 @@ std::vector<int64_t> offsets_of(const Space& sizes, const Space& steps) {
   return offsets;
 }
 
-// What a convolution, or its gradient by input, reads and writes.
+// The images that a convolution, or the gradient by its input, reads and the sums that it writes.
 struct Sides {
   Space from;             // sizes
   int64_t from_channels;  // of a group

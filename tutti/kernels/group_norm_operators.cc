@@ -73,7 +73,7 @@ Three group_norm_backward(const at::Tensor& gradient, const at::Tensor& input, c
   const at::Tensor factors = as_doubles(weight, channels, 1);
   const std::vector<int64_t> rows{batch * channels, pixels};
   const at::Tensor shift = mean.expand({batch * groups, each}).contiguous();
-  // Of each channel of each example; then of each group, and of each channel.
+  // The sums of each channel of each example are added up for each group, and for each channel.
   const at::Tensor sums =
       sums_over(x.view(rows), Dimensions(2), Terms::Products, shift, gradients.view(rows));
   const at::Tensor weighted = (sums.view({2, batch, channels}) * factors).view({2, batch * groups, each});

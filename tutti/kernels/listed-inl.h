@@ -17,7 +17,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace tutti::kernels::HWY_NAMESPACE {
 
-// Rows of a block that have the same terms, at most those of a tile. They are not neighbours in the result.
+// At most kRows rows of a block that have the same terms. They are not always neighbours in the result.
 struct RowGroup {
   int64_t first;  // of the left operand's list of rows
   int64_t count;
