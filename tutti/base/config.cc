@@ -84,9 +84,10 @@ void add_place_flags(FlagSet& set, RunConfig& config) {
   set.add("--inter-op-threads", config.compute.inter_op_threads,
           "number of operators that may run at the same time; 0: LibTorch's default");
   set.between("--inter-op-threads", 0, kMostThreads);
-  set.add_choice("--kernels", config.compute.kernels, {"libtorch", "same", "strict"},
+  set.add_choice("--kernels", config.compute.kernels, {"auto", "same", "strict", "libtorch"},
                  "same: operators that give the same bits on every processor and with any number of threads; "
-                 "strict: end with an error if the model needs one that does not");
+                 "strict: end with an error if the model needs one that does not; libtorch: LibTorch's own; "
+                 "auto: same on CPUs, and LibTorch's on GPUs");
   set.add("--mixed-machines", config.compute.mixed_machines,
           "train even if the processors of the tasks, their libraries or settings differ; the bits of the "
           "result then depend on which task runs where");

@@ -37,9 +37,9 @@ struct RunConfig {
     std::string device = "auto";
     int64_t threads = 0;           // 0: cores / local workers
     int64_t inter_op_threads = 0;  // 0: LibTorch's default
-    // LibTorch's operators, or those of tutti/kernels: "same"; "strict": an operator that is not among them
-    // is an error.
-    std::string kernels = "libtorch";
+    // Those of tutti/kernels: "same", or "strict" if an operator that is not among them is an error. Those of
+    // LibTorch: "libtorch". "auto": "same" on CPUs, "libtorch" on GPUs.
+    std::string kernels = "auto";
     // Let tasks compute with different kernels, so that the bits of the result depend on the mix.
     bool mixed_machines = false;
     std::string precision = "fp32";  // or "bf16"

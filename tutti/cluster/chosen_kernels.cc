@@ -10,7 +10,7 @@ namespace tutti {
 // comparisons.
 std::shared_ptr<kernels::SameKernels> chosen_kernels(std::string_view kernels, c10::Device device,
                                                      const Log& log) {
-  if (kernels == "libtorch") return nullptr;
+  if (kernels == "libtorch" || (kernels == "auto" && !device.is_cpu())) return nullptr;
   if (!device.is_cpu())
     fail(ErrorKind::Unimplemented,
          "--kernels {} is for the CPU, but this task computes on {}: use --device cpu or --kernels libtorch",
@@ -20,7 +20,7 @@ std::shared_ptr<kernels::SameKernels> chosen_kernels(std::string_view kernels, c
   if (!kernels::have_fused_instructions())
     log.warning(
         "this processor has no instruction that multiplies and adds with one rounding; --kernels {} computes "
-        "the same bits without it, but slowly",
+        "the same bits without it, but slowly. --kernels libtorch is faster here",
         kernels);
   return std::make_shared<kernels::SameKernels>();
 }

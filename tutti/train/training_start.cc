@@ -33,7 +33,7 @@ std::vector<std::string> what_decides_bits(const RunConfig& config, const store:
   }
   if (several && plan.strategy == "ps-sync" && config.servers.backup > 0)
     all.emplace_back("which workers are late (set --backup 0)");
-  if (config.compute.threads == 0 && config.compute.kernels == "libtorch")
+  if (config.compute.threads == 0 && facts.conditions.contains("threads"))
     all.emplace_back("the number of cores (set --threads)");
   return all;
 }
@@ -237,7 +237,7 @@ void TrainingRun::log_plan() {
                       counted(plan.world, "worker"), counted(session_.lanes(), "lane"),
                       counted(context_.threads(), "thread"), config.compute.precision,
                       training_.parameters.device().str(),
-                      config.compute.kernels == "libtorch" ? "" : ", the same kernels on every processor");
+                      context_.has_same_kernels() ? ", the same kernels on every processor" : "");
   if (training_.average != nullptr)
     context_.log().info("validations and evaluations are of the moving average of the weights");
   if (const auto open = what_decides_bits(config, plan, session_.facts(), session_.lanes()); !open.empty())
