@@ -18,17 +18,19 @@ using ::testing::Not;
 const Flags kShort = {"--net", "odd", "--lanes", "2", "--batch", "3", "--steps", "5", "--threads", "1"};
 const Flags kSync = {"--strategy", "ps-sync"};
 const Flags kInGraph = {"--strategy", "in-graph"};
+const Flags kOfLibtorch = {"--kernels", "libtorch"};
 const std::string kVariable = "ONEDNN_MAX_CPU_ISA=SSE41";
 
-// Runs a job in which one task, such as "worker 1", has a variable that the others do not have.
+// Runs a job with LibTorch's kernels in which one task, such as "worker 1", has a variable that the others do
+// not have.
 ProgramResult mixed(const Flags& launcher, const std::string& task, const std::string& variable,
                     const Flags& flags) {
   const std::string script = fmt::format(
       "if [ \"$TUTTI_JOB_NAME $TUTTI_TASK_INDEX\" = '{}' ]; then exec env '{}' \"$@\"; else exec \"$@\"; fi",
       task, variable);
   const Flags command = with({program_path("tutti"), "run"}, launcher);
-  return run_program(
-      with(with(command, {"--", "sh", "-c", script, "sh", together_program()}), with(kShort, flags)));
+  const Flags all_flags = with(with(kShort, kOfLibtorch), flags);
+  return run_program(with(with(command, {"--", "sh", "-c", script, "sh", together_program()}), all_flags));
 }
 
 void expect_refused(const ProgramResult& result, const std::string& first, const std::string& other,
@@ -114,8 +116,7 @@ TEST(MixedMachines, give_the_hash_of_one_worker_with_kernels_that_are_the_same_o
   const std::vector<std::pair<std::string, std::string>> networks_and_transports = {{"gpt", "shm"},
                                                                                     {"normed", "tcp"}};
   for (const auto& [net, comm] : networks_and_transports) {
-    const Flags flags = {"--net",   net, "--lanes",   "4",   "--batch",   "2",
-                         "--steps", "4", "--timeout", "300", "--kernels", "same"};
+    const Flags flags = {"--net", net, "--lanes", "4", "--batch", "2", "--steps", "4", "--timeout", "300"};
     const std::string report = folder / net;
     const ProgramResult together =
         on_all_processors(with(flags, {"--threads", "1", "--comm", comm, "--report", report}));
@@ -123,7 +124,7 @@ TEST(MixedMachines, give_the_hash_of_one_worker_with_kernels_that_are_the_same_o
     EXPECT_EQ(json_of(report).at("weights_sha256"), hash_of(on_workers(1, flags), folder)) << net;
   }
   const ProgramResult result =
-      on_all_processors(with(kShort, {"--lanes", "4", "--timeout", "300", "--kernels", "libtorch"}));
+      on_all_processors(with(with(kShort, kOfLibtorch), {"--lanes", "4", "--timeout", "300"}));
   EXPECT_EQ(result.exit_code, exit_code(ErrorKind::InvalidArgument)) << result.err;
   EXPECT_THAT(result.err, AllOf(HasSubstr("compute with different kernels"), HasSubstr("worker/0"),
                                 HasSubstr("--mixed-machines")));
@@ -131,8 +132,8 @@ TEST(MixedMachines, give_the_hash_of_one_worker_with_kernels_that_are_the_same_o
 
 TEST(MixedMachines, without_fused_instructions_say_once_that_they_are_slow) {
   const auto said = [](const std::string& instructions) {
-    const ProgramResult result = run_program(with(with({together_program()}, kShort), {"--kernels", "same"}),
-                                             {"TUTTI_TEST_INSTRUCTIONS=" + instructions});
+    const ProgramResult result =
+        run_program(with({together_program()}, kShort), {"TUTTI_TEST_INSTRUCTIONS=" + instructions});
     EXPECT_EQ(result.exit_code, 0) << result.err;
     const std::string text = "the same bits without it, but slowly";
     const size_t first = result.err.find(text);
@@ -167,7 +168,7 @@ TEST(MixedMachines, may_train_asynchronously) {
 
 TEST(MixedMachines, are_a_warning_for_a_run_that_goes_on) {
   const TestFolder folder;
-  const Flags flags = with(kShort, {"--logdir", folder / "run"});
+  const Flags flags = with(with(kShort, kOfLibtorch), {"--logdir", folder / "run"});
   const Flags command = with({"env", kVariable, together_program()}, flags);
   EXPECT_EQ(run_program(command).exit_code, 0);
   const ProgramResult other = run_program(with({together_program()}, with(flags, {"--stop-after", "5"})));

@@ -24,6 +24,8 @@
 #include "tutti/comm/mpi/mpi.h"
 #include "tutti/comm/nccl/nccl.h"
 #include "tutti/comm/shm/shm.h"
+#include "tutti/kernels/instructions.h"
+#include "tutti/kernels/same_kernels.h"
 
 namespace tutti {
 namespace {
@@ -102,10 +104,20 @@ Finding blas() {
 Finding bf16() { return check_bf16(time_layers(), at::get_num_threads()); }
 
 // Prints the properties that have to be the same on all machines whose tasks train together.
-Finding kernels() {
-  const Kernels found = find_kernels(torch::kCPU, at::get_num_threads());
-  return {Level::Ok, "kernels", fmt::format("{}", fmt::join(found.lines(), ", ")), ""};
+std::string properties_of_kernels() {
+  return fmt::format("{}", fmt::join(find_kernels(torch::kCPU, at::get_num_threads()).lines(), ", "));
 }
+
+Finding same_kernels() {
+  const kernels::SameKernels same;
+  const std::string text =
+      fmt::format("{}; with {}", properties_of_kernels(), kernels::available_instructions().front());
+  if (kernels::have_fused_instructions()) return {Level::Ok, "kernels same", text, ""};
+  return {Level::Warning, "kernels same", text + ", which cannot multiply and add with one rounding",
+          "train with --kernels libtorch, which is faster here, or on another processor"};
+}
+
+Finding libtorch_kernels() { return {Level::Ok, "kernels libtorch", properties_of_kernels(), ""}; }
 
 std::vector<Finding> examine(const Environment& environment) {
   const std::string cpuinfo = read_system_file("/proc/cpuinfo");
@@ -116,7 +128,8 @@ std::vector<Finding> examine(const Environment& environment) {
       blas(),
       {Level::Ok, "CPU", cpu_model(cpuinfo), ""},
       check_vector_units(cpuinfo),
-      kernels(),
+      same_kernels(),
+      libtorch_kernels(),
       bf16(),
       check_cores(static_cast<int>(usable_cores().size()), static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN))),
       gpus(),
@@ -152,8 +165,8 @@ int doctor_command(const std::vector<std::string>& arguments, const Environment&
   if (!parse_arguments(app, arguments)) return 0;
   bool bad = false;
   for (const Finding& finding : examine(environment)) {
-    fmt::print("{:<4}  {:<13}  {}\n", label_of(finding.level), finding.about, finding.found);
-    if (!finding.advice.empty()) fmt::print("{:<21}to do: {}\n", "", finding.advice);
+    fmt::print("{:<4}  {:<16}  {}\n", label_of(finding.level), finding.about, finding.found);
+    if (!finding.advice.empty()) fmt::print("{:<24}to do: {}\n", "", finding.advice);
     bad = bad || finding.level == Level::Bad;
   }
   return bad ? 1 : 0;

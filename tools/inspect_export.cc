@@ -22,14 +22,14 @@ namespace fs = std::filesystem;
 
 void print_check(const std::string& name, const Json& check) {
   const auto difference = check.at("greatest_difference").get<double>();
-  fmt::print(
-      "  {} was checked with {} examples and computes the same as the trained model{}{}\n", name,
-      check.at("examples").get<int64_t>(),
-      difference == 0
-          ? ""
-          : fmt::format(" up to {:.2g} (tolerance {:g})", difference, check.at("tolerance").get<double>()),
-      difference != 0 && check.at("same_bits").get<bool>() ? ", and the same bits without optimisations"
-                                                           : "");
+  fmt::print("  {} was checked with {} examples and computes the same as the trained model{}{}\n", name,
+             check.at("examples").get<int64_t>(),
+             difference == 0 ? ""
+                             : fmt::format(" up to {:.2g} (tolerance {:g})", difference,
+                                           check.at("tolerance").get<double>()),
+             difference != 0 && check.at("same_bits").get<bool>()
+                 ? ", and the same bits with the training's kernels without optimisations"
+                 : "");
   if (!check.contains("sizes")) return;
   for (const auto& [size, values] : check.at("sizes").items())
     fmt::print("    {}: {}\n", size, fmt::join(values.get<std::vector<int64_t>>(), ", "));

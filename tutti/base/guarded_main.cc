@@ -1,5 +1,6 @@
 #include "tutti/base/guarded_main.h"
 
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -7,6 +8,7 @@
 #include <exception>
 #include <fcntl.h>
 #include <new>
+#include <openssl/crypto.h>
 #include <string_view>
 #include <unistd.h>
 
@@ -25,7 +27,10 @@ void say(std::string_view text) {
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
+std::atomic<bool> threads_may_run = false;
+
 void end_now(int code, void* /*unused*/) {
+  if (!threads_may_run) return;
   std::fflush(nullptr);
   ::_exit(code);
 }
@@ -101,10 +106,15 @@ int guarded_main(const std::function<int()>& body) {
   // A file that may not grow (ulimit -f) is then an error of the call that writes to it.
   ::signal(SIGXFSZ, SIG_IGN);
   std::set_terminate(end_at_uncaught);
+  // OpenMP calls exit() if it cannot start a thread. Connections still use libcrypto in other threads then.
+  OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
+  threads_may_run = true;
+  on_exit(end_now, nullptr);
   const int code = exit_code_of(body);
   // If a thread of LibTorch could not be started, LibTorch would join it when its static objects are
-  // destroyed.
-  if (code == exit_code(ErrorKind::Overloaded)) on_exit(end_now, nullptr);
+  // destroyed. Some of them were created after the first call of on_exit() and are destroyed before it.
+  threads_may_run = code == exit_code(ErrorKind::Overloaded);
+  if (threads_may_run) on_exit(end_now, nullptr);
   return code;
 }
 

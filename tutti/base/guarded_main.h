@@ -14,9 +14,9 @@ void open_standard_streams();
 // exception is printed as one line on standard error, "Kind: what happened, to whom, what to do", and returns
 // the exit code of its kind; an exception that is not Tutti's returns 1 (docs/operations.md lists all codes).
 // A failure to write standard output is an error too. If memory runs out in a thread that does not catch the
-// exception, such as a thread of a library, the process ends at once with the code of Overloaded. When the
-// process exits, static objects have half a minute to be destroyed; after Overloaded they are not destroyed
-// at all, since libraries may lack threads that they wait for.
+// exception, such as a thread of a library, the process ends at once with the code of Overloaded. Static
+// objects are not destroyed if exit() is called before `body` has returned, since other threads may still use
+// them, nor after Overloaded, since libraries may lack threads that they wait for.
 int guarded_main(const std::function<int()>& body);
 
 // Returns the meaning of a program's exit code: the kind of an error, such as "Timeout", or a signal, such as

@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <new>
 #include <stdexcept>
+#include <string>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #include <gmock/gmock.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/hashes.h"
 
 namespace tutti::guarded_main_test {
 namespace {
@@ -73,6 +75,20 @@ TEST(GuardedMain, after_overloaded_no_static_object_is_destroyed) {
   };
   EXPECT_EXIT(exit_after(ErrorKind::Overloaded), testing::ExitedWithCode(13), "no more threads");
   EXPECT_EXIT(exit_after(ErrorKind::PeerLost), testing::KilledBySignal(SIGABRT), "no more threads");
+}
+
+// OpenMP calls exit() in any thread if it cannot start one.
+TEST(GuardedMain, an_exit_before_its_end_destroys_nothing_that_threads_may_use) {
+  const auto exit_within = [] {
+    static const CrashesAtExit kLibrary;
+    guarded_main([] {
+      std::atexit([] { std::fputs(Sha256().hex().substr(0, 8).c_str(), stderr); });
+      const std::string before = Sha256().hex();
+      std::thread([] { std::exit(1); }).join();
+      return 0;
+    });
+  };
+  EXPECT_EXIT(exit_within(), testing::ExitedWithCode(1), "e3b0c442");
 }
 
 TEST(GuardedMain, text_that_could_not_be_written_is_an_error) {

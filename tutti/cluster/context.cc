@@ -191,7 +191,7 @@ Context::Context(RunConfig config, Identity identity, const FlagValues& values)
       device_(device_of(config_, identity_)),
       threads_(threads_of(config_, identity_)) {
   require_own_place(identity_);
-  same_kernels_ = chosen_kernels(config_.compute.kernels, device_, log_);
+  same_kernels_ = tutti::chosen_kernels(config_.compute.kernels, device_, log_);
   if (config_.compute.threads > 0) set_threads(threads_);
   if (config_.compute.inter_op_threads > 0)
     set_inter_op_threads(static_cast<int>(config_.compute.inter_op_threads));
@@ -202,9 +202,14 @@ Context Context::with(RunConfig config) const {
   Context other = *this;
   other.config_ = checked(std::move(config), identity_);
   other.flag_values_ = all_values(program_flags_, other.config_);
-  other.same_kernels_ = chosen_kernels(other.config_.compute.kernels, device_, log_);
+  other.same_kernels_ = tutti::chosen_kernels(other.config_.compute.kernels, device_, log_);
   other.found_ = std::make_shared<FoundKernels>();
   return other;
+}
+
+std::string_view Context::chosen_kernels() const {
+  if (same_kernels_ == nullptr) return "libtorch";
+  return config_.compute.kernels == "strict" ? "strict" : "same";
 }
 
 const Kernels& Context::kernels() const {

@@ -100,8 +100,8 @@ class Context {
   // The kernels with which this process computes, found with the first call, which has to be made by a thread
   // that computes. Thread-safe.
   const Kernels& kernels() const;
-  // True if operators of the CPU give the same bits on every processor (--kernels).
-  bool has_same_kernels() const { return same_kernels_ != nullptr; }
+  // What --kernels stands for on this device: "same", "strict" or "libtorch".
+  std::string_view chosen_kernels() const;
   // True after a warning that tasks compute with different kernels (--mixed-machines).
   std::atomic<bool>& warned_of_mix() const { return found_->warned_of_mix; }
 

@@ -89,6 +89,7 @@ TEST(Kernels, of_all_ranks_have_to_be_the_same_unless_machines_may_be_mixed) {
       config.output.log_level = "error";
       config.compute.device = "cpu";
       config.compute.mixed_machines = mixed;
+      config.compute.kernels = "libtorch";
       config.compute.threads = comm.rank() == 2 ? 2 : 1;
       require_same_kernels(Context(config, Identity()), comm);
     });

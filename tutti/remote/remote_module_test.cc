@@ -11,6 +11,7 @@
 #include "tutti/base/test_folder.h"
 #include "tutti/base/torch_compat.h"
 #include "tutti/cluster/roles.h"
+#include "tutti/kernels/same_kernels.h"
 #include "tutti/remote/module_server.h"
 #include "tutti/rpc/host.h"
 #include "tutti/store/safetensors.h"
@@ -97,6 +98,7 @@ std::vector<float> train(nn::Linear& front, const Forward& tail, const ZeroGrad&
 }
 
 TEST(RemoteModule, trains_to_the_bits_of_both_halves_on_one_task) {
+  const kernels::SameKernels same;  // those of the contexts of the pair
   torch::manual_seed(1);
   nn::Linear front(4, 8);
   nn::Sequential tail = make_tail();

@@ -80,7 +80,9 @@ std::string written(const Context& context, const Exporter& exporter, const std:
   const std::string difference = greatest == 0 ? "" : fmt::format(" up to {:.2g}", greatest);
   context.log().info("exported {}: another process computes the same{} for {} examples{}", result.path,
                      difference, result.signature.at("check").at("examples").get<int64_t>(),
-                     same_bits && !difference.empty() ? ", and the same bits without optimisations" : "");
+                     same_bits && !difference.empty()
+                         ? ", and the same bits with the training's kernels without optimisations"
+                         : "");
   context.log().info("it is {}, where * is any number{}",
                      fmt::join(lines_of_signatures(result.signature), ", "),
                      has_fixed_sizes(result.signature)

@@ -336,7 +336,7 @@ void Session::fill(store::Report& report, const Progress& progress) const {
   report.tutti_version = version();
   report.libtorch_version = TORCH_VERSION;
   report.precision = context_.config().compute.precision;
-  report.kernels = context_.config().compute.kernels;
+  report.kernels = context_.chosen_kernels();
   report.not_covered = lines_of_not_covered();
   report.device = parts_[0].parameters.device().str();
 }

@@ -52,12 +52,12 @@ TEST(Trainable, the_input_can_be_named) {
   EXPECT_TRUE(input_of(batch, "right").is_same(batch["right"]));
   EXPECT_THAT(error_of(ErrorKind::InvalidArgument, [&] { input_of(batch, "rigth"); }),
               HasSubstr("left, right"));
+  const Context context = test_context(test_flags());
   const auto net = test_net();
   const data::Feed feed(data::from_tensors(
       {{"noise", torch::rand({8, 1, 6, 6})},
        {"pixels", test_feed(8).read(std::vector<int64_t>{0, 1, 2, 3, 4, 5, 6, 7})["image"]},
        {"label", torch::arange(8) % 4}}));
-  const Context context = test_context(test_flags());
   Trainer trainer(context, make_trainable(net, test_loss, {.input = "pixels"}), kAdam);
   Trainer other(test_context(test_flags()), test_net(), kAdam, test_loss);
   EXPECT_TRUE(trainer.predict(feed).equal(other.predict(test_feed(8))));

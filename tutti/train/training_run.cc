@@ -237,7 +237,7 @@ void TrainingRun::stop_early() {
 // All workers call the same operators: one of them warns.
 void TrainingRun::name_not_covered() const {
   static const Log kQuiet{LogLevel::Off, ""};
-  tutti::name_not_covered(training_.writes() ? context_.log() : kQuiet, context_.config().compute.kernels,
+  tutti::name_not_covered(training_.writes() ? context_.log() : kQuiet, context_.chosen_kernels(),
                           progress_.step);
 }
 

@@ -237,7 +237,7 @@ void TrainingRun::log_plan() {
                       counted(plan.world, "worker"), counted(session_.lanes(), "lane"),
                       counted(context_.threads(), "thread"), config.compute.precision,
                       training_.parameters.device().str(),
-                      context_.has_same_kernels() ? ", the same kernels on every processor" : "");
+                      context_.chosen_kernels() == "libtorch" ? "" : ", the same kernels on every processor");
   if (training_.average != nullptr)
     context_.log().info("validations and evaluations are of the moving average of the weights");
   if (const auto open = what_decides_bits(config, plan, session_.facts(), session_.lanes()); !open.empty())

@@ -23,6 +23,7 @@
 #include "tutti/base/guarded_main.h"
 #include "tutti/base/json.h"
 #include "tutti/base/text.h"
+#include "tutti/kernels/same_kernels.h"
 #include "tutti/params/parameters.h"
 #include "tutti/store/safetensors.h"
 #include "tutti/train/export/format.h"
@@ -82,9 +83,13 @@ void write_request(const std::string& folder, const std::vector<CheckedFunction>
     }
   }
   static_cast<void>(store::write_safetensors(file_in(folder, "batches.safetensors"), tensors));
-  const Json request = {{"format", options.format},       {"functions", all},
-                        {"device", options.device.str()}, {"threads", options.threads},
-                        {"tolerance", options.tolerance}, {"asked_by", static_cast<int64_t>(::getpid())}};
+  const Json request = {{"format", options.format},
+                        {"functions", all},
+                        {"device", options.device.str()},
+                        {"threads", options.threads},
+                        {"tolerance", options.tolerance},
+                        {"asked_by", static_cast<int64_t>(::getpid())},
+                        {"same_kernels", kernels::SameKernels::are_in_use()}};
   replace_file(file_in(folder, "request.json"), request.dump());
 }
 
@@ -256,11 +261,14 @@ std::string text_of(const CheckedFunction& function, const CheckedBatch& batch) 
                      shapes.empty() ? "" : " (" + shapes + ")");
 }
 
-// LibTorch optimises a program during its first calls, so each batch is used several times.
-Json compared(LoadedComputation& model, const CheckedFunction& function, torch::Device device,
-              double tolerance) {
-  Differences differences(function.outputs, tolerance);
+// LibTorch optimises a program during its first calls, so each batch is used several times. Those who use the
+// model have LibTorch's kernels; the bits are compared with the kernels of the training.
+Json compared(LoadedComputation& model, const CheckedFunction& function, const Json& request) {
+  const torch::Device device(request.at("device").get<std::string>());
+  Differences differences(function.outputs, request.at("tolerance").get<double>());
   for (const Mode mode : {Mode::Exact, Mode::Optimised, Mode::Optimised, Mode::Optimised}) {
+    std::optional<kernels::SameKernels> same;
+    if (mode == Mode::Exact && request.at("same_kernels").get<bool>()) same.emplace();
     for (const CheckedBatch& batch : function.batches) {
       std::vector<torch::Tensor> here;
       for (const torch::Tensor& input : batch.inputs) here.push_back(input.to(device));
@@ -286,8 +294,7 @@ Json result_of_check(const std::string& folder) {
     const store::SafetensorsFile batches(file_in(folder, "batches.safetensors"));
     Json results = Json::array();
     for (const Json& function : request.at("functions"))
-      results.push_back(
-          compared(*model, read_function(batches, function), device, request.at("tolerance").get<double>()));
+      results.push_back(compared(*model, read_function(batches, function), request));
     return {{"functions", results}};
   } catch (const Error& error) {
     return {{"error", error.what()}, {"kind", static_cast<int>(error.kind())}};

@@ -40,7 +40,7 @@ struct CheckOptions {
 };
 
 struct CheckResult {
-  bool same_bits = false;          // in Mode::Exact
+  bool same_bits = false;          // in Mode::Exact, with the kernels of the process that asks
   double greatest_difference = 0;  // in any mode, relative to 1 + |b|
 };
 
