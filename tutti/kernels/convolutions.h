@@ -119,7 +119,8 @@ Cut cut_of(const Correlation<T>& of, int64_t threads) {
 }
 template <class T>
 Cut cut_of(const WeightGradient<T>& of, int64_t threads) {
-  return {of.out == nullptr ? 1 : of.from.terms_count(), of.channels, sizeof(T), threads};
+  // Each block reads all positions of its channels.
+  return {of.out == nullptr ? 1 : of.from.terms_count(), of.channels, sizeof(T), threads, /*few=*/true};
 }
 
 void compute(const Correlation<float>& correlation, const Cut& cut, int64_t first, int64_t last);

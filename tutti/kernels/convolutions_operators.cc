@@ -106,7 +106,8 @@ void correlate(const Geometry& of, const Sides& sides, const Surrounded<T>& from
                            begin,           images.image,
                            images.channel,  steps[2],
                            places,          biases.defined() ? biases.data_ptr<T>() : nullptr};
-  const int64_t cost = of.images * size_of(sides.positions) * sides.channels * matrix.gather().terms_count();
+  const int64_t cost = of.images * size_of(sides.positions) * sides.channels *
+                       std::max<int64_t>(1, matrix.gather().terms_count());
   compute_groups(of, all, cost, [&](Correlation<T> one, int64_t group) {
     one.from.data += group * sides.from_channels * from.layout().channel;
     one.weights.data += group * matrix.gather().terms_count() * sides.channels;
@@ -159,8 +160,11 @@ at::Tensor by_input(const Geometry& of, const at::Tensor& gradient, const at::Te
                   size_of(of.kernel) * tap_step);
   at::Tensor out = at::empty(sizes, gradient.options(), format_of(gradient, last));
   const Images images(of.input, of.input_channels * of.groups, last);
+  // Between the positions that a short kernel reaches, all is 0.
+  const bool writes_all = bias.defined() || size_of(of.kernel) >= size_of(of.stride);
+  if (!writes_all) out.zero_();
   for (const Phase& phase : phases) {
-    if (size_of(phase.positions) == 0) continue;
+    if (size_of(phase.positions) == 0 || (phase.taps.empty() && !writes_all)) continue;
     const at::Tensor numbers = at::tensor(phase.tap_numbers, at::TensorOptions(at::kLong));
     const bool all_taps = static_cast<int64_t>(phase.taps.size()) == weights.size(1);
     const at::Tensor some = all_taps ? weights : weights.index_select(1, numbers);

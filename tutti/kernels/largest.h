@@ -19,22 +19,4 @@ struct Windows {
 // results of LibTorch, whose kernel for planes looks at one element after the other.
 void find_largest(const Windows& windows, const float* planes, int64_t count, float* values, int64_t* places);
 
-// The gradient of planes, made of the gradients of windows and of the places that they found. Each element is
-// the sum of the gradients of the windows that found it, which are added to 0 in the order of the windows.
-// That is the result of LibTorch. The windows have no dilation. An element of each of `channels` planes, the
-// same for windows and planes, lies together; a single one has windows that are two elements wide, without
-// padding, beside each other.
-struct LargestGradients {
-  Windows of;
-  int64_t channels;
-  const float* gradient;
-  const int64_t* places;
-  float* out;
-};
-
-// Computes rows `first` to `end` of all planes, which lie one after the other. Returns how many windows found
-// a place there. These are all windows together; if not, a place is outside of its window, and the result is
-// not LibTorch's.
-int64_t spread_gradients(const LargestGradients& all, int64_t first, int64_t end);
-
 }  // namespace tutti::kernels

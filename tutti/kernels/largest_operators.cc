@@ -1,8 +1,5 @@
-// max_pool2d and its gradient.
-#include <atomic>
+// max_pool2d. Its gradient is exact and fast in LibTorch.
 #include <cstdint>
-#include <limits>
-#include <optional>
 #include <tuple>
 #include <vector>
 
@@ -107,73 +104,11 @@ std::tuple<at::Tensor&, at::Tensor&> write_largest_of_windows(const at::Tensor& 
   return std::tie(out, indices);
 }
 
-// Returns the gradient, or nothing if LibTorch's kernel is to compute it. That gives the same bits, but looks
-// at one element after the other.
-std::optional<at::Tensor> gradient_of_largest(const at::Tensor& gradient, const at::Tensor& self,
-                                              const Windows& windows, const at::Tensor& places) {
-  const at::MemoryFormat format = self.suggest_memory_format();
-  const bool is_last = format == at::MemoryFormat::ChannelsLast;
-  const int64_t channels = is_last ? self.size(1) : 1;
-  const bool are_pairs = windows.kernel_width == 2 && windows.stride_width == 2 && windows.padding_width == 0;
-  if (windows.rows == 0 || windows.columns == 0 || windows.dilation_height != 1 ||
-      windows.dilation_width != 1 || (channels == 1 && !are_pairs) ||
-      windows.height * windows.width > std::numeric_limits<int32_t>::max())
-    return std::nullopt;
-  std::vector<int64_t> sizes = self.sizes().vec();
-  sizes[sizes.size() - 2] = windows.rows;
-  sizes[sizes.size() - 1] = windows.columns;
-  if (gradient.sizes() != at::IntArrayRef(sizes) || places.sizes() != at::IntArrayRef(sizes) ||
-      places.scalar_type() != at::kLong || gradient.scalar_type() != at::kFloat)
-    return std::nullopt;
-  const at::Tensor gradients = gradient.contiguous(format);
-  const at::Tensor found_places = places.contiguous(format);
-  at::Tensor out = at::empty(self.sizes(), self.options().memory_format(format));
-  const LargestGradients all{windows, channels, gradients.data_ptr<float>(), found_places.data_ptr<int64_t>(),
-                             out.data_ptr<float>()};
-  const int64_t in_row = windows.width * channels;
-  std::atomic<int64_t> found = 0;
-  in_parallel(self.numel() / in_row, 4 * in_row,
-              [&](int64_t first, int64_t end) { found += spread_gradients(all, first, end); });
-  if (found != gradients.numel()) return std::nullopt;
-  return out;
-}
-
-std::optional<at::Tensor> gradient_of_largest(const at::Tensor& gradient, const at::Tensor& self,
-                                              at::IntArrayRef kernel, at::IntArrayRef stride,
-                                              at::IntArrayRef padding, at::IntArrayRef dilation,
-                                              bool ceil_mode, const at::Tensor& places) {
-  const bool is_planes = (self.dim() == 3 || self.dim() == 4) && self.layout() == at::kStrided &&
-                         self.scalar_type() == at::kFloat && self.numel() > 0;
-  if (!is_planes) return std::nullopt;
-  return gradient_of_largest(gradient, self, windows_of(self, kernel, stride, padding, dilation, ceil_mode),
-                             places);
-}
-
-at::Tensor largest_backward(const at::Tensor& gradient, const at::Tensor& self, at::IntArrayRef kernel,
-                            at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
-                            bool ceil_mode, const at::Tensor& places) {
-  const auto ours = gradient_of_largest(gradient, self, kernel, stride, padding, dilation, ceil_mode, places);
-  if (ours) return *ours;
-  return at::cpu::max_pool2d_with_indices_backward(gradient, self, kernel, stride, padding, dilation,
-                                                   ceil_mode, places);
-}
-
-at::Tensor& write_largest_backward(const at::Tensor& gradient, const at::Tensor& self, at::IntArrayRef kernel,
-                                   at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation,
-                                   bool ceil_mode, const at::Tensor& places, at::Tensor& out) {
-  const auto ours = gradient_of_largest(gradient, self, kernel, stride, padding, dilation, ceil_mode, places);
-  if (ours) return write_result(*ours, out);
-  return at::cpu::max_pool2d_with_indices_backward_out(out, gradient, self, kernel, stride, padding, dilation,
-                                                       ceil_mode, places);
-}
-
 }  // namespace
 
 void register_largest(Registrar& library) {
   library.impl("max_pool2d_with_indices", largest_of_windows);
   library.impl("max_pool2d_with_indices.out", write_largest_of_windows);
-  library.impl("max_pool2d_with_indices_backward", largest_backward);
-  library.impl("max_pool2d_with_indices_backward.grad_input", write_largest_backward);
 }
 
 }  // namespace tutti::kernels

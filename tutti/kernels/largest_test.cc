@@ -1,6 +1,5 @@
 #include "tutti/kernels/largest.h"
 
-#include <iterator>
 #include <limits>
 #include <tuple>
 #include <vector>
@@ -92,50 +91,6 @@ TEST(LargestOfWindows, are_written_into_given_tensors) {
   EXPECT_TRUE(same_bits(values, out));
   EXPECT_TRUE(same_bits(places, indices));
   EXPECT_THROW(at::max_pool2d_with_indices(input, 2, 2, 2), c10::Error);  // too much padding
-}
-
-// Pools of enough channels for vectors, without dilation.
-const Pool kPoolsOfChannels[] = {
-    {{2, 19, 24, 24}, {2}, {}, {0}, {1}},
-    {{1, 8, 33, 19}, {3}, {2}, {1}, {1}},
-    {{2, 21, 9, 7}, {3, 2}, {1, 2}, {1, 0}, {1}},
-    {{1, 9, 10, 13}, {2, 3}, {3, 4}, {1, 1}, {1}, true},
-};
-
-TEST(LargestOfWindows, have_the_gradients_of_libtorch_on_every_target) {
-  std::vector<Pool> pools(std::begin(kPools), std::end(kPools));
-  pools.insert(pools.end(), std::begin(kPoolsOfChannels), std::end(kPoolsOfChannels));
-  for (const Pool& pool : pools) {
-    for (const auto format : {at::MemoryFormat::Contiguous, at::MemoryFormat::ChannelsLast}) {
-      if (pool.input.size() == 3 && format == at::MemoryFormat::ChannelsLast) continue;
-      const at::Tensor input = input_of(pool, true).contiguous(format);
-      const at::Tensor places = std::get<1>(pooled(input, pool));
-      const at::Tensor gradient = input_of({places.sizes().vec(), {}, {}, {}, {}}, false) / 3;
-      const auto compute = [&] {
-        return at::max_pool2d_with_indices_backward(gradient, input, pool.kernel, pool.stride, pool.padding,
-                                                    pool.dilation, pool.ceil_mode, places);
-      };
-      const at::Tensor expected = compute();
-      const SameKernels same;
-      EXPECT_TRUE(same_bits(expected, computed_everywhere(compute))) << input.sizes() << ' ' << format;
-      EXPECT_EQ(expected.strides(), compute().strides()) << input.sizes() << ' ' << format;
-    }
-  }
-}
-
-TEST(LargestOfWindows, have_the_gradient_of_libtorch_for_places_outside_of_their_windows) {
-  const at::Tensor input = input_of(kPoolsOfChannels[0], false);
-  for (const auto format : {at::MemoryFormat::Contiguous, at::MemoryFormat::ChannelsLast}) {
-    const at::Tensor planes = input.contiguous(format);
-    const at::Tensor places = std::get<1>(at::max_pool2d_with_indices(planes, 2)).fill_(7);
-    const at::Tensor gradient = input_of({places.sizes().vec(), {}, {}, {}, {}}, false);
-    const auto compute = [&] {
-      return at::max_pool2d_with_indices_backward(gradient, planes, 2, 2, 0, 1, false, places);
-    };
-    const at::Tensor expected = compute();
-    const SameKernels same;
-    EXPECT_TRUE(same_bits(expected, compute())) << format;
-  }
 }
 
 TEST(LargestOfWindows, have_gradients_in_autograd) {

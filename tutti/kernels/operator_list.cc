@@ -90,8 +90,8 @@ std::span<const OperatorGroup> exact_operators() {
                           "unique_consecutive unique_dim unique_dim_consecutive _unique _unique2")},
       {"largest values of windows",
        words_of("adaptive_max_pool2d adaptive_max_pool2d_backward adaptive_max_pool3d "
-                "adaptive_max_pool3d_backward max_pool3d_with_indices max_pool3d_with_indices_backward "
-                "max_unpool2d max_unpool3d")},
+                "adaptive_max_pool3d_backward max_pool2d_with_indices_backward "
+                "max_pool3d_with_indices max_pool3d_with_indices_backward max_unpool2d max_unpool3d")},
       {"sums in the order of the elements",
        words_of("adaptive_avg_pool3d adaptive_avg_pool3d_backward avg_pool2d avg_pool2d_backward "
                 "avg_pool3d avg_pool3d_backward bincount col2im cumprod cumsum im2col "

@@ -127,10 +127,11 @@ int64_t part_of(int64_t whole, int64_t most, int64_t unit) {
 
 }  // namespace
 
-Cut::Cut(int64_t m, int64_t n, int64_t element_size, int64_t threads) {
+Cut::Cut(int64_t m, int64_t n, int64_t element_size, int64_t threads, bool few) {
   // Multiples of the tiles of all targets.
   constexpr int64_t kRowUnit = 24;
   constexpr int64_t kColumnUnit = 32;
+  constexpr int64_t kLeastColumns = 16;
   int64_t most_rows = 3072 / element_size;
   int64_t most_columns = 2048 / element_size;
   while (true) {
@@ -139,11 +140,14 @@ Cut::Cut(int64_t m, int64_t n, int64_t element_size, int64_t threads) {
     down = (m + rows - 1) / rows;
     across = (n + columns - 1) / columns;
     const bool by_rows = rows >= columns;
-    if (threads == 1 || count() >= 3 * threads ||
-        (by_rows ? rows <= 2 * kRowUnit : columns <= 2 * kColumnUnit))
-      return;
+    if (threads == 1 || count() >= 3 * threads || (few && count() % threads == 0)) return;
+    if (by_rows ? rows <= 2 * kRowUnit : columns <= 2 * kColumnUnit) break;
     (by_rows ? most_rows : most_columns) /= 2;
   }
+  // Few rows and columns may still have many terms.
+  if (count() >= threads) return;
+  columns = part_of(n, std::max<int64_t>(1, n / threads), kLeastColumns);
+  across = (n + columns - 1) / columns;
 }
 
 HWY_EXPORT(multiply_floats);

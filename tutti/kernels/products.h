@@ -65,8 +65,9 @@ Product<T> arranged(const Product<T>& product) {
 // A result of m x n elements, cut into blocks that threads compute independently. The cut does not change
 // bits: each element is computed by one thread.
 struct Cut {
-  // Cuts so that the parts of operands that a block needs stay in the caches, and that each thread gets work.
-  Cut(int64_t m, int64_t n, int64_t element_size, int64_t threads);
+  // Cuts so that the parts of operands that a block needs stay in the caches, and that each thread gets
+  // several blocks. With `few`, because each block costs much to prepare, it may also get one.
+  Cut(int64_t m, int64_t n, int64_t element_size, int64_t threads, bool few = false);
   int64_t count() const { return down * across; }
 
   int64_t rows;     // of a block
