@@ -20,7 +20,7 @@ void on_threads(int64_t count, int64_t grain, c10::function_ref<void(int64_t, in
 // another one, and the cut into pieces may change bits only if it does not depend on the number of threads.
 template <class Work>
 void in_parallel(int64_t count, int64_t cost, const Work& work) {
-  constexpr int64_t kWorthAThread = 1 << 16;
+  constexpr int64_t kWorthAThread = 1 << 18;
   const int64_t grain = std::max<int64_t>(1, kWorthAThread / std::max<int64_t>(1, cost));
   if (count <= grain || threads() == 1)
     work(int64_t{0}, count);
