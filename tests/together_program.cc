@@ -117,6 +117,21 @@ class FailOnOne final : public tutti::Hook {
   const int64_t at_;
 };
 
+// Changes the last bit of a weight of one worker after a step, as a processor does that computes wrongly.
+class FlipBit final : public tutti::Hook {
+ public:
+  FlipBit(int64_t at, int rank) : at_(at), rank_(rank) {}
+  void after_step(tutti::Training& training, const tutti::StepResult& /*result*/) override {
+    if (training.context.rank() != rank_ || training.step != at_) return;
+    auto* const bytes = static_cast<char*>(training.parameters.trained()[0].tensor.data_ptr());
+    *bytes = static_cast<char>(*bytes ^ 1);
+  }
+
+ private:
+  const int64_t at_;
+  const int rank_;
+};
+
 // Lets one worker compute a gradient that is no number, from a loss that is one, in one step.
 class BreakGradient final : public tutti::Hook {
  public:
@@ -265,6 +280,8 @@ struct Options {
   double clip_norm = 0;
   int64_t fail_at = -1;
   int64_t kill_at = -1;
+  int64_t flip_at = -1;
+  int flip_on = 1;
   int64_t break_gradient_at = -1;
   bool evaluate = false;
   int64_t examples = 60000;
@@ -361,6 +378,7 @@ void train_in_own_loop(tutti::Context& ctx, const Options& options) {
   tutti::Loop loop(ctx, params, opt,
                    {.steps_per_epoch = sampler.steps_per_epoch(), .average = options.average});
   loop.add_hook(std::make_unique<KillChief>(options.kill_at));
+  loop.add_hook(std::make_unique<FlipBit>(options.flip_at, options.flip_on));
   loop.add_hook(std::make_unique<StopAt>(options.stop_at));
   loop.add_hook(std::make_unique<SaySteps>());
   if (options.decay || options.decay_buffers) loop.add_hook(std::make_unique<Decay>(options.decay_buffers));
@@ -410,6 +428,7 @@ void train(tutti::Context& ctx, const Options& options) {
   trainer.add_hook(std::make_unique<FailOnOne>(options.fail_at));
   trainer.add_hook(std::move(breaks));
   trainer.add_hook(std::make_unique<KillChief>(options.kill_at));
+  trainer.add_hook(std::make_unique<FlipBit>(options.flip_at, options.flip_on));
   if (options.stop_at >= 0) trainer.add_hook(std::make_unique<StopAt>(options.stop_at));
   if (options.rate_of_rank_1 > 0) trainer.add_hook(std::make_unique<RateOfRank1>(options.rate_of_rank_1));
   if (options.decay || options.decay_buffers)
@@ -497,6 +516,8 @@ int main(int argc, char** argv) {
     flags.add("--clip-norm", options.clip_norm, "largest norm of the gradient; 0: any");
     flags.add("--fail-at", options.fail_at, "the step at which rank 1 fails");
     flags.add("--kill-at", options.kill_at, "the step at which the chief is killed, once in a log directory");
+    flags.add("--flip-at", options.flip_at, "the step after which a bit of a weight changes");
+    flags.add("--flip-on", options.flip_on, "the rank where it does");
     flags.add("--break-gradient-at", options.break_gradient_at,
               "the step at which rank 1 has a gradient that is no number");
     flags.add("--evaluate", options.evaluate, "count the accuracy at the end");

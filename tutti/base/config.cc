@@ -218,6 +218,10 @@ void add_file_flags(FlagSet& set, RunConfig& config) {
       "--checkpoint-rows", config.checkpoints.rows, {"full", "changed"},
       "which rows of sharded embeddings a checkpoint contains: full: all; changed: those that have "
       "changed since the last checkpoint with all rows, as long as they are less than half");
+  set.add("--hash-every", config.checkpoints.hash_every,
+          "number of steps after which the hash of the weights is compared between workers, and written to "
+          "--logdir for `tutti diff`; 0: compared with each checkpoint only");
+  set.between("--hash-every", 0, kMostSteps);
   set.add("--export", config.exports.dir,
           "instead of training, export the checkpoint of --export-from, as a new version in this folder");
   set.add("--export-from", config.exports.from,
@@ -240,7 +244,8 @@ void add_file_flags(FlagSet& set, RunConfig& config) {
   // The contents of --data are compared by other means. Only the chief reads and writes --logdir.
   set.scope(FlagScope::Local, {"--data", "--feed-timeout", "--logdir", "--resume", "--keep", "--export",
                                "--export-from", "--profile-steps", "--timeline", "--report", "--config"});
-  set.scope(FlagScope::Job, {"--bad-rows", "--checkpoint-every", "--checkpoint-rows", "--summary-every"});
+  set.scope(FlagScope::Job,
+            {"--bad-rows", "--checkpoint-every", "--checkpoint-rows", "--hash-every", "--summary-every"});
 }
 
 void add_cluster_flags(FlagSet& set, RunConfig& config) {

@@ -94,6 +94,7 @@ struct RunConfig {
     std::string every = "600s";  // steps ("500") or seconds ("600s"); "0": only the last (--checkpoint-every)
     int64_t keep = 5;            // 0: all
     std::string rows = "full";   // of sharded embeddings; or "changed" (--checkpoint-rows)
+    int64_t hash_every = 0;      // steps; 0: only with checkpoints (--hash-every)
   };
 
   // A program that exports a checkpoint instead of training (tutti/train/export.h).

@@ -1,6 +1,7 @@
 #include "tutti/params/plan.h"
 
 #include <algorithm>
+#include <map>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -82,6 +83,30 @@ void require_same_kernels(const Context& context, comm::Communicator& comm) {
   for (size_t rank = 1; rank < all.size() && mix.empty(); ++rank) mix = mix_of(all[0], all[rank]);
   if (!context.config().compute.mixed_machines) refuse_mix(mix);
   if (comm.rank() == 0) warn_of_mix(context, mix);
+}
+
+void require_same_weights(const Context& context, comm::Communicator& comm, int64_t step,
+                          const std::string& sha256) {
+  if (comm.world() == 1 || context.config().compute.mixed_machines) return;
+  std::map<std::string, std::vector<std::string>> tasks;  // by hash
+  for (const Agreement& each : agreements_of(context, comm, {sha256}, "the hash of the weights"))
+    tasks[each.lines.at(0)].push_back(each.who);
+  if (tasks.size() == 1) return;
+  const auto most = std::max_element(tasks.begin(), tasks.end(), [](const auto& a, const auto& b) {
+    return a.second.size() < b.second.size();
+  });
+  const bool is_clear = 2 * most->second.size() > static_cast<size_t>(comm.world());
+  std::vector<std::string> others;
+  for (const auto& [hash, who] : tasks)
+    if (hash != most->first) others.insert(others.end(), who.begin(), who.end());
+  fail(ErrorKind::DataLoss,
+       "after step {}, the weights of {} are not those of {}: {} processor, its memory or a connection has "
+       "changed numbers without an error. This step is not saved. Start the job {}; it goes on from its "
+       "newest "
+       "checkpoint",
+       step, fmt::join(others, " and "),
+       is_clear ? "the other workers" : fmt::format("{}", fmt::join(most->second, " and ")),
+       is_clear ? "its" : "one's", is_clear ? "again without that machine" : "again on other machines");
 }
 
 std::shared_ptr<comm::Communicator> give_group(const Parameters& parameters, comm::Communicator& comm,

@@ -11,7 +11,8 @@
 #include "tutti/params/optimizer_options.h"
 #include "tutti/params/parameters.h"
 
-// At the start of a training, the workers make sure that all have the same plan and the same kernels.
+// At the start of a training, the workers make sure that all have the same plan and the same kernels; later,
+// that all have the same weights.
 namespace tutti {
 
 // Returns the facts that have to be the same on every worker, one line each: version, the flags that all
@@ -36,6 +37,12 @@ void refuse_or_warn_of_mix(const Context& context, const std::string& mix);
 // Compares every worker's kernels with the kernels of rank 0. If they differ, all workers throw the same
 // InvalidArgument; with --mixed-machines, rank 0 logs a warning.
 void require_same_kernels(const Context& context, comm::Communicator& comm);
+
+// Compares the hash of every worker's weights after this step. If they differ, all workers throw the same
+// DataLoss, which names the tasks whose weights are not those of most. Does nothing with --mixed-machines,
+// since kernels of different kinds may round updates differently.
+void require_same_weights(const Context& context, comm::Communicator& comm, int64_t step,
+                          const std::string& sha256);
 
 // Gives the modules that work on all workers together (comm::UsesCommunicator) a communicator of all workers.
 // It is separate from `comm`, which may be sending gradients in another thread while a module's backward pass

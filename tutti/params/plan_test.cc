@@ -102,5 +102,33 @@ TEST(Kernels, of_all_ranks_have_to_be_the_same_unless_machines_may_be_mixed) {
   }
 }
 
+// Compares weights of which those of some ranks have another hash.
+std::vector<std::string> errors_with(const std::vector<std::string>& hashes, bool mixed = false) {
+  const auto world = static_cast<int>(hashes.size());
+  return errors_of_ranks("inproc", world, std::chrono::seconds(60), [&](comm::Communicator& comm) {
+    RunConfig config;
+    config.output.log_level = "error";
+    config.compute.device = "cpu";
+    config.compute.mixed_machines = mixed;
+    require_same_weights(Context(config, Identity()), comm, 40, hashes[static_cast<size_t>(comm.rank())]);
+  });
+}
+
+TEST(SameWeights, are_required_of_all_ranks_and_the_odd_one_is_named) {
+  using ::testing::Each;
+  EXPECT_THAT(errors_with({"a"}), Each(""));
+  EXPECT_THAT(errors_with({"a", "a", "a"}), Each(""));
+  EXPECT_THAT(
+      errors_with({"a", "a", "b", "a"}),
+      Each(AllOf(HasSubstr("after step 40, the weights of rank 2 (worker/0) are not those of the other "
+                           "workers"),
+                 HasSubstr("without that machine"))));
+  EXPECT_THAT(errors_with({"c", "a", "b", "a", "a"}),
+              Each(AllOf(HasSubstr("rank 2"), HasSubstr(" and "), HasSubstr("rank 0"))));
+  EXPECT_THAT(errors_with({"a", "b"}),
+              Each(AllOf(HasSubstr("rank 0"), HasSubstr("rank 1"), HasSubstr("on other machines"))));
+  EXPECT_THAT(errors_with({"a", "b"}, /*mixed=*/true), Each(""));
+}
+
 }  // namespace
 }  // namespace tutti::plan_test

@@ -19,6 +19,7 @@
 #include "tutti/base/test_folder.h"
 #include "tutti/cluster/threads.h"
 #include "tutti/data/sampler.h"
+#include "tutti/store/weight_hashes.h"
 #include "tutti/train/loop.h"
 #include "tutti/train/test_training.h"
 
@@ -34,6 +35,7 @@ struct Seen {
   nlohmann::json report;
   std::string hash;
   std::set<std::string> checkpoints;
+  std::set<int64_t> hashed;  // steps
   bool has_trace = false;
   bool has_timeline = false;
   uintmax_t event_bytes = 0;
@@ -118,6 +120,7 @@ Seen run(const std::vector<std::string>& arguments, std::optional<int64_t> nan_a
   }
   seen.has_timeline = std::filesystem::exists(folder / "timeline.json");
   for (const std::string& logdir : {folder / "run", folder / "other"}) {
+    for (const auto& [step, hash] : store::read_weight_hashes(logdir)) seen.hashed.insert(step);
     if (!std::filesystem::exists(logdir)) continue;
     for (const auto& entry : std::filesystem::directory_iterator(logdir)) {
       const std::string name = entry.path().filename();
@@ -226,6 +229,9 @@ std::vector<Case> cases() {
          return seen.checkpoints == std::set<std::string>{"ckpt-3"};
        }}},
       {"--checkpoint-rows", {"--checkpoint-rows", "changed"}, IsNamed{}},
+      {"--hash-every", {"--hash-every", "2"}, Acts{[](const Seen& base, const Seen& seen) {
+         return seen.hashed == std::set<int64_t>{2} && base.hashed.empty();
+       }}},
       {"--export", {"--export", "FOLDER/exports"}, IsRefused{}},
       {"--export-from", {"--export-from", "run"}, IsNamed{}},
       {"--summary-every", {"--summary-every", "1"}, Acts{[](const Seen& base, const Seen& seen) {

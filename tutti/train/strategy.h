@@ -112,6 +112,9 @@ class Strategy {
   virtual void settle() {}
   // Ends a training after its last step: gives all workers the same weights, and sets `progress` to the end.
   virtual void finish(Progress& /*progress*/) {}
+  // Compares the hash of the weights after `step` with that of each worker that computes the same weights.
+  // Throws DataLoss that names the worker whose weights are others.
+  virtual void require_same_weights(int64_t /*step*/, const std::string& /*sha256*/) {}
   // Saves a checkpoint (Session::save()) that includes `more`, which the chief's checkpoint has from itself
   // or, as for random generators, from all workers.
   virtual void save(Session& session, const Progress& progress, const Snapshots& more) = 0;

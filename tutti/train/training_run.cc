@@ -125,6 +125,9 @@ void TrainingRun::begin_steps() {
   training_.stop_reason = progress_.stop_reason;
   last_step_.wishes = {};
   restore_hooks();
+  hashes_.reset();
+  if (context_.config().checkpoints.hash_every > 0 && training_.writes() && !training_.folder.empty())
+    hashes_.emplace(training_.folder, progress_.step);
   is_running_ = true;
   is_prepared_ = false;
   made_.reset();
@@ -177,6 +180,7 @@ void TrainingRun::after_step(const StepResult& result) {
     strategy_.set_progress(progress_);
   }
   training_.last_step = training_.step;
+  note_hash();
   note_saved();
   session_.show_life();
 }
@@ -344,10 +348,26 @@ void TrainingRun::save() {
   strategy_.settle();
   if (has_own_hooks_) require_parameters_as_they_were(kByHook);
   const SpanScope span(context_.timeline(), Activity::Save, "checkpoint", progress_.step);
+  if (!strategy_.facts().keeps_parameters_elsewhere && !strategy_.is_alone()) compared_weights();
   progress_.stop_reason = training_.stop_reason;
   note_loss();
   strategy_.save(session_, progress_, state());
   remember_parameters();  // saving may have pulled newer parameters from the servers
+}
+
+std::string TrainingRun::compared_weights() {
+  strategy_.settle();
+  std::string sha256 = session_.weights_sha256();
+  strategy_.require_same_weights(progress_.step, sha256);
+  return sha256;
+}
+
+void TrainingRun::note_hash() {
+  const int64_t every = context_.config().checkpoints.hash_every;
+  if (every == 0 || progress_.step % every != 0 || strategy_.facts().keeps_parameters_elsewhere) return;
+  const SpanScope span(context_.timeline(), Activity::Save, "hash", progress_.step);
+  const std::string sha256 = compared_weights();
+  if (hashes_) hashes_->add(progress_.step, sha256);
 }
 
 void TrainingRun::note_saved() {

@@ -15,6 +15,7 @@
 #include "tutti/cluster/context.h"
 #include "tutti/data/sampler.h"
 #include "tutti/store/report.h"
+#include "tutti/store/weight_hashes.h"
 #include "tutti/train/evaluation.h"
 #include "tutti/train/evaluation_hook.h"
 #include "tutti/train/evaluator.h"
@@ -181,6 +182,9 @@ class TrainingRun {
   void end(const Wishes& reasons);
   void log_stop(const Wishes& reasons) const;
   void abandon(const std::string& what, const std::exception& error) noexcept;
+  // Returns the hash of the weights, which all workers have.
+  std::string compared_weights();
+  void note_hash();
   // Saves a checkpoint of the steps done. It is written in the background.
   void save();
   void note_saved();
@@ -245,9 +249,10 @@ class TrainingRun {
   bool has_ended_ = false;
   bool is_prepared_ = false;  // the hooks have been called for the next step
   int64_t batch_ = 0;
-  std::optional<StepRange> begun_;  // until the owner has taken it
-  std::optional<StepResult> made_;  // the step that next() has to count
-  std::optional<Error> lost_;       // in that step
+  std::optional<StepRange> begun_;             // until the owner has taken it
+  std::optional<StepResult> made_;             // the step that next() has to count
+  std::optional<Error> lost_;                  // in that step
+  std::optional<store::WeightHashes> hashes_;  // of --hash-every
   DeviceClock device_clock_;
   std::unique_ptr<Evaluator> evaluator_;     // in an evaluator, once it follows the run
   std::string followed_;                     // the run whose hooks have begun

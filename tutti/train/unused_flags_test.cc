@@ -64,6 +64,10 @@ TEST(UnusedFlags, need_other_flags) {
   EXPECT_THAT(unused_flags({}, {"allreduce", 2, true}),
               ElementsAre(HasSubstr("servers of this job have nothing to do")));
   EXPECT_THAT(unused_flags({}, {"ps-sync", 2, true}), IsEmpty());
+  RunConfig hashing;
+  hashing.checkpoints.hash_every = 5;
+  EXPECT_THAT(unused_flags(hashing, {"ps-sync", 2, true}), ElementsAre(StartsWith("--hash-every")));
+  EXPECT_THAT(unused_flags(hashing, {"in-graph", 2}), IsEmpty());
   config.reduction.wire_precision = "bf16";
   config.exports.dir = "exports";
   EXPECT_THAT(unused_flags(config, {"allreduce", 2}), IsEmpty());

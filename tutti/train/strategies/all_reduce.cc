@@ -93,6 +93,10 @@ void AllReduce::require_same(const std::vector<std::string>& plan) {
   if (group_.world > 1) require_same_plan(context_, comm_, plan);
 }
 
+void AllReduce::require_same_weights(int64_t step, const std::string& sha256) {
+  tutti::require_same_weights(context_, comm_, step, sha256);
+}
+
 // An evaluator leaves the weights as they are.
 Strategy::Start AllReduce::start(Session& session, const std::vector<std::string>& plan) {
   Session::Start start;

@@ -40,6 +40,7 @@ class AllReduce final : public DataParallel {
   void finish_saving(Session& session) override;
   Json share(const std::string& what, const MakeValue& make) override;
   void require_same(const std::vector<std::string>& plan) override;
+  void require_same_weights(int64_t step, const std::string& sha256) override;
   void fill(store::Report& report) const override;
   void write_timeline() override { timeline_file_.write(); }
   void abandon(const std::string& why) noexcept override;
