@@ -120,7 +120,7 @@ class FailOnOne final : public tutti::Hook {
 // Changes the last bit of a weight of one worker after a step, as a processor does that computes wrongly.
 class FlipBit final : public tutti::Hook {
  public:
-  FlipBit(int64_t at, int rank) : at_(at), rank_(rank) {}
+  FlipBit(int64_t at, int64_t rank) : at_(at), rank_(rank) {}
   void after_step(tutti::Training& training, const tutti::StepResult& /*result*/) override {
     if (training.context.rank() != rank_ || training.step != at_) return;
     auto* const bytes = static_cast<char*>(training.parameters.trained()[0].tensor.data_ptr());
@@ -129,7 +129,7 @@ class FlipBit final : public tutti::Hook {
 
  private:
   const int64_t at_;
-  const int rank_;
+  const int64_t rank_;
 };
 
 // Lets one worker compute a gradient that is no number, from a loss that is one, in one step.
@@ -281,7 +281,7 @@ struct Options {
   int64_t fail_at = -1;
   int64_t kill_at = -1;
   int64_t flip_at = -1;
-  int flip_on = 1;
+  int64_t flip_on = 1;
   int64_t break_gradient_at = -1;
   bool evaluate = false;
   int64_t examples = 60000;

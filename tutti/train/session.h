@@ -177,6 +177,8 @@ class Session {
 
   // The folder of checkpoints and event files; "" if nothing is written.
   const std::string& folder() const { return folder_.path(); }
+  // The hash of the trained parameters of all nets.
+  std::string weights_sha256() const;
   // fill() sets the report's values of the whole run; write() writes the file of --report, on the chief.
   void fill(store::Report& report, const Progress& progress) const;
   void write(const store::Report& report) const;
@@ -189,7 +191,6 @@ class Session {
   static void take_rows(Start& start, Snapshots& parts, const store::Checkpoint& checkpoint);
   void warn_of_other_options(const SessionPart& part, const store::Checkpoint& saved,
                              const std::string& where) const;
-  std::string weights_sha256() const;
   void open_events(const std::optional<int64_t>& resumed_after);
 
   const Context& context_;
