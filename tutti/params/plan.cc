@@ -99,14 +99,14 @@ void require_same_weights(const Context& context, comm::Communicator& comm, int6
   std::vector<std::string> others;
   for (const auto& [hash, who] : tasks)
     if (hash != most->first) others.insert(others.end(), who.begin(), who.end());
-  fail(ErrorKind::DataLoss,
-       "after step {}, the weights of {} are not those of {}: {} processor, its memory or a connection has "
-       "changed numbers without an error. This step is not saved. Start the job {}; it goes on from its "
-       "newest "
-       "checkpoint",
-       step, fmt::join(others, " and "),
-       is_clear ? "the other workers" : fmt::format("{}", fmt::join(most->second, " and ")),
-       is_clear ? "its" : "one's", is_clear ? "again without that machine" : "again on other machines");
+  fail(
+      ErrorKind::DataLoss,
+      "after step {}, the weights of {} are not those of {}: a processor, a memory or a connection has "
+      "changed numbers without an error. This step is not saved. Start the job again {}; it goes on from its "
+      "newest checkpoint",
+      step, fmt::join(others, " and "),
+      is_clear ? "the other workers" : fmt::format("{}", fmt::join(most->second, " and ")),
+      is_clear ? "without that machine" : "on other machines");
 }
 
 std::shared_ptr<comm::Communicator> give_group(const Parameters& parameters, comm::Communicator& comm,
