@@ -19,6 +19,7 @@
 
 #include "tutti/kernels/operators.h"
 #include "tutti/kernels/repeated_indices.h"
+#include "tutti/kernels/results.h"
 
 namespace tutti::kernels {
 namespace {
@@ -50,7 +51,7 @@ at::Tensor extreme_of_all(const at::Tensor& self) {
 
 template <auto kOriginal>
 at::Tensor& extreme_of_all_into(const at::Tensor& self, at::Tensor& out) {
-  return write_zeros(kOriginal(self, out));
+  return write_result(extreme_of_all<kOriginal>(self), out);
 }
 
 using ValuesAndIndices = std::tuple<at::Tensor, at::Tensor>;
@@ -113,14 +114,11 @@ void register_almost_exact(Registrar& library) {
   library.impl("amin", extreme<&at::cpu::amin>);
   library.impl("amin.out", extreme_into<&at::cpu::amin_outf>);
   library.impl("aminmax", extremes);
-  library.impl("max", extreme_of_all<static_cast<at::Tensor (*)(const at::Tensor&)>(&at::cpu::max)>);
-  library.impl("min", extreme_of_all<static_cast<at::Tensor (*)(const at::Tensor&)>(&at::cpu::min)>);
-  library.impl(
-      "max.unary_out",
-      extreme_of_all_into<static_cast<at::Tensor& (*)(const at::Tensor&, at::Tensor&)>(&at::cpu::max_outf)>);
-  library.impl(
-      "min.unary_out",
-      extreme_of_all_into<static_cast<at::Tensor& (*)(const at::Tensor&, at::Tensor&)>(&at::cpu::min_outf)>);
+  using OfAll = at::Tensor (*)(const at::Tensor&);
+  library.impl("max", extreme_of_all<static_cast<OfAll>(&at::cpu::max)>);
+  library.impl("min", extreme_of_all<static_cast<OfAll>(&at::cpu::min)>);
+  library.impl("max.unary_out", extreme_of_all_into<static_cast<OfAll>(&at::cpu::max)>);
+  library.impl("min.unary_out", extreme_of_all_into<static_cast<OfAll>(&at::cpu::min)>);
   using ByDimension = ValuesAndIndices (*)(const at::Tensor&, int64_t, bool);
   using ByDimensionInto = OutputsOfExtremes (*)(const at::Tensor&, int64_t, bool, at::Tensor&, at::Tensor&);
   library.impl("max.dim", extreme_by_dimension<static_cast<ByDimension>(&at::cpu::max)>);
