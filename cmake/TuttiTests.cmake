@@ -120,9 +120,9 @@ function(tutti_test_entry name label)
     set(sanitizer "ASAN_OPTIONS=quarantine_size_mb=16"
       "TSAN_OPTIONS=ignore_noninstrumented_modules=1")
   endif()
-  # Kernels sum in an order that depends on the number of threads. Tests that need more than one thread set it themselves.
+  # Tests that need more than one thread set it themselves. Threads that wait do not take the cores of other tests.
   set_tests_properties(${name} PROPERTIES LABELS "${labels}" TIMEOUT ${timeout}
-    ENVIRONMENT "OMP_NUM_THREADS=1;${arg_ENVIRONMENT};${sanitizer}")
+    ENVIRONMENT "OMP_NUM_THREADS=1;OMP_WAIT_POLICY=passive;${arg_ENVIRONMENT};${sanitizer}")
   # The order until ctest has measured durations: first tests with a lock, then tests that take long.
   if(label STREQUAL slow)
     set_tests_properties(${name} PROPERTIES COST 10)

@@ -29,8 +29,6 @@ struct Way {
   int64_t lasts;  // how many steps after the fault the weights are compared
 };
 
-void PrintTo(const Way& way, std::ostream* out) { *out << way.name; }
-
 class SameWeights : public ::testing::TestWithParam<Way> {};
 
 TEST_P(SameWeights, are_compared_after_steps_and_the_worker_with_others_is_named) {
