@@ -21,8 +21,8 @@ ProgramResult diff(const std::string& one, const std::string& other) {
   return run_program({program_path("tutti"), "diff", one, other});
 }
 
-// Where the optimiser's state is sharded, as on one host, all copies of a weight come from its owner with
-// each step: a wrong copy lasts until the next one.
+// On one host, each worker owns a part of the weights and sends it to the others after each step, so a wrong
+// copy lasts for one step. Over TCP, each worker updates all weights, so a wrong copy stays.
 struct Way {
   std::string name;
   Flags flags;

@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kDiffer = 1;  // as that of diff(1)
 
-// What a log directory says of the weights after some steps of its run.
+// The hashes and checkpoints of a run, read from its log directory.
 struct Run {
   std::string logdir;
   std::map<int64_t, std::string> hashes;       // by step

@@ -37,8 +37,8 @@ struct RunConfig {
     std::string device = "auto";
     int64_t threads = 0;           // 0: cores / local workers
     int64_t inter_op_threads = 0;  // 0: LibTorch's default
-    // Those of tutti/kernels: "same", or "strict" if an operator that is not among them is an error. Those of
-    // LibTorch: "libtorch". "auto": "same" on CPUs, "libtorch" on GPUs.
+    // "same" uses the operators of tutti/kernels. "strict" does so too, and an operator that is missing there
+    // is an error. "libtorch" uses LibTorch's operators. "auto" is "same" on CPUs and "libtorch" on GPUs.
     std::string kernels = "auto";
     // Let tasks compute with different kernels, so that the bits of the result depend on the mix.
     bool mixed_machines = false;

@@ -100,7 +100,8 @@ class Context {
   // The kernels with which this process computes, found with the first call, which has to be made by a thread
   // that computes. Thread-safe.
   const Kernels& kernels() const;
-  // What --kernels stands for on this device: "same", "strict" or "libtorch".
+  // Returns "same", "strict" or "libtorch": the value of --kernels, in which "auto" is resolved for this
+  // device.
   std::string_view chosen_kernels() const;
   // True after a warning that tasks compute with different kernels (--mixed-machines).
   std::atomic<bool>& warned_of_mix() const { return found_->warned_of_mix; }

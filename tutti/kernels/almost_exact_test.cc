@@ -54,7 +54,7 @@ bool is_named(std::string_view name) {
   return false;
 }
 
-// What is named is remembered for this process, so each operator has one test.
+// A process remembers each operator that it has named, so each operator has one test.
 TEST(RepeatedIndices, of_copies_are_named_where_threads_may_write_to_one_place) {
   const SameKernels same;
   const CoverageCheck check;

@@ -10,7 +10,7 @@ namespace tutti::store {
 // "step<TAB>sha256" for each.
 class WeightHashes {
  public:
-  // Keeps those of the steps up to `step`, where the run begins or goes on, and forgets the later ones.
+  // The run begins or goes on at `step`: removes the lines of all later steps from the file.
   WeightHashes(const std::string& logdir, int64_t step);
 
   void add(int64_t step, const std::string& sha256);
