@@ -111,8 +111,11 @@ int diff_command(const std::vector<std::string>& arguments, const Environment&) 
   const Run other = read_run(paths[1]);
   const Comparison found = compare(one, other);
   if (!found.parts_at) {
-    fmt::print("the same weights at all {} steps that both have recorded, from {} to {}\n",
-               found.steps.size(), found.steps.front(), found.steps.back());
+    if (found.steps.size() == 1)
+      fmt::print("the same weights at step {}, the only one that both have recorded\n", found.steps.front());
+    else
+      fmt::print("the same weights at all {} steps that both have recorded, from {} to {}\n",
+                 found.steps.size(), found.steps.front(), found.steps.back());
     return 0;
   }
   const int64_t step = found.steps[*found.parts_at];
