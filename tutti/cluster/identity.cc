@@ -45,6 +45,8 @@ Identity discover(const RunConfig& config, const Environment& environment) {
   Identity identity = ask_all(config, environment);
   identity.launch = environment.get(kLaunchVariable).value_or("");
   identity.secret = environment.get(kSecretVariable).value_or("");
+  identity.members_board = environment.get(kMembersVariable).value_or("");
+  identity.life = static_cast<int>(parse_int(environment.get(kLifeVariable).value_or("")).value_or(0));
   return identity;
 }
 

@@ -44,11 +44,17 @@ struct Identity {
   std::string job;               // Slurm's name for the job and its step; "" elsewhere
   std::string secret;  // made by `tutti run` for the tasks of one start if the user gave none; else ""
   int attempt = 0;     // number of restarts by the launcher, whose store outlives them
+  // With `tutti run --min`: HOST:PORT of its board with the list of the members (comm/members.h), else "";
+  // and how often it had started this worker before.
+  std::string members_board;
+  int life = 0;
 };
 
-// The variables in which `tutti run` passes Identity::launch and Identity::secret.
+// The variables in which `tutti run` passes launch, secret, members_board and life of the identity.
 inline constexpr const char* kLaunchVariable = "_TUTTI_LAUNCH";
 inline constexpr const char* kSecretVariable = "_TUTTI_SECRET";
+inline constexpr const char* kMembersVariable = "_TUTTI_MEMBERS";
+inline constexpr const char* kLifeVariable = "_TUTTI_LIFE";
 
 // Tries, in this order: the cluster in the config, TF_CONFIG (its text in the config, else the variable),
 // torchrun, Open MPI, MPICH/PMI, PMIx, Slurm; else one process. The first method that finds any of its

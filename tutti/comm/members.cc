@@ -1,0 +1,131 @@
+#include "tutti/comm/members.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <thread>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/error.h"
+#include "tutti/base/json.h"
+#include "tutti/base/text.h"
+
+namespace tutti::comm {
+namespace {
+
+constexpr std::array<const char*, 4> kWhys = {"lost", "late", "change", "joins"};
+
+Json parsed(const std::string& text, std::string_view what) {
+  Json json = parse_json(text, what, ErrorKind::DataLoss);
+  if (!json.is_object()) fail(ErrorKind::DataLoss, "{}: not an object: {}", what, text);
+  return json;
+}
+
+int small_in(const Json& json, std::string_view key, std::string_view what) {
+  const auto value = value_in<int64_t>(json, key, what);
+  if (value < 0 || value > 1'000'000'000) fail(ErrorKind::DataLoss, "{}: {} is {}", what, key, value);
+  return static_cast<int>(value);
+}
+
+uint64_t epoch_in(const Json& json, std::string_view what) {
+  const auto value = value_in<int64_t>(json, "epoch", what);
+  if (value < 0) fail(ErrorKind::DataLoss, "{}: the epoch is {}", what, value);
+  return static_cast<uint64_t>(value);
+}
+
+}  // namespace
+
+std::optional<int> Members::rank_of(const Member& member) const {
+  const auto found = std::find(by_rank.begin(), by_rank.end(), member);
+  return found == by_rank.end() ? std::nullopt : std::optional(static_cast<int>(found - by_rank.begin()));
+}
+
+std::string to_text(const Members& members) {
+  Json json = {{"epoch", members.epoch}, {"members", Json::array()}};
+  for (const Member& member : members.by_rank)
+    json["members"].push_back(Json{{"worker", member.worker}, {"life", member.life}});
+  if (!members.end.empty()) json["end"] = members.end;
+  return json.dump();
+}
+
+Members members_of(const std::string& text) {
+  constexpr std::string_view kWhat = "the list of the members";
+  const Json json = parsed(text, kWhat);
+  Members members{.epoch = epoch_in(json, kWhat), .end = value_in<std::string>(json, "end", kWhat, "")};
+  const auto list = json.find("members");
+  if (list == json.end() || !list->is_array()) fail(ErrorKind::DataLoss, "{}: {}", kWhat, text);
+  for (const Json& one : *list) {
+    if (!one.is_object()) fail(ErrorKind::DataLoss, "{}: {}", kWhat, text);
+    members.by_rank.push_back({small_in(one, "worker", kWhat), small_in(one, "life", kWhat)});
+  }
+  if (members.by_rank.empty() == members.end.empty()) fail(ErrorKind::DataLoss, "{}: {}", kWhat, text);
+  return members;
+}
+
+std::string to_text(const Call& call) {
+  return Json{{"epoch", call.epoch}, {"why", kWhys.at(static_cast<size_t>(call.why))}, {"text", call.text}}
+      .dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Call call_of(const std::string& text) {
+  constexpr std::string_view kWhat = "the call of a worker";
+  const Json json = parsed(text, kWhat);
+  const auto why = value_in<std::string>(json, "why", kWhat);
+  const auto* const found = std::find(kWhys.begin(), kWhys.end(), why);
+  if (found == kWhys.end()) fail(ErrorKind::DataLoss, "{}: {}", kWhat, text);
+  return {.epoch = epoch_in(json, kWhat),
+          .why = static_cast<Call::Why>(found - kWhys.begin()),
+          .text = value_in<std::string>(json, "text", kWhat)};
+}
+
+std::string members_key(uint64_t epoch) { return fmt::format("members/{}", epoch); }
+
+std::string call_key(const Member& member) { return fmt::format("call/{}/{}", member.worker, member.life); }
+
+Members MembersBoard::at(uint64_t epoch) const {
+  const auto text = board_->peek(members_key(epoch));
+  if (!text) fail(ErrorKind::DataLoss, "the board has no members of epoch {}", epoch);
+  return members_of(*text);
+}
+
+std::optional<Members> MembersBoard::newest_after(uint64_t epoch) const {
+  std::optional<std::string> newest;
+  for (;; ++epoch) {
+    auto next = board_->peek(members_key(epoch + 1));
+    if (!next) break;
+    newest = std::move(next);
+  }
+  return newest ? std::optional(members_of(*newest)) : std::nullopt;
+}
+
+Members MembersBoard::await_next(const Call& call) const {
+  constexpr std::chrono::milliseconds kFirstPause{1};
+  constexpr std::chrono::milliseconds kLongestPause{20};
+  board_->set(call_key(self_), to_text(call));
+  for (std::chrono::milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+    const std::optional<Members> next = newest_after(call.epoch);
+    if (next && !next->end.empty())
+      fail(ErrorKind::PeerLost, "{}{}the job ends: {}", call.text, call.text.empty() ? "" : "; ", next->end);
+    if (next && next->rank_of(self_)) return *next;
+    if (next && call.why != Call::Why::Joins)
+      fail(ErrorKind::PeerLost,
+           "{}{}the others go on without this worker, which did not answer in time (epoch {})", call.text,
+           call.text.empty() ? "" : "; ", next->epoch);
+    std::this_thread::sleep_for(pause);
+  }
+}
+
+bool MembersBoard::change_is_due(uint64_t epoch) const {
+  return board_->peek(kChangeKey) == std::to_string(epoch);
+}
+
+void MembersBoard::set_fit(int64_t fit) const { board_->set(kFitKey, std::to_string(fit)); }
+
+std::optional<int64_t> MembersBoard::fit() const {
+  const auto text = board_->peek(kFitKey);
+  return text ? parse_int(*text) : std::nullopt;
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tutti/comm/rendezvous.h"
+
+// Who trains together, and how that changes while a job runs. `tutti run --min` keeps the list on a board
+// that outlives every worker (tools/launch/members_keeper.h). The keys:
+//   members/EPOCH        Members, written once, by the launcher
+//   call/WORKER/LIFE     Call, by that worker, whenever it cannot go on or asks for a place
+//   change               the epoch that the launcher wants to end after a step, since a worker asks for a
+//   place fit                  the call of fit() that the members are in, by their chief
+namespace tutti::comm {
+
+// One process: a worker of the job, and how often its launcher had started that worker before.
+struct Member {
+  int worker = 0;
+  int life = 0;
+
+  bool operator==(const Member&) const = default;
+};
+
+// The workers that train together during one epoch, which is the time from one change to the next. Each epoch
+// has a transport of its own, so that nothing that belongs to another can arrive. A value.
+struct Members {
+  uint64_t epoch = 0;
+  std::vector<Member> by_rank = {};  // those of the epoch before first, in their order
+  std::string end = {};              // not "": why nobody goes on; there are no members then
+
+  // Returns nullopt if this process is not one of them.
+  std::optional<int> rank_of(const Member& member) const;
+};
+
+// What a worker tells its launcher before it waits for the next epoch.
+struct Call {
+  enum class Why {
+    Lost,    // another worker is gone
+    Late,    // another worker has not come within --timeout
+    Change,  // as the launcher wants
+    Joins,   // it has been started again
+  };
+  uint64_t epoch = 0;  // that it has left; with Joins any
+  Why why = Why::Lost;
+  std::string text = {};  // the error
+};
+
+// To and from the texts on the board. members_of() and call_of() throw DataLoss.
+std::string to_text(const Members& members);
+Members members_of(const std::string& text);
+std::string to_text(const Call& call);
+Call call_of(const std::string& text);
+
+std::string members_key(uint64_t epoch);
+std::string call_key(const Member& member);
+inline constexpr const char* kChangeKey = "change";
+inline constexpr const char* kFitKey = "fit";
+
+// The list as one worker sees it. Thread-compatible.
+class MembersBoard {
+ public:
+  MembersBoard(std::shared_ptr<Rendezvous> board, const Member& self)
+      : board_(std::move(board)), self_(self) {}
+
+  const Member& self() const { return self_; }
+  const std::shared_ptr<Rendezvous>& board() const { return board_; }
+  // Returns the members of an epoch that has begun.
+  Members at(uint64_t epoch) const;
+  // Makes the call and waits for the newest members after `call.epoch`, as long as the launcher lives. Throws
+  // PeerLost if this process is not among them any more, and if the job ends.
+  Members await_next(const Call& call) const;
+  // Returns true if the launcher wants this epoch to end after the present step.
+  bool change_is_due(uint64_t epoch) const;
+  // Which fit() the members are in; nullopt before the first.
+  void set_fit(int64_t fit) const;
+  std::optional<int64_t> fit() const;
+
+ private:
+  std::optional<Members> newest_after(uint64_t epoch) const;
+
+  const std::shared_ptr<Rendezvous> board_;
+  const Member self_;
+};
+
+}  // namespace tutti::comm
