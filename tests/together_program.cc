@@ -14,6 +14,7 @@
 #include <torch/torch.h>
 
 #include "examples/common/digits.h"
+#include "tests/misfortune.h"
 #include "tests/networks.h"
 
 namespace together_program {
@@ -280,6 +281,7 @@ struct Options {
   double clip_norm = 0;
   int64_t fail_at = -1;
   int64_t kill_at = -1;
+  std::string misfortune;
   int64_t flip_at = -1;
   int64_t flip_on = 1;
   int64_t break_gradient_at = -1;
@@ -378,6 +380,7 @@ void train_in_own_loop(tutti::Context& ctx, const Options& options) {
   tutti::Loop loop(ctx, params, opt,
                    {.steps_per_epoch = sampler.steps_per_epoch(), .average = options.average});
   loop.add_hook(std::make_unique<KillChief>(options.kill_at));
+  loop.add_hook(std::make_unique<tutti::testing::Misfortune>(options.misfortune));
   loop.add_hook(std::make_unique<FlipBit>(options.flip_at, options.flip_on));
   loop.add_hook(std::make_unique<StopAt>(options.stop_at));
   loop.add_hook(std::make_unique<SaySteps>());
@@ -428,6 +431,7 @@ void train(tutti::Context& ctx, const Options& options) {
   trainer.add_hook(std::make_unique<FailOnOne>(options.fail_at));
   trainer.add_hook(std::move(breaks));
   trainer.add_hook(std::make_unique<KillChief>(options.kill_at));
+  trainer.add_hook(std::make_unique<tutti::testing::Misfortune>(options.misfortune));
   trainer.add_hook(std::make_unique<FlipBit>(options.flip_at, options.flip_on));
   if (options.stop_at >= 0) trainer.add_hook(std::make_unique<StopAt>(options.stop_at));
   if (options.rate_of_rank_1 > 0) trainer.add_hook(std::make_unique<RateOfRank1>(options.rate_of_rank_1));
@@ -516,6 +520,7 @@ int main(int argc, char** argv) {
     flags.add("--clip-norm", options.clip_norm, "largest norm of the gradient; 0: any");
     flags.add("--fail-at", options.fail_at, "the step at which rank 1 fails");
     flags.add("--kill-at", options.kill_at, "the step at which the chief is killed, once in a log directory");
+    flags.add("--misfortune", options.misfortune, "what befalls which worker at which step");
     flags.add("--flip-at", options.flip_at, "the step after which a bit of a weight changes");
     flags.add("--flip-on", options.flip_on, "the rank where it does");
     flags.add("--break-gradient-at", options.break_gradient_at,

@@ -207,6 +207,13 @@ Context Context::with(RunConfig config) const {
   return other;
 }
 
+Context Context::with(const Membership& membership) const {
+  Context copy = *this;
+  copy.identity_.membership = membership;
+  copy.identity_.is_chief = membership.rank == 0;
+  return copy;
+}
+
 std::string_view Context::chosen_kernels() const {
   if (same_kernels_ == nullptr) return "libtorch";
   return config_.compute.kernels == "strict" ? "strict" : "same";

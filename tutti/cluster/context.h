@@ -39,6 +39,8 @@ class Context {
   // Returns a copy with another configuration, for one of several trainings of a program. Identity, device,
   // threads, log and timeline stay the same.
   Context with(RunConfig config) const;
+  // Returns a copy at another place among the workers, for the time until they change again.
+  Context with(const Membership& membership) const;
 
   int rank() const { return identity_.membership.rank; }
   int world() const { return identity_.membership.world; }

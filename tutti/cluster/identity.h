@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "tutti/base/config.h"
 #include "tutti/base/environment.h"
@@ -27,6 +28,7 @@ struct Membership {
   int world = 1;
   int local_rank = 0;
   int local_world = 1;
+  std::vector<int> workers = {};  // by rank: the index among the workers of the job; empty: the rank itself
 };
 
 // The result of discover(). For servers and evaluators, which have no worker rank, see roles.h.

@@ -36,21 +36,51 @@ Reduction moved_elements(const torch::Tensor& tensor, int64_t count) {
 
 }  // namespace
 
+void Communicator::reconfigure(const std::optional<Error>& /*why*/) {
+  fail(ErrorKind::InvalidArgument, "the ranks of this communicator never change");
+}
+
 Collectives::Collectives(std::unique_ptr<Transport> transport, std::chrono::milliseconds timeout,
                          Timeline* timeline, std::unique_ptr<OnDevice> on_device,
-                         std::function<void()> on_failure)
-    : transport_(std::move(transport)),
-      on_device_(std::move(on_device)),
+                         std::function<void()> on_failure, std::unique_ptr<EpochSource> epochs)
+    : epochs_(std::move(epochs)),
       on_failure_(std::move(on_failure)),
-      one_by_rank_(one_by_rank(transport_->world())),
-      rank_(transport_->rank()),
-      world_(transport_->world()),
+      transport_(std::move(transport)),
+      on_device_(std::move(on_device)),
       timeout_(timeout),
       timeline_(timeline) {
+  enter_epoch();
+}
+
+void Collectives::enter_epoch() {
+  one_by_rank_ = one_by_rank(transport_->world());
+  rank_ = transport_->rank();
+  world_ = transport_->world();
+  splits_ = 0;
   TwoLevels* const levels = transport_->two_levels();
   if (levels == nullptr) return;
-  inside_ = std::make_unique<Collectives>(levels->inside(), timeout, timeline, nullptr, on_failure_);
+  inside_ = std::make_unique<Collectives>(levels->inside(), timeout_, timeline_, nullptr, on_failure_);
   hosts_.emplace(Hosts{levels->layout(), *inside_});
+}
+
+// Operations that still run end first: they have failed, since a rank is lost, or they are complete.
+void Collectives::reconfigure(const std::optional<Error>& why) {
+  if (!epochs_) return Communicator::reconfigure(why);
+  queue_.drain();
+  messages_.clear();
+  behind_ = false;
+  hosts_.reset();
+  inside_.reset();
+  on_device_.reset();
+  transport_.reset();
+  EpochSource::Connection next = epochs_->next(why);
+  transport_ = std::move(next.transport);
+  on_device_ = std::move(next.on_device);
+  {
+    const std::lock_guard lock(mutex_);
+    broken_.reset();
+  }
+  enter_epoch();
 }
 
 // If destroyed by an exception, this rank ends prematurely.

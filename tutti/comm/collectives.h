@@ -19,6 +19,17 @@
 
 namespace tutti::comm {
 
+// Connects the ranks of one epoch after the other.
+class EpochSource : public Epochs {
+ public:
+  struct Connection {
+    std::unique_ptr<Transport> transport = nullptr;
+    std::unique_ptr<OnDevice> on_device = nullptr;
+  };
+  // Tells the launcher why the present epoch ends here, and connects the next one.
+  virtual Connection next(const std::optional<Error>& why) = 0;
+};
+
 // Implements all operations over any transport: checks what is passed, and gives the carrier plain tensors.
 class Collectives final : public Communicator, private SharedVectors {
  public:
@@ -27,7 +38,7 @@ class Collectives final : public Communicator, private SharedVectors {
   // has failed, and when it is destroyed because of an exception.
   Collectives(std::unique_ptr<Transport> transport, std::chrono::milliseconds timeout,
               Timeline* timeline = nullptr, std::unique_ptr<OnDevice> on_device = nullptr,
-              std::function<void()> on_failure = {});
+              std::function<void()> on_failure = {}, std::unique_ptr<EpochSource> epochs = nullptr);
   ~Collectives() override;
 
   std::string name() const override;
@@ -60,6 +71,8 @@ class Collectives final : public Communicator, private SharedVectors {
   const Hosts* hosts() override { return hosts_ ? &*hosts_ : nullptr; }
   void abandon(const std::string& why) noexcept override;
   std::unique_ptr<Communicator> split(int colour) override;
+  Epochs* epochs() override { return epochs_.get(); }
+  void reconfigure(const std::optional<Error>& why) override;
 
  private:
   using Tensors = std::vector<torch::Tensor>;
@@ -81,12 +94,16 @@ class Collectives final : public Communicator, private SharedVectors {
   Carrier& carrier_of(const torch::Tensor& tensor) const;
   SharedRegions& regions() { return *transport_->shared_regions(); }
 
-  const std::unique_ptr<Transport> transport_;
-  const std::unique_ptr<OnDevice> on_device_;
+  void enter_epoch();
+
+  const std::unique_ptr<EpochSource> epochs_;  // null: the ranks never change
   const std::function<void()> on_failure_;
-  const Sources one_by_rank_;
-  const int rank_;
-  const int world_;
+  // Until the next reconfigure():
+  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<OnDevice> on_device_;
+  Sources one_by_rank_;
+  int rank_ = 0;
+  int world_ = 1;
   const std::chrono::milliseconds timeout_;
   Timeline* const timeline_;
   std::unique_ptr<Communicator> inside_;  // set if the transport has two levels

@@ -3,12 +3,14 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include <torch/types.h>
 
+#include "tutti/base/error.h"
 #include "tutti/base/timeline.h"
 #include "tutti/comm/work.h"
 
@@ -45,6 +47,21 @@ class SharedVectors {
   virtual std::vector<torch::Tensor> everyones(const torch::Tensor& mine) = 0;
   // Waits for all ranks. Afterwards each rank sees everything that the others wrote before this call.
   virtual void sync(const Options& options = {}) = 0;
+};
+
+// How the ranks change while their job runs: from one epoch to the next (`tutti run --min`).
+class Epochs {
+ public:
+  virtual ~Epochs() = default;
+  // The number of the present epoch.
+  virtual uint64_t number() const = 0;
+  // True in a worker that was started again, which is alone until its first reconfigure().
+  virtual bool is_joining() const = 0;
+  // Returns true if the launcher wants the epoch to end after the present step. Asks it now and then.
+  virtual bool change_is_due() = 0;
+  // Tells workers that join later which call of fit() the members are in; nullopt: none yet.
+  virtual void set_fit(int64_t fit) = 0;
+  virtual std::optional<int64_t> fit() const = 0;
 };
 
 // A group of ranks that move tensors among themselves. Every rank must call the same operations in the same
@@ -116,6 +133,14 @@ class Communicator {
   // Ranks that pass the same colour form a group, in the order of their ranks here. Returns nullptr for
   // colour -1. Every rank must call this.
   virtual std::unique_ptr<Communicator> split(int colour) = 0;
+
+  // Returns nullptr unless the ranks may change.
+  virtual Epochs* epochs() { return nullptr; }
+  // Leaves the present ranks, because of this error or, without one, because a change is due, and connects to
+  // those of the next epoch, who all call this. Rank and world are other ones afterwards. Vectors in memory
+  // that the former ranks shared stay, without their other owners; communicators that were split from this
+  // one stay broken. Throws the PeerLost for which the job ends, or this worker has no place any more.
+  virtual void reconfigure(const std::optional<Error>& why);
 };
 
 // Something that needs all workers, such as a module that uses the examples of all of them. The code that

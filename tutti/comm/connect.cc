@@ -12,6 +12,7 @@
 #include "tutti/comm/failures.h"
 #include "tutti/comm/hierarchy/hierarchy.h"
 #include "tutti/comm/inproc/inproc.h"
+#include "tutti/comm/members.h"
 #include "tutti/comm/mpi/mpi.h"
 #include "tutti/comm/nccl/choice.h"
 #include "tutti/comm/nccl/nccl.h"
@@ -130,8 +131,8 @@ std::string where(const Roster& roster) {
   return roster.layout ? "on several hosts" : "on several hosts, with interleaved ranks";
 }
 
-void say_how(const Context& context, const Roster& roster, const Communicator& comm) {
-  context.log().info("{} workers connected over {} ({})", comm.world(), comm.name(), where(roster));
+void say_how(const Context& context, const Roster& roster, const std::string& name) {
+  context.log().info("{} workers connected over {} ({})", context.world(), name, where(roster));
   if (context.device().is_cuda() && !takes_nccl(context, roster))
     context.log().info("gradients go through host memory, not from GPU to GPU: {}",
                        roster.no_nccl.empty() ? "--comm says so" : roster.no_nccl);
@@ -145,28 +146,124 @@ void require_first(const Context& context) {
        "DistributedOptimizer as options.group");
 }
 
+// Connects the ranks of this context, which is at its place among the members of an epoch.
+EpochSource::Connection connect_ranks(const Context& context, std::shared_ptr<Rendezvous> board = nullptr) {
+  if (context.world() == 1)
+    return {.transport = std::move(inproc_transports(1, timeout_of(context)).front())};
+  Roster roster = find_roster(context, std::move(board));
+  EpochSource::Connection connection;
+  connection.transport = make_transport(context, roster);
+  connection.on_device = make_on_device(context, roster, *connection.transport);
+  if (context.is_chief())
+    say_how(context, roster,
+            connection.on_device ? connection.on_device->name() + "+" + connection.transport->name()
+                                 : connection.transport->name());
+  return connection;
+}
+
+// Returns the context of a worker at its place among these members, who are all on this machine.
+Context at_place(const Context& context, const Members& members, const Member& self) {
+  Membership place = context.identity().membership;
+  place.epoch = members.epoch;
+  place.rank = *members.rank_of(self);
+  place.world = place.local_world = static_cast<int>(members.by_rank.size());
+  place.workers.clear();
+  for (const Member& member : members.by_rank) place.workers.push_back(member.worker);
+  return context.with(place);
+}
+
+// The epochs of a job whose launcher keeps a list of its members.
+class LaunchedEpochs final : public EpochSource {
+ public:
+  explicit LaunchedEpochs(const Context& context)
+      : context_(context),
+        list_(find_members_board(context), {context.task().index, context.identity().life}) {}
+
+  uint64_t number() const override { return members_.epoch; }
+  bool is_joining() const override { return joining_; }
+  bool change_is_due() override;
+  void set_fit(int64_t fit) override { list_.set_fit(fit); }
+  std::optional<int64_t> fit() const override { return list_.fit(); }
+  Connection next(const std::optional<Error>& why) override;
+  // Connects the workers with which the job begins; nothing is connected in one that joins later.
+  Connection first();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  Connection enter(Members members);
+  Call call(const std::optional<Error>& why) const;
+
+  const Context context_;
+  const MembersBoard list_;
+  Members members_;
+  bool joining_ = false;
+  bool due_ = false;  // a change of this epoch
+  Clock::time_point looked_at_ = {};
+};
+
+EpochSource::Connection LaunchedEpochs::first() {
+  joining_ = list_.self().life > 0;
+  if (joining_) return {.transport = std::move(inproc_transports(1, timeout_of(context_)).front())};
+  return enter(list_.at(0));
+}
+
+EpochSource::Connection LaunchedEpochs::next(const std::optional<Error>& why) {
+  return enter(list_.await_next(call(why)));
+}
+
+Call LaunchedEpochs::call(const std::optional<Error>& why) const {
+  Call call{.epoch = members_.epoch, .why = joining_ ? Call::Why::Joins : Call::Why::Change};
+  if (why) call.why = why->kind() == ErrorKind::Timeout ? Call::Why::Late : Call::Why::Lost;
+  if (why) call.text = why->what();
+  return call;
+}
+
+// Connects the members, or those of a later epoch if some are lost before they are connected.
+EpochSource::Connection LaunchedEpochs::enter(Members members) {
+  for (;;) {
+    members_ = std::move(members);
+    due_ = false;
+    try {
+      Connection connection =
+          connect_ranks(at_place(context_, members_, list_.self()),
+                        with_prefix(list_.board(), fmt::format("epoch/{}/", members_.epoch)));
+      joining_ = false;
+      return connection;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::PeerLost && error.kind() != ErrorKind::Timeout) throw;
+      members = list_.await_next(call(error));
+    }
+  }
+}
+
+bool LaunchedEpochs::change_is_due() {
+  constexpr std::chrono::milliseconds kBetweenLooks{100};
+  const auto now = Clock::now();
+  if (due_ || now < looked_at_ + kBetweenLooks) return due_;
+  looked_at_ = now;
+  return due_ = list_.change_is_due(members_.epoch);
+}
+
 }  // namespace
 
 std::shared_ptr<Communicator> connect(const Context& context) {
-  if (!context.identity().is_evaluator) context.require_worker();  // an evaluator is connected to nobody
+  const Identity& identity = context.identity();
+  if (!identity.is_evaluator) context.require_worker();  // an evaluator is connected to nobody
   const milliseconds timeout = timeout_of(context);
   require_first(context);  // one worker too, so that a program that runs alone also runs on several
-  if (context.world() == 1) {
-    context.connected() = true;
-    return std::make_shared<Collectives>(std::move(inproc_transports(1, timeout).front()), timeout,
-                                         context.timeline());
-  }
+  std::unique_ptr<LaunchedEpochs> epochs;
+  if (!identity.members_board.empty() && !identity.is_evaluator)
+    epochs = std::make_unique<LaunchedEpochs>(context);
   try {
-    Roster roster = find_roster(context);
-    auto transport = make_transport(context, roster);
-    auto on_device = make_on_device(context, roster, *transport);
-    auto comm = std::make_shared<Collectives>(std::move(transport), timeout, context.timeline(),
-                                              std::move(on_device), mpi_never_finalise);
+    EpochSource::Connection connection = epochs ? epochs->first() : connect_ranks(context);
+    const auto on_failure = context.world() > 1 ? mpi_never_finalise : std::function<void()>();
+    auto comm = std::make_shared<Collectives>(std::move(connection.transport), timeout, context.timeline(),
+                                              std::move(connection.on_device), on_failure, std::move(epochs));
     context.connected() = true;
-    if (context.is_chief()) say_how(context, roster, *comm);
     return comm;
   } catch (const std::exception&) {
-    mpi_never_finalise();
+    if (context.world() > 1) mpi_never_finalise();
     throw;
   }
 }

@@ -18,8 +18,17 @@ void require_colour(int colour) {
 Group::Group(std::shared_ptr<comm::Communicator> connected, uint64_t epoch)
     : communicator(std::move(connected)), epoch(epoch) {
   if (!communicator) fail(ErrorKind::InvalidArgument, "a group needs a communicator, but it is null");
+  refresh();
+}
+
+void Group::refresh() {
+  if (!communicator) return;
+  const comm::Epochs* const epochs = communicator->epochs();
   rank = communicator->rank();
   world = communicator->world();
+  if (epochs == nullptr) return;
+  epoch = epochs->number();
+  chief = epochs->is_joining() ? -1 : 0;
 }
 
 Group Group::unconnected(const Context& context) {
@@ -80,8 +89,13 @@ Group all_workers(const Context& context) {
   return train_through_servers(context) ? Group::unconnected(context) : connect(context);
 }
 
-int64_t lanes_for(const RunConfig& config, int world) {
-  return config.training.lanes > 0 ? config.training.lanes : world;
+int first_world(const Context& context, const Group& group) {
+  const bool may_change = group.communicator && group.communicator->epochs() != nullptr;
+  return may_change ? context.world() : group.world;
+}
+
+int64_t lanes_for(const Context& context, const Group& group) {
+  return context.config().training.lanes > 0 ? context.config().training.lanes : first_world(context, group);
 }
 
 }  // namespace tutti

@@ -30,6 +30,9 @@ struct Group {
   // all ranks of this group, so `colour_of` has to be the same function on all of them.
   Group split(const std::function<int(int rank)>& colour_of) const;
   bool is_chief() const { return rank == chief; }
+  // Takes rank and world from the communicator, after it has been reconfigured. A worker that has not joined
+  // the others yet is alone, without a chief.
+  void refresh();
   // Returns the communicator. Throws InvalidArgument if there is none.
   const std::shared_ptr<comm::Communicator>& connected() const;
 
@@ -56,7 +59,10 @@ bool train_through_servers(const Context& context);
 // All workers of the job: unconnected if they train through parameter servers, else connected.
 Group all_workers(const Context& context);
 
-// Returns the number of lanes: --lanes, else one per worker.
-int64_t lanes_for(const RunConfig& config, int world);
+// Returns the number of workers with which the group began: to them data and lanes are dealt, whoever
+// computes them now.
+int first_world(const Context& context, const Group& group);
+// Returns the number of lanes: --lanes, else one for each of these workers.
+int64_t lanes_for(const Context& context, const Group& group);
 
 }  // namespace tutti

@@ -163,8 +163,10 @@ Roster roster_through_launcher(const Context& context) {
 // Returns the name of the task with this rank, with its address if that is known.
 std::string worker_name(int rank, const Context& context) {
   const std::vector<Task> workers = workers_of(context.cluster());
-  if (static_cast<size_t>(rank) >= workers.size()) return fmt::format("rank {}", rank);
-  return name_with_address(context.cluster(), workers[static_cast<size_t>(rank)]);
+  const std::vector<int>& now = context.identity().membership.workers;
+  const auto index = static_cast<size_t>(now.empty() ? rank : now.at(static_cast<size_t>(rank)));
+  if (index >= workers.size()) return fmt::format("rank {}", rank);
+  return name_with_address(context.cluster(), workers[index]);
 }
 
 Roster find_board(const Context& context) {
@@ -246,8 +248,21 @@ void require_same_flags(const Context& context, Rendezvous& board, const std::ve
 
 }  // namespace
 
-Roster find_roster(const Context& context) {
-  Roster roster = find_board(context);
+std::shared_ptr<Rendezvous> find_members_board(const Context& context) {
+  const Identity& identity = context.identity();
+  const Address address = parse_address(identity.members_board);
+  const std::string secret =
+      fmt::format("members\n{}\n{}", identity.launch, context.config().security.secret);
+  return find_tcp_rendezvous({.hosts = {address.host},
+                              .port = static_cast<uint16_t>(address.port),
+                              .credentials = {.secret = secret},
+                              .holder = "tutti run",
+                              .timeout = timeout_of(context)})
+      .board;
+}
+
+Roster find_roster(const Context& context, std::shared_ptr<Rendezvous> board) {
+  Roster roster = board ? Roster{.board = std::move(board), .board_host = kLoopback} : find_board(context);
   take_place(context, *roster.board);
   call_roll(context, roster);
   require_same_flags(context, *roster.board, roster.who);

@@ -8,6 +8,7 @@
 
 #include "tutti/cluster/context.h"
 #include "tutti/comm/hosts.h"
+#include "tutti/comm/members.h"
 #include "tutti/comm/rendezvous.h"
 #include "tutti/net/credentials.h"
 #include "tutti/rpc/host.h"
@@ -28,10 +29,13 @@ struct Roster {
   bool two_levels() const { return layout && layout->has_two_levels(); }
 };
 
-// Finds the board at which the ranks meet: at the address of rank 0, through the launcher or through MPI.
-// There all ranks tell who they are, and rank 0 compares their flags. Throws a Timeout that names the ranks
-// that did not come, and on all ranks an InvalidArgument if their flags differ.
-Roster find_roster(const Context& context);
+// Finds the board at which the ranks meet, unless it is given: at the address of rank 0, through the launcher
+// or through MPI. There all ranks tell who they are, and rank 0 compares their flags. Throws a Timeout that
+// names the ranks that did not come, and on all ranks an InvalidArgument if their flags differ.
+Roster find_roster(const Context& context, std::shared_ptr<Rendezvous> board = nullptr);
+
+// Returns the board with the list of the members (comm/members.h), of the launcher of this worker.
+std::shared_ptr<Rendezvous> find_members_board(const Context& context);
 
 // Returns the credentials of the ranks. The secret is one that only the processes of this job have: its name,
 // the id of the launch and --secret, each if there is one; and what rank 0 has told. What they send is

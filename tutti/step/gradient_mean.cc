@@ -106,10 +106,14 @@ GradientMean::~GradientMean() = default;
 void GradientMean::begin_step(int64_t step, const Wishes& wishes, double learning_rate) {
   parameters_.require_as_made();
   reducer_.begin(step, wishes, learning_rate);
-  if (lane_begun_) vectors_.restore_buffers();
-  lane_begun_ = false;
+  break_off();
   lanes_added_ = 0;
   step_ = step;
+}
+
+void GradientMean::break_off() {
+  if (lane_begun_) vectors_.restore_buffers();
+  lane_begun_ = false;
 }
 
 // The first lane leaves the buffers alone, since a loop may have made its forward pass already.

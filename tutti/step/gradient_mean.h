@@ -62,6 +62,8 @@ class GradientMean final : public LaneSum {
     reducer_.skip();
     ++lanes_added_;
   }
+  // Ends a step that was broken off: the buffers get their values from before it.
+  void break_off();
   // Called after the last lane. Leaves the means in the vectors of every worker, or only its own slices of
   // them if gradients are scattered. All workers have to be at the same step.
   Result finish();

@@ -27,7 +27,7 @@ StrategyOptions strategy_options(const Context& context, const DistributedOptimi
   StrategyOptions all{.group = options.group ? *options.group : all_workers(context),
                       .clip_norm = options.clip_norm,
                       .reducer = options.reducer};
-  all.lanes = options.lanes > 0 ? options.lanes : lanes_for(config, all.group->world);
+  all.lanes = options.lanes > 0 ? options.lanes : lanes_for(context, *all.group);
   all.plan = {fmt::format("lanes {}", all.lanes),
               fmt::format("clip_norm {}", options.clip_norm),
               fmt::format("seed {}", options.seed.value_or(config.training.seed)),
@@ -73,7 +73,6 @@ DistributedOptimizer::DistributedOptimizer(const Context& context, Parameters& p
       precision_(parse_precision(context.config().compute.precision)),
       strategy_options_(strategy_options(context_, options, reducer_options_)),
       all_lanes_(strategy_options_.lanes),
-      lanes_(lanes_of(strategy_options_.group->rank, strategy_options_.group->world, all_lanes_)),
       strategy_(
           make_strategy(context_, options.module, parameters, optimizer, strategy_options_, &all_reduce_)) {}
 
@@ -178,9 +177,12 @@ bool DistributedOptimizer::fetch(std::span<const Batch> batches) {
   return fetched_;
 }
 
-// Returns true if the training starts again after this error.
+// Returns true if the training goes on after this error.
 bool DistributedOptimizer::note_loss_of_task(const Error& error) {
-  if (error.kind() != ErrorKind::PeerLost || !strategy_->facts().restarts) return false;
+  const StrategyFacts& facts = strategy_->facts();
+  const bool is_loss =
+      error.kind() == ErrorKind::PeerLost || (facts.survives && error.kind() == ErrorKind::Timeout);
+  if (!is_loss || !in_loop_ || !(facts.restarts || facts.survives)) return false;
   lost_ = error;
   return true;
 }

@@ -139,8 +139,9 @@ class DistributedOptimizer {
   // The number of calls of step(), including those without examples.
   int64_t steps_here() const { return steps_here_; }
 
-  // The lanes of this worker.
-  LaneRange lanes() const { return lanes_; }
+  // The lanes of this worker. After a call of Loop::goes_on() they may be other ones than before, if a worker
+  // was lost or has come.
+  LaneRange lanes() const { return lanes_of(group().rank, group().world, all_lanes_); }
   int64_t all_lanes() const { return all_lanes_; }
   const ReducerOptions& reducer_options() const { return reducer_options_; }
   double clip_norm() const { return options_.clip_norm; }
@@ -182,7 +183,6 @@ class DistributedOptimizer {
   const Precision precision_;
   const StrategyOptions strategy_options_;
   const int64_t all_lanes_;
-  const LaneRange lanes_;
   Wishes wishes_;  // for the next step
   StepResult last_step_;
   int64_t steps_here_ = 0;

@@ -90,6 +90,8 @@ Found fit_full_batch(const Context& context, const Trainable& model, const data:
                   {.seed = context.config().training.seed, .device = context.device()});
   Parameters& parameters = replica.parameters();
   comm::Communicator& comm = *group.communicator;
+  if (comm.epochs() != nullptr && comm.epochs()->is_joining())
+    fail(ErrorKind::PeerLost, "a worker that was started again cannot join an L-BFGS training");
   if (group.world > 1) {
     require_same_plan(context, comm, parameters.plan());
     require_same_kernels(context, comm);
@@ -97,7 +99,7 @@ Found fit_full_batch(const Context& context, const Trainable& model, const data:
   }
   Found result;
   {
-    Objective objective(context, replica, feed, comm, lanes_for(context.config(), group.world));
+    Objective objective(context, replica, feed, comm, lanes_for(context, group));
     result = search(objective, parameters, options, calls);
   }
   // Moves the model out of the communicator's memory, since the model may live longer.

@@ -98,7 +98,7 @@ Session::Session(const Context& context, const Group& group, std::vector<Session
       parts_(std::move(parts)),
       folder_(context, options.name),
       lanes_are_given_(options.lanes > 0 || context.config().training.lanes > 0),
-      lanes_(options.lanes > 0 ? options.lanes : lanes_for(context.config(), group.world)) {}
+      lanes_(options.lanes > 0 ? options.lanes : lanes_for(context, group)) {}
 
 Session::~Session() = default;
 
@@ -156,6 +156,12 @@ void Session::go_on(int64_t step) {
   folder_.begin_run(RunFolder::Begins::FromItsCheckpoint);
   open_events(step);
   went_on_ = true;
+}
+
+void Session::take_over(int64_t step) {
+  folder_.lock();
+  folder_.begin_run(RunFolder::Begins::FromItsCheckpoint);
+  open_events(step);
 }
 
 void Session::restore_all_weights(const RunFolder::Found& found) {

@@ -158,6 +158,8 @@ class Session {
   // Called on a chief that takes part in a run which has continued without it.
   void go_on(int64_t step);
   bool went_on() const { return went_on_; }
+  // Called on a worker that becomes the chief of a run that goes on at this step.
+  void take_over(int64_t step);
   // Called on the other tasks, with the number of lanes that the chief has found.
   void follow(int64_t lanes);
 

@@ -122,6 +122,13 @@ void check_modules(const Context& context, Strategy& strategy) {
 
 }  // namespace
 
+std::optional<Strategy::Standing> Strategy::go_on(Session& /*session*/,
+                                                  const std::vector<std::string>& /*plan*/,
+                                                  const Standing* /*mine*/,
+                                                  const std::optional<Error>& /*why*/) {
+  fail(ErrorKind::InvalidArgument, "--strategy {}: its workers never change", facts().name);
+}
+
 std::unique_ptr<Strategy> make_strategy(const Context& context, const Trainable& model,
                                         const OptimizerOptions& optimizer, const StrategyOptions& options) {
   const std::string& asked = context.config().training.strategy;

@@ -64,6 +64,7 @@ struct StrategyFacts {
   // The number of steps that compute each lane once: the number of workers if each makes its steps alone.
   int64_t steps_per_batch = 1;
   bool restarts = false;  // after another task was lost, start() may be called in the middle of a fit
+  bool survives = false;  // after another worker was lost or has come, go_on() may be called there
   // The parameters are held by servers: changes that a hook or the program makes in this process are lost
   // with the next step.
   bool keeps_parameters_elsewhere = false;
@@ -97,6 +98,23 @@ class Strategy {
   // Brings all workers to the same start: to the checkpoint that the chief's session finds, or to the current
   // state of a running training. `plan` has to be the same on all workers.
   virtual Start start(Session& session, const std::vector<std::string>& plan) = 0;
+  // How far a worker is in a run that goes on with other workers than before.
+  struct Standing {
+    Progress progress = {};
+    StepResult last = {};  // of the last step
+    bool is_told = true;   // to all hooks; else to the first `hooks_told`
+    int64_t hooks_told = 0;
+    std::map<std::string, std::optional<double>> metrics = {};  // of the report
+    Snapshots more = {};                                        // as Start::more; of another worker
+  };
+  // With StrategyFacts::survives, or in a worker that joins(): enters the next epoch of the group, because of
+  // this error or as planned, and brings all its workers to the state of the one that is farthest. `mine` is
+  // null in a worker that joins. Returns the standing that this worker has to take over, besides the
+  // parameters and the optimiser's state; nullopt if it is as far as any.
+  virtual std::optional<Standing> go_on(Session& session, const std::vector<std::string>& plan,
+                                        const Standing* mine, const std::optional<Error>& why);
+  // Returns true if the worker was started again while the others train, and is alone until go_on().
+  virtual bool joins() const { return false; }
   // Tells a task that takes the place of a lost one later where the run stands: in which fit, and whether a
   // hook has asked to end it.
   virtual void set_progress(const Progress& /*progress*/) {}

@@ -74,6 +74,12 @@ History Trainer::fit(const data::Feed& feed, const FitOptions& options) {
 History Trainer::fit_once(const data::Feed& feed, const FitOptions& options) {
   const RunConfig::Training& config = context_.config().training;
   run_.require_nothing_stopped();
+  if (run_.passes_over(next_fit_)) {
+    feeds_.number_of(feed, feed.ranges(run_.session().lanes()));
+    ++next_fit_;
+    return {};
+  }
+  const bool joins = strategy_->joins();
   run_.or_abandon("start", [&] { run_.session().lock(); });
   start_once();
   run_.validate(options.validate);
@@ -81,7 +87,8 @@ History Trainer::fit_once(const data::Feed& feed, const FitOptions& options) {
     run_.follow(next_fit_++);
     return run_.history();
   }
-  if (strategy_->group().world > 1 && !strategy_->facts().chief_reads_all) {
+  // The others have compared their plans when they began this fit.
+  if (strategy_->group().world > 1 && !strategy_->facts().chief_reads_all && !joins) {
     std::vector<std::string> plan;
     run_.or_abandon("inspect its data", [&] { plan = plan_of_fit(feed, options); });
     strategy_->require_same(plan);
@@ -184,7 +191,8 @@ std::vector<std::string> Trainer::plan_of_fit(const data::Feed& feed, const FitO
 
 // Describes the data for the checkpoints, and compares them with the data of the resumed run.
 void Trainer::describe_data(const data::Feed& feed) {
-  if (!strategy_->group().is_chief() || context_.config().checkpoints.logdir.empty()) return;
+  const bool writes = strategy_->group().is_chief() || strategy_->facts().survives;  // now or later
+  if (!writes || context_.config().checkpoints.logdir.empty()) return;
   Json data = Json::object();
   for (const auto& [name, text] : data::order_of(feed, run_.session().lanes())) data[name] = text;
   for (const auto& [name, text] : data::columns_of(feed, run_.session().lanes())) data[name] = text;
@@ -218,6 +226,7 @@ void Trainer::begin_fit(int64_t fit, size_t feed, const FitOptions& options) {
   follow_feed(feed);
   if (options.from_start) progress.feeds[feed_] = 0;
   strategy_->set_progress(progress);
+  if (strategy_->facts().survives) strategy_->group().communicator->epochs()->set_fit(fit);
 }
 
 // A resumed run may know of fewer feeds than the program has used so far.

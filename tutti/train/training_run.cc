@@ -59,18 +59,34 @@ bool TrainingRun::next(const std::function<bool()>& has_data) {
     try {
       if (const auto lost = std::exchange(lost_, std::nullopt)) throw Error(*lost);
       if (!is_running_) begin_steps();
-      if (const auto made = std::exchange(made_, std::nullopt)) after_step(*made);
+      if (made_) after_step(*made_);
+      made_.reset();
       if (is_prepared_) return true;
       const Wishes reasons = reasons_to_end();
-      is_prepared_ = !reasons.end_training() && !progress_.stopped && progress_.step < last_step() &&
-                     (!has_data || has_data());
-      is_prepared_ ? before_step() : end(reasons);
-      return is_prepared_;
+      const bool goes_on = !reasons.end_training() && !progress_.stopped && progress_.step < last_step();
+      if (goes_on && std::exchange(last_step_.wishes.change, false)) {
+        go_on({});
+        continue;
+      }
+      if (!goes_on || (has_data && !has_data())) {
+        end(reasons);
+        return false;
+      }
+      before_step();
+      is_prepared_ = true;
+      return true;
     } catch (const Error& error) {
-      if (error.kind() != ErrorKind::PeerLost || !strategy_.facts().restarts) throw;
-      start_again(error);
+      if (!is_loss(error)) throw;
+      strategy_.facts().survives ? go_on(error) : start_again(error);
     }
   }
+}
+
+// Returns true if the training goes on after this error.
+bool TrainingRun::is_loss(const Error& error) const {
+  const StrategyFacts& facts = strategy_.facts();
+  if (error.kind() == ErrorKind::Timeout) return facts.survives;
+  return error.kind() == ErrorKind::PeerLost && (facts.restarts || facts.survives);
 }
 
 void TrainingRun::step(const std::function<StepResult()>& make) {
@@ -80,7 +96,7 @@ void TrainingRun::step(const std::function<StepResult()>& make) {
     done(make());
     device_clock_.end_step();
   } catch (const Error& error) {
-    if (error.kind() != ErrorKind::PeerLost) throw;
+    if (!is_loss(error)) throw;
     lost(error);  // next() decides
   }
 }
@@ -121,18 +137,31 @@ void TrainingRun::begin_steps() {
   signals_.emplace(context_.config());
   training_.step = training_.last_step = progress_.step;
   training_.went_on = session_.went_on();
-  training_.events = session_.events();
   training_.stop_reason = progress_.stop_reason;
-  last_step_.wishes = {};
+  open_files();
   restore_hooks();
+  is_running_ = true;
+  is_prepared_ = false;
+  epoch_begun_ = -1;
+  if (is_told_) {
+    last_step_.wishes = {};
+    made_.reset();
+  } else {  // this worker has joined the others before all hooks were told
+    training_.last_step = progress_.step - 1;
+    made_ = last_step_;
+  }
+  for_each_hook([&](Hook& hook) { hook.after_start(training_); });
+  begin_feed();
+}
+
+void TrainingRun::open_files() {
+  training_.events = session_.events();
   hashes_.reset();
   if (context_.config().checkpoints.hash_every > 0 && training_.writes() && !training_.folder.empty())
     hashes_.emplace(training_.folder, progress_.step);
-  is_running_ = true;
-  is_prepared_ = false;
-  made_.reset();
-  epoch_begun_ = -1;
-  for_each_hook([&](Hook& hook) { hook.after_start(training_); });
+}
+
+void TrainingRun::begin_feed() {
   constexpr int64_t kMany = int64_t{1} << 62;
   const int64_t begin = length_.first_epoch_at;
   const int64_t last = std::clamp(last_step(), progress_.step, kMany);
@@ -156,38 +185,53 @@ void TrainingRun::after_lane(int64_t lane, const Batch& batch, const LossOutput&
   for_each_hook([&](Hook& hook) { hook.after_lane(training_, lane, batch, output); });
 }
 
-// Counts the step, unless the worker took no part in it.
+// Counts the step, unless the worker took no part in it, and tells the hooks. If a worker is lost among them,
+// goes on with the hook that was interrupted.
 void TrainingRun::after_step(const StepResult& result) {
-  is_prepared_ = false;
-  batch_ += 1 + result.missed;
-  if (has_own_hooks_) remember_parameters();
-  progress_.step = training_.step = result.step;
-  last_step_.wishes = result.wishes;
-  if (!result.made) return;
-  // Set before a hook saves the step.
-  progress_.stopped = training_.in_step && result.wishes.stop;
-  last_step_ = result;
-  name_not_covered();
-  progress_.examples += result.examples;
-  const std::optional<std::string> stop_reason = training_.stop_reason;
-  const bool ends_epoch = training_.steps_per_epoch > 0 && epochs_done() > epoch_begun_;
-  for_each_hook([&](Hook& hook) {
-    hook.after_step(training_, result);
-    if (ends_epoch) hook.end_epoch(training_);
-  });
-  if (training_.in_step && training_.stop_reason != stop_reason) {
-    progress_.stop_reason = training_.stop_reason;
-    strategy_.set_progress(progress_);
+  if (is_told_) {
+    is_prepared_ = false;
+    batch_ += 1 + result.missed;
+    if (has_own_hooks_) remember_parameters();
+    progress_.step = training_.step = result.step;
+    last_step_.wishes = result.wishes;
+    if (!result.made) return;
+    // Set before a hook saves the step.
+    progress_.stopped = training_.in_step && result.wishes.stop;
+    last_step_ = result;
+    name_not_covered();
+    progress_.examples += result.examples;
+    is_told_ = false;
+    hooks_told_ = 0;
   }
+  tell_step(result);
   training_.last_step = training_.step;
   note_hash();
+  is_told_ = true;
   note_saved();
   session_.show_life();
 }
 
+void TrainingRun::tell_step(const StepResult& result) {
+  const SpanScope span(context_.timeline(), Activity::Step, "hooks", progress_.step);
+  const std::optional<std::string> stop_reason = training_.stop_reason;
+  const bool ends_epoch = training_.steps_per_epoch > 0 && epochs_done() > epoch_begun_;
+  for (; hooks_told_ < hooks_.size(); ++hooks_told_) {
+    hooks_[hooks_told_]->after_step(training_, result);
+    if (ends_epoch) hooks_[hooks_told_]->end_epoch(training_);
+  }
+  if (training_.in_step && training_.stop_reason != stop_reason) {
+    progress_.stop_reason = training_.stop_reason;
+    strategy_.set_progress(progress_);
+  }
+}
+
 // The requests of this worker's hooks, and of a signal that it has received, to end the training.
 Wishes TrainingRun::own_reasons() const {
-  return {.stop = training_.stop_reason.has_value(), .signal = signals_->received().value_or(0)};
+  comm::Epochs* const epochs =
+      strategy_.facts().survives ? strategy_.group().communicator->epochs() : nullptr;
+  return {.stop = training_.stop_reason.has_value(),
+          .signal = signals_->received().value_or(0),
+          .change = epochs != nullptr && epochs->change_is_due()};
 }
 
 // All workers that make every step together stop after the step in which a wish has reached every worker; a

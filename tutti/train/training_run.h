@@ -77,7 +77,7 @@ class TrainingRun {
   // Does the work between two steps, and returns true if the next step is to be made, with the wishes of
   // training(). Without one, ends the training, after which all workers have the same weights, and writes the
   // report. `has_data` is called if nothing else ends the training; empty: there is data. If another task was
-  // lost, starts again at the step that all tasks have.
+  // lost, starts again at the step that all tasks have, or goes on with the workers that are left.
   //
   // Throws Interrupted if a signal has ended the training. If --stop-after has, a later process continues as
   // after a signal, but the program goes on: it may evaluate.
@@ -92,6 +92,9 @@ class TrainingRun {
   void done(const StepResult& result) { made_ = result; }
   void lost(const Error& error) { lost_ = error; }
   void after_lane(int64_t lane, const Batch& batch, const LossOutput& output);
+  // Returns true if this call of fit() is none in which this worker, which was started again, can join the
+  // others: they have made it already.
+  bool passes_over(int64_t fit) const;
   // In an evaluator: evaluates the checkpoints of this call of fit(), each once, until the fit is complete.
   void follow(int64_t fit);
   // Returns true if the present training has ended, or is only followed.
@@ -177,6 +180,14 @@ class TrainingRun {
   int64_t epochs_done() const;
   int64_t last_step() const;
   void start_again(const Error& error);
+  bool is_loss(const Error& error) const;
+  void go_on(const std::optional<Error>& why);
+  void go_on_with_others(const std::optional<Error>& why);
+  Strategy::Standing standing();
+  void take_over(Strategy::Standing standing);
+  void begin_feed();
+  void open_files();
+  void tell_step(const StepResult& result);
   void go_on_with_fit(const Progress& before);
   void stop_early();
   void end(const Wishes& reasons);
@@ -248,6 +259,9 @@ class TrainingRun {
   bool is_running_ = false;  // between begin_steps() and the end
   bool has_ended_ = false;
   bool is_prepared_ = false;  // the hooks have been called for the next step
+  // The last step is counted, but only the first `hooks_told_` hooks were told of it.
+  bool is_told_ = true;
+  size_t hooks_told_ = 0;
   int64_t batch_ = 0;
   std::optional<StepRange> begun_;             // until the owner has taken it
   std::optional<StepResult> made_;             // the step that next() has to count

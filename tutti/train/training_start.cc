@@ -196,6 +196,7 @@ void TrainingRun::start(const std::vector<std::string>& plan) {
   const SpanScope span(context_.timeline(), Activity::Step, "start");
   plan_ = plan;
   session_.set_state([this] { return state(); });
+  if (strategy_.joins()) return go_on_with_others({});
   Strategy::Start start = strategy_.start(session_, plan);
   progress_ = start.progress;
   report_.lost_steps += start.lost_steps;

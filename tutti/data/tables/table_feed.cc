@@ -143,7 +143,7 @@ Feed distributed_feed(const Context& context, const std::string& root, const Sch
       .rows = {},
       .bad_rows = context.config().data.bad_rows == "skip" ? BadRows::Skip : BadRows::Error};
   if (partition == Partition::All) return feed_of(context, group, table_source(shards, schema, how), {});
-  const auto world = static_cast<size_t>(group.world);
+  const auto world = static_cast<size_t>(first_world(context, group));
   if (partition == Partition::Mod) {
     if (world > shards.size())
       fail(ErrorKind::InvalidArgument,
@@ -161,7 +161,8 @@ Feed distributed_feed(const Context& context, const std::string& root, const Sch
                                                        : deal_to_workers(tables->rows_of_shards(), world);
   // Opens the shards now, and not in the first step, since the other workers would wait for the batch.
   const bool has_master = context.config().training.strategy == "in-graph" && group.world > 1;
-  const int64_t all_lanes = lanes_for(context.config(), has_master ? group.world - 1 : group.world);
+  const bool one_each = context.config().training.lanes == 0;
+  const int64_t all_lanes = has_master && one_each ? group.world - 1 : lanes_for(context, group);
   const LaneRange lanes = lanes_of(group.rank, group.world, all_lanes);
   const Ranges ranges = deal(all_lanes, tables->size());
   tables->open({ranges.begin() + lanes.begin, ranges.begin() + lanes.end});

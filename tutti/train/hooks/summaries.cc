@@ -147,6 +147,11 @@ class BatchMetrics final : public Hook {
     every_ = options_.every.value_or(training.context.config().output.summary_every);
   }
 
+  // Forgets the lanes of a step that is begun again.
+  void before_step(Training& /*training*/) override {
+    for (const auto& metric : list_) metric->reset();
+  }
+
   void after_lane(Training& training, int64_t, const Batch& batch, const LossOutput& output) override {
     if (!counts(training, training.step + 1)) return;
     if (!output.prediction.defined()) {

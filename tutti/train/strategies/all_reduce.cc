@@ -41,6 +41,8 @@ void warn_of_idle_workers(const Context& context, const comm::Communicator& comm
 bool is_to_be_sharded(const Context& context, comm::Communicator& comm, const OptimizerOptions& optimizer) {
   const RunConfig::Reduction& asked = context.config().reduction;
   if (optimizer.is_replicated()) return false;
+  // Others can go on without a lost worker only if they have all of the state.
+  if (asked.optimizer_state == "auto" && comm.epochs() != nullptr) return false;
   if (asked.optimizer_state != "auto") return asked.optimizer_state == "sharded";
   return asked.order == "tree" && context.device().is_cpu() && comm.shared() != nullptr;
 }
@@ -129,9 +131,18 @@ void AllReduce::prepare(int64_t lanes) {
   say_placement(context_, parameters, mean_->lanes());
   facts_ = {.name = group_.world == 1 ? "single" : "allreduce",
             .lanes = mean_->lanes(),
+            .survives = comm_.epochs() != nullptr && nets_.size() == 1 && !reducer_.scatter && lanes > 1 &&
+                        replica_.tables().empty(),
             .needs_data_in_every_lane = module_group_ != nullptr,
             .evaluation_part = group_.rank,
             .evaluation_parts = group_.world};
+}
+
+// The others have the whole state of a lost worker, and get the same bits with other numbers of workers.
+bool AllReduce::survives(int64_t lanes) const {
+  return comm_.epochs() != nullptr && nets_.size() == 1 && lanes > 1 && replica_.tables().empty() &&
+         replica_.parameters().communicator_users().empty() && !reducer_.scatter && !reducer_.fast &&
+         reducer_.wire.type == torch::ScalarType::Undefined;
 }
 
 void AllReduce::broadcast_from(int root) {
@@ -183,6 +194,10 @@ void AllReduce::sum_up_rows() {
 
 LaneSum& AllReduce::begin_step(int64_t step, const Wishes& wishes) {
   if (context_.identity().is_evaluator) context_.require_worker();  // throws
+  if (joins())
+    fail(ErrorKind::PeerLost,
+         "this worker was started again, and joins the others only in fit() or in a Loop, which the program "
+         "has not called");
   step_ = step;
   mean_->begin_step(step, wishes, replica_.optimizer().learning_rate());
   return *mean_;

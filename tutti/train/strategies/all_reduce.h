@@ -30,6 +30,9 @@ class AllReduce final : public DataParallel {
   Replica& replica() override { return replica_; }
   const StrategyFacts& facts() const override { return facts_; }
   Start start(Session& session, const std::vector<std::string>& plan) override;
+  std::optional<Standing> go_on(Session& session, const std::vector<std::string>& plan, const Standing* mine,
+                                const std::optional<Error>& why) override;
+  bool joins() const override;
   LaneSum& begin_step(int64_t step, const Wishes& wishes) override;
   StepResult end_step() override;
   int64_t updates() const override { return replica_.optimizer().steps(); }
@@ -58,6 +61,8 @@ class AllReduce final : public DataParallel {
 
  private:
   void prepare(int64_t lanes);
+  bool survives(int64_t lanes) const;
+  std::optional<Standing> meet(Session& session, const std::vector<std::string>& plan, const Standing* mine);
   ReplicaOptions placed(ReplicaOptions options, const std::vector<std::string>& further_plan);
   std::string shared_folder(Session& session, int64_t step);
   void restore_rows(const Session::Start& start, embedding::RowParts parts);
@@ -66,7 +71,7 @@ class AllReduce final : public DataParallel {
   void update(int64_t examples);
 
   const Context& context_;
-  const Group group_;
+  Group group_;
   comm::Communicator& comm_;  // of the group
   const double clip_norm_;
   // With `scatter`, each worker keeps and updates its own part of the optimiser's state.

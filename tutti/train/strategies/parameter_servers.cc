@@ -125,8 +125,7 @@ void ParameterServers::say_placement() const {
   const std::string job = servers_of(context_.cluster()).front().job;
   for (const std::string& line : client_->placement().lines(replica_.parameters(), job))
     context_.log().info("{}", line);
-  const std::vector<LaneRange> ranges =
-      lanes_of_all(group_.world, lanes_for(context_.config(), group_.world));
+  const std::vector<LaneRange> ranges = lanes_of_all(group_.world, lanes_for(context_, group_));
   const std::vector<Task> workers = workers_of(context_.cluster());
   for (int rank = 0; rank < group_.world; ++rank) {
     const LaneRange& range = ranges[static_cast<size_t>(rank)];

@@ -1,0 +1,65 @@
+// What befalls workers of a test: "1@5/before,2@7/stop" kills worker 1 before step 5, and stops worker 2.
+#pragma once
+
+#include <csignal>
+#include <stdexcept>
+#include <string>
+#include <tutti/tutti.h>
+#include <vector>
+
+#include "tutti/base/text.h"
+
+namespace tutti::testing {
+
+// Kills or stops the process of a worker that was not started again.
+class Misfortune final : public tutti::Hook {
+ public:
+  explicit Misfortune(const std::string& text) {
+    if (text.empty()) return;
+    for (const std::string& one : split(text, ',')) {
+      const size_t at = one.find('@');
+      const size_t slash = one.find('/');
+      if (at == std::string::npos || slash == std::string::npos) throw std::runtime_error(one);
+      all_.push_back({parse_int(one.substr(0, at)).value(),
+                      parse_int(one.substr(at + 1, slash - at - 1)).value(), one.substr(slash + 1)});
+    }
+  }
+
+  void before_step(tutti::Training& training) override {
+    meet(training, "before", SIGKILL);
+    meet(training, "stop", SIGSTOP);
+  }
+  // Between two lanes, while the gradients of the first may be on their way.
+  void after_lane(tutti::Training& training, int64_t, const tutti::Batch&,
+                  const tutti::LossOutput&) override {
+    meet(training, "lane", SIGSEGV);
+  }
+  void after_step(tutti::Training& training, const tutti::StepResult&) override {
+    meet(training, "told", SIGKILL);
+  }
+  void after_validation(tutti::Training& training, const std::map<std::string, double>&) override {
+    meet(training, "validated", SIGKILL);
+  }
+  void end(tutti::Training& training) override { meet(training, "end", SIGKILL); }
+
+ private:
+  struct One {
+    int64_t worker;
+    int64_t step;
+    std::string place;
+  };
+
+  void meet(const tutti::Training& training, const std::string& place, int signal) const {
+    const tutti::Context& context = training.context;
+    if (context.identity().life > 0) return;
+    for (const One& one : all_) {
+      if (one.worker != context.task().index || one.step != training.step || one.place != place) continue;
+      if (signal == SIGSEGV) std::signal(SIGSEGV, SIG_DFL);
+      std::raise(signal);
+    }
+  }
+
+  std::vector<One> all_;
+};
+
+}  // namespace tutti::testing

@@ -1,0 +1,121 @@
+// Tests that workers go on without those that are lost, and with those that come back (`tutti run --min`):
+// the weights have the bits of a training that nothing has disturbed.
+#include <filesystem>
+
+#include <gmock/gmock.h>
+
+#include "tests/together.h"
+#include "tutti/base/error.h"
+
+namespace tutti::testing::survival_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// With dropout and batch norm.
+const Flags kRun = {"--net", "normed", "--lanes", "8", "--batch", "2", "--steps", "12"};
+
+// The flags of `tutti run`, then those of the program.
+Flags job(int workers, const Flags& launch, const Flags& flags) {
+  Flags command = {program_path("tutti"), "run", "-n", std::to_string(workers)};
+  command = with(with(command, launch), {"--", together_program(), "--threads", "1"});
+  return with(command, flags);
+}
+
+struct Outcome {
+  ProgramResult result;
+  nlohmann::json report;
+  std::string sha256() const { return report.value("weights_sha256", "there is none"); }
+};
+
+Outcome run(const TestFolder& folder, int workers, const Flags& launch, const Flags& flags) {
+  const std::string report = folder / "report.json";
+  std::filesystem::remove(report);
+  Outcome outcome{run_program(job(workers, launch, with(flags, {"--report", report})), {}, Crashes::AskedFor),
+                  {}};
+  EXPECT_EQ(outcome.result.exit_code, 0) << outcome.result.out << outcome.result.err;
+  if (outcome.result.exit_code == 0) outcome.report = json_of(report);
+  return outcome;
+}
+
+struct Way {
+  std::string name;
+  Flags flags;
+};
+
+class Survival : public ::testing::TestWithParam<Way> {
+ protected:
+  Flags flags(const Flags& more = {}) const { return with(with(kRun, GetParam().flags), more); }
+  std::string undisturbed(const Flags& more = {}) const {
+    return hash_of(on_workers(1, flags(more)), folder_);
+  }
+  Outcome disturbed(const std::string& misfortune, const Flags& more = {}) const {
+    return run(folder_, 4, {"--min", "1"}, with(flags({"--misfortune", misfortune}), more));
+  }
+
+  const TestFolder folder_;
+};
+
+TEST_P(Survival, of_one_worker_that_is_killed) {
+  const Outcome outcome = disturbed("2@5/before");
+  EXPECT_EQ(outcome.sha256(), undisturbed());
+  EXPECT_THAT(outcome.result.err,
+              AllOf(HasSubstr("going on at step 5 with 3 workers"), Not(HasSubstr("resumed from"))));
+  EXPECT_EQ(outcome.report.at("world"), 3);
+  EXPECT_EQ(outcome.report.at("lost_steps"), 0);
+}
+
+TEST_P(Survival, of_the_chief) {
+  const Flags saving = {"--logdir", folder_ / "run", "--checkpoint-every", "4", "--hash-every", "1"};
+  const Outcome outcome = disturbed("0@5/before", saving);
+  EXPECT_EQ(outcome.sha256(), undisturbed());
+  EXPECT_THAT(outcome.result.err, HasSubstr("going on at step 5 with 3 workers"));
+  for (const char* saved : {"run/ckpt-4", "run/ckpt-8", "run/ckpt-12"})
+    EXPECT_TRUE(std::filesystem::exists(folder_ / saved)) << saved;
+}
+
+TEST_P(Survival, of_all_but_one) {
+  EXPECT_EQ(disturbed("0@5/before,1@5/before,3@7/told").sha256(), undisturbed());
+}
+
+TEST_P(Survival, of_a_crash_in_a_lane) { EXPECT_EQ(disturbed("1@3/lane,3@8/lane").sha256(), undisturbed()); }
+
+TEST_P(Survival, of_a_worker_that_is_killed_during_a_validation_and_at_the_end) {
+  const Flags validating = {"--validate-every", "4", "--average", "0.9"};
+  const Outcome outcome = disturbed("1@4/validated,0@8/validated,3@12/end", validating);
+  const nlohmann::json alone = report_of(on_workers(1, flags(validating)), folder_);
+  EXPECT_EQ(outcome.sha256(), alone.at("weights_sha256"));
+  EXPECT_EQ(outcome.report.at("metrics"), alone.at("metrics"));
+  EXPECT_EQ(outcome.report.at("history"), alone.at("history"));
+}
+
+TEST_P(Survival, of_a_worker_that_is_stopped) {
+  const Outcome outcome = disturbed("1@5/stop", {"--timeout", "2"});
+  EXPECT_EQ(outcome.sha256(), undisturbed());
+  EXPECT_THAT(outcome.result.err, HasSubstr("with 3 workers"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, Survival,
+                         ::testing::Values(Way{"shm", {"--comm", "shm"}}, Way{"tcp", {"--comm", "tcp"}},
+                                           Way{"own_loop", {"--own-loop"}},
+                                           Way{"own_loop_tcp", {"--own-loop", "--comm", "tcp"}}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(SurvivalOfTooFew, ends_the_job) {
+  const ProgramResult result =
+      run_program(job(3, {"--min", "3"}, with(kRun, {"--misfortune", "1@5/before"})), {}, Crashes::AskedFor);
+  EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.err;
+}
+
+TEST(SurvivalOfAnError, is_none) {
+  const ProgramResult result =
+      run_program(job(3, {"--min", "1"}, with(kRun, {"--fail-at", "5"})), {}, Crashes::AskedFor);
+  EXPECT_EQ(result.exit_code, 1) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("the disk is on fire"));
+}
+
+}  // namespace
+}  // namespace tutti::testing::survival_test

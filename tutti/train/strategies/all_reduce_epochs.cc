@@ -1,0 +1,124 @@
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "tutti/base/json.h"
+#include "tutti/comm/gather_all.h"
+#include "tutti/params/plan.h"
+#include "tutti/train/strategies/all_reduce.h"
+
+// The part of AllReduce in which its workers change while they train: some are lost, others come.
+namespace tutti {
+namespace {
+
+constexpr int64_t kNowhere = -1;  // the place of a worker that joins
+constexpr int64_t kMostHooks = int64_t{1} << 20;
+
+// Orders the workers by what they have done: a step, and then what its hooks were told.
+int64_t place_of(const Strategy::Standing& standing) {
+  return standing.progress.step * kMostHooks + (standing.is_told ? kMostHooks - 1 : standing.hooks_told);
+}
+
+Json to_json(const Wishes& wishes) {
+  return {{"stop", wishes.stop}, {"save", wishes.save}, {"signal", wishes.signal}};
+}
+
+// The standing without its snapshots, of which it has the names.
+Json to_json(const Strategy::Standing& standing, int64_t lanes) {
+  Json json = to_json(standing.progress);
+  json["lanes"] = lanes;
+  json["is_told"] = standing.is_told;
+  json["hooks_told"] = standing.hooks_told;
+  json["last"] = {{"made", standing.last.made},
+                  {"examples", standing.last.examples},
+                  {"wishes", to_json(standing.last.wishes)}};
+  if (standing.last.loss_sum.defined())
+    json["last"]["loss"] = json_of_number(standing.last.loss_sum.item<double>());
+  json["metrics"] = Json::object();
+  for (const auto& [name, value] : standing.metrics)
+    json["metrics"][name] = value ? json_of_number(*value) : Json();
+  json["more"] = Json::array();
+  for (const auto& [name, part] : standing.more) json["more"].push_back(name);
+  return json;
+}
+
+Strategy::Standing standing_of(const Json& json) {
+  Strategy::Standing standing{.progress = progress_of(json),
+                              .is_told = json.at("is_told").get<bool>(),
+                              .hooks_told = json.at("hooks_told").get<int64_t>()};
+  const Json& last = json.at("last");
+  const Json& wishes = last.at("wishes");
+  standing.last = {.step = standing.progress.step,
+                   .made = last.at("made").get<bool>(),
+                   .examples = last.at("examples").get<int64_t>(),
+                   .wishes = {.stop = wishes.at("stop").get<bool>(),
+                              .save = wishes.at("save").get<bool>(),
+                              .signal = wishes.at("signal").get<int>()}};
+  if (last.contains("loss"))
+    standing.last.loss_sum = torch::full({}, number_of_json(last.at("loss"), "the loss"), torch::kDouble);
+  for (const auto& [name, value] : json.at("metrics").items())
+    standing.metrics[name] = value.is_null() ? std::nullopt : std::optional(number_of_json(value, name));
+  return standing;
+}
+
+}  // namespace
+
+bool AllReduce::joins() const { return comm_.epochs() != nullptr && comm_.epochs()->is_joining(); }
+
+std::optional<Strategy::Standing> AllReduce::go_on(Session& session, const std::vector<std::string>& plan,
+                                                   const Standing* mine, const std::optional<Error>& why) {
+  if (mean_) mean_->break_off();
+  mean_.reset();
+  module_group_.reset();
+  for (std::optional<Error> reason = why;;) {
+    comm_.reconfigure(reason);
+    group_.refresh();
+    try {
+      return meet(session, plan, mine);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::PeerLost && error.kind() != ErrorKind::Timeout) throw;
+      reason = error;  // another worker was lost before all had met
+    }
+  }
+}
+
+// All workers come to the state of the one that is farthest. Usually all are, and nothing has to be sent.
+std::optional<Strategy::Standing> AllReduce::meet(Session& session, const std::vector<std::string>& plan,
+                                                  const Standing* mine) {
+  require_same(plan);
+  const int64_t own = mine != nullptr ? place_of(*mine) : kNowhere;
+  const std::vector<int64_t> places = comm::gather_all(comm_, own, "the step of each worker");
+  const auto farthest = std::max_element(places.begin(), places.end());
+  if (*farthest == kNowhere) fail(ErrorKind::DataLoss, "all workers that had the state of the run are lost");
+  const bool all_are_there =
+      std::all_of(places.begin(), places.end(), [&](int64_t place) { return place == *farthest; });
+  if (all_are_there) {
+    prepare(session.lanes());
+    return std::nullopt;
+  }
+  const bool is_behind = own != *farthest;
+  const int leader = static_cast<int>(farthest - places.begin());
+  Standing standing;
+  std::string text;
+  if (group_.rank == leader) {
+    standing = *mine;
+    standing.more = session.state();
+    text = to_json(standing, session.lanes()).dump();
+  }
+  const Json told = parse_json(comm::gather_all(comm_, text, "the progress").at(static_cast<size_t>(leader)),
+                               "the progress", ErrorKind::DataLoss);
+  if (is_behind) standing = standing_of(told);
+  for (const Json& name : told.at("more")) {
+    Snapshot& part = standing.more[name.get<std::string>()];
+    part = comm::broadcast(comm_, part, leader, "the state of the run");
+  }
+  if (is_behind) session.follow(told.at("lanes").get<int64_t>());
+  prepare(session.lanes());
+  broadcast_from(leader);
+  if (!is_behind) return std::nullopt;
+  return standing;
+}
+
+}  // namespace tutti
