@@ -224,10 +224,10 @@ EpochSource::Connection LaunchedEpochs::enter(Members members) {
   for (;;) {
     members_ = std::move(members);
     due_ = false;
+    const auto board = std::make_shared<EpochBoard>(list_.board(), members_.epoch);
     try {
-      Connection connection =
-          connect_ranks(at_place(context_, members_, list_.self()),
-                        with_prefix(list_.board(), fmt::format("epoch/{}/", members_.epoch)));
+      Connection connection = connect_ranks(at_place(context_, members_, list_.self()), board);
+      board->connected();
       joining_ = false;
       return connection;
     } catch (const Error& error) {

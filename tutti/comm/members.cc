@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
 #include "tutti/base/text.h"
@@ -16,6 +17,19 @@ namespace tutti::comm {
 namespace {
 
 constexpr std::array<const char*, 4> kWhys = {"lost", "late", "change", "joins"};
+
+// The pauses between two looks at the board: short ones first.
+class Pause {
+ public:
+  void wait() {
+    constexpr std::chrono::milliseconds kLongest{20};
+    std::this_thread::sleep_for(next_);
+    next_ = std::min(2 * next_, kLongest);
+  }
+
+ private:
+  std::chrono::milliseconds next_{1};
+};
 
 Json parsed(const std::string& text, std::string_view what) {
   Json json = parse_json(text, what, ErrorKind::DataLoss);
@@ -84,6 +98,24 @@ std::string members_key(uint64_t epoch) { return fmt::format("members/{}", epoch
 
 std::string call_key(const Member& member) { return fmt::format("call/{}/{}", member.worker, member.life); }
 
+EpochBoard::EpochBoard(std::shared_ptr<Rendezvous> board, uint64_t epoch)
+    : board_(std::move(board)), epoch_(epoch), own_(with_prefix(board_, fmt::format("epoch/{}/", epoch))) {}
+
+std::string EpochBoard::get(const std::string& key, std::chrono::milliseconds timeout) {
+  const auto deadline = deadline_after(timeout);
+  for (Pause pause; std::chrono::steady_clock::now() < deadline; pause.wait()) {
+    if (auto value = peek(key)) return *std::move(value);
+  }
+  return own_->get(key, std::chrono::milliseconds(0));  // throws the Timeout
+}
+
+std::optional<std::string> EpochBoard::peek(const std::string& key) {
+  auto value = own_->peek(key);
+  if (!value && !connected_ && board_->peek(members_key(epoch_ + 1)))
+    fail(ErrorKind::PeerLost, "the workers of epoch {} have changed before all were connected", epoch_);
+  return value;
+}
+
 Members MembersBoard::at(uint64_t epoch) const {
   const auto text = board_->peek(members_key(epoch));
   if (!text) fail(ErrorKind::DataLoss, "the board has no members of epoch {}", epoch);
@@ -101,10 +133,8 @@ std::optional<Members> MembersBoard::newest_after(uint64_t epoch) const {
 }
 
 Members MembersBoard::await_next(const Call& call) const {
-  constexpr std::chrono::milliseconds kFirstPause{1};
-  constexpr std::chrono::milliseconds kLongestPause{20};
   board_->set(call_key(self_), to_text(call));
-  for (std::chrono::milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+  for (Pause pause;; pause.wait()) {
     const std::optional<Members> next = newest_after(call.epoch);
     if (next && !next->end.empty())
       fail(ErrorKind::PeerLost, "{}{}the job ends: {}", call.text, call.text.empty() ? "" : "; ", next->end);
@@ -113,7 +143,6 @@ Members MembersBoard::await_next(const Call& call) const {
       fail(ErrorKind::PeerLost,
            "{}{}the others go on without this worker, which did not answer in time (epoch {})", call.text,
            call.text.empty() ? "" : "; ", next->epoch);
-    std::this_thread::sleep_for(pause);
   }
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -58,6 +60,33 @@ std::string members_key(uint64_t epoch);
 std::string call_key(const Member& member);
 inline constexpr const char* kChangeKey = "change";
 inline constexpr const char* kFitKey = "fit";
+
+// The part of a board at which the members of an epoch connect. While they do, calls throw PeerLost as soon
+// as a later epoch has begun: somebody for whom they wait was lost. Thread-safe.
+class EpochBoard final : public Rendezvous {
+ public:
+  EpochBoard(std::shared_ptr<Rendezvous> board, uint64_t epoch);
+
+  // All are connected. From here on they notice by themselves who is lost.
+  void connected() { connected_ = true; }
+
+  void set(const std::string& key, const std::string& value) override { own_->set(key, value); }
+  std::string get(const std::string& key, std::chrono::milliseconds timeout) override;
+  std::optional<std::string> peek(const std::string& key) override;
+  std::string set_once(const std::string& key, const std::string& value) override {
+    return own_->set_once(key, value);
+  }
+  std::string hold(const std::string& key, const std::string& value) override {
+    return own_->hold(key, value);
+  }
+  bool ended() const override { return own_->ended(); }
+
+ private:
+  const std::shared_ptr<Rendezvous> board_;
+  const uint64_t epoch_;
+  const std::shared_ptr<Rendezvous> own_;
+  std::atomic<bool> connected_ = false;
+};
 
 // The list as one worker sees it. Thread-compatible.
 class MembersBoard {

@@ -9,37 +9,84 @@
 namespace tutti {
 
 bool TrainingRun::passes_over(int64_t fit) const {
-  if (!strategy_.joins()) return false;
+  if (!joins_) return false;
   const std::optional<int64_t> others = strategy_.group().communicator->epochs()->fit();
   return others && fit < *others;
 }
 
-// Goes on between two calls of the program, after this error or as planned.
-void TrainingRun::go_on(const std::optional<Error>& why) {
-  const bool was_chief = strategy_.group().is_chief();
-  is_prepared_ = has_ended_ = false;
+bool TrainingRun::may_change() const {
+  const StrategyFacts& facts = strategy_.facts();
+  const auto& communicator = strategy_.group().communicator;
+  return (facts.survives || facts.restarts) && communicator && communicator->epochs() != nullptr;
+}
+
+// Returns true if the training goes on after this error.
+bool TrainingRun::is_loss(const Error& error) const {
+  if (error.kind() == ErrorKind::Timeout) return may_change();
+  return error.kind() == ErrorKind::PeerLost && (strategy_.facts().restarts || may_change());
+}
+
+// Goes on without a task that was lost, or as planned with other workers.
+void TrainingRun::change(std::optional<Error> why) {
+  const bool survives = strategy_.facts().survives;
   try {
     strategy_.settle();
-  } catch (const Error&) {
-    // After one failure, others are expected.
+    if (!why && !survives) {  // the rows of tables go to their new owners by a checkpoint
+      save();
+      strategy_.finish_saving(session_);
+    }
+  } catch (const Error& error) {
+    if (!is_loss(error)) throw;
+    if (!why) why = error;  // after one failure, others are expected
   }
-  go_on_with_others(why);
-  if (strategy_.group().is_chief() && !was_chief) {
+  for (bool done = false; !done;) {
+    strategy_.regroup(why);
+    try {
+      survives ? go_on(why) : start_again(why);
+      done = true;
+    } catch (const Error& error) {
+      if (!may_change() || !is_loss(error)) throw;
+      why = error;  // one more worker was lost meanwhile
+    }
+  }
+}
+
+// Goes on in the middle of a training, with the state in the memory of the workers.
+void TrainingRun::go_on(const std::optional<Error>& why) {
+  is_prepared_ = has_ended_ = false;
+  go_on_with_others();
+  const Group& group = strategy_.group();
+  if (group.is_chief() && !is_chief_) {
     session_.take_over(progress_.step);
     session_.note(progress_, RunState::Phase::Training);
     open_files();
   }
+  is_chief_ = group.is_chief();
   begin_feed();
-  if (strategy_.group().is_chief())
-    context_.log().info("going on at step {} with {} worker{}{}", progress_.step, strategy_.group().world,
-                        strategy_.group().world == 1 ? "" : "s", why ? fmt::format(": {}", why->what()) : "");
+  if (group.is_chief())
+    context_.log().info("going on at step {} with {} worker{}{}", progress_.step, group.world,
+                        group.world == 1 ? "" : "s", why ? fmt::format(": {}", why->what()) : "");
 }
 
 // What this worker has done so far is kept, unless another one is farther: then its state is taken over.
-void TrainingRun::go_on_with_others(const std::optional<Error>& why) {
+void TrainingRun::go_on_with_others() {
   const Strategy::Standing mine = standing();
-  auto farther = strategy_.go_on(session_, plan_, strategy_.joins() ? nullptr : &mine, why);
+  auto farther = strategy_.go_on(session_, plan_, joins_ ? nullptr : &mine);
   if (farther) take_over(*std::move(farther));
+}
+
+// Joins the others in the middle of their training.
+void TrainingRun::join() {
+  for (std::optional<Error> why; joins_;) {
+    strategy_.regroup(why);
+    try {
+      strategy_.facts().survives ? go_on_with_others() : begin_run();
+      joins_ = false;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::PeerLost && error.kind() != ErrorKind::Timeout) throw;
+      why = error;  // a worker was lost meanwhile
+    }
+  }
 }
 
 Strategy::Standing TrainingRun::standing() {

@@ -124,8 +124,7 @@ void check_modules(const Context& context, Strategy& strategy) {
 
 std::optional<Strategy::Standing> Strategy::go_on(Session& /*session*/,
                                                   const std::vector<std::string>& /*plan*/,
-                                                  const Standing* /*mine*/,
-                                                  const std::optional<Error>& /*why*/) {
+                                                  const Standing* /*mine*/) {
   fail(ErrorKind::InvalidArgument, "--strategy {}: its workers never change", facts().name);
 }
 

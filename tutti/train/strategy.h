@@ -64,7 +64,8 @@ struct StrategyFacts {
   // The number of steps that compute each lane once: the number of workers if each makes its steps alone.
   int64_t steps_per_batch = 1;
   bool restarts = false;  // after another task was lost, start() may be called in the middle of a fit
-  bool survives = false;  // after another worker was lost or has come, go_on() may be called there
+  // After another worker was lost or has come, go_on() may be called there, with which nothing is lost.
+  bool survives = false;
   // The parameters are held by servers: changes that a hook or the program makes in this process are lost
   // with the next step.
   bool keeps_parameters_elsewhere = false;
@@ -107,13 +108,15 @@ class Strategy {
     std::map<std::string, std::optional<double>> metrics = {};  // of the report
     Snapshots more = {};                                        // as Start::more; of another worker
   };
-  // With StrategyFacts::survives, or in a worker that joins(): enters the next epoch of the group, because of
-  // this error or as planned, and brings all its workers to the state of the one that is farthest. `mine` is
-  // null in a worker that joins. Returns the standing that this worker has to take over, besides the
-  // parameters and the optimiser's state; nullopt if it is as far as any.
+  // Enters the next epoch of the group (comm::Epochs), because of this error or as planned, if the strategy
+  // has one. go_on() or start() follows.
+  virtual void regroup(const std::optional<Error>& /*why*/) {}
+  // With StrategyFacts::survives, or in a worker that joins(): brings all workers of the epoch to the state
+  // of the one that is farthest. `mine` is null in a worker that joins. Returns the standing that this worker
+  // has to take over, besides the parameters and the optimiser's state; nullopt if it is as far as any.
   virtual std::optional<Standing> go_on(Session& session, const std::vector<std::string>& plan,
-                                        const Standing* mine, const std::optional<Error>& why);
-  // Returns true if the worker was started again while the others train, and is alone until go_on().
+                                        const Standing* mine);
+  // Returns true if the worker was started again while the others train, and is alone until regroup().
   virtual bool joins() const { return false; }
   // Tells a task that takes the place of a lost one later where the run stands: in which fit, and whether a
   // hook has asked to end it.

@@ -65,7 +65,7 @@ bool TrainingRun::next(const std::function<bool()>& has_data) {
       const Wishes reasons = reasons_to_end();
       const bool goes_on = !reasons.end_training() && !progress_.stopped && progress_.step < last_step();
       if (goes_on && std::exchange(last_step_.wishes.change, false)) {
-        go_on({});
+        change({});
         continue;
       }
       if (!goes_on || (has_data && !has_data())) {
@@ -77,16 +77,9 @@ bool TrainingRun::next(const std::function<bool()>& has_data) {
       return true;
     } catch (const Error& error) {
       if (!is_loss(error)) throw;
-      strategy_.facts().survives ? go_on(error) : start_again(error);
+      change(error);
     }
   }
-}
-
-// Returns true if the training goes on after this error.
-bool TrainingRun::is_loss(const Error& error) const {
-  const StrategyFacts& facts = strategy_.facts();
-  if (error.kind() == ErrorKind::Timeout) return facts.survives;
-  return error.kind() == ErrorKind::PeerLost && (facts.restarts || facts.survives);
 }
 
 void TrainingRun::step(const std::function<StepResult()>& make) {
@@ -101,18 +94,20 @@ void TrainingRun::step(const std::function<StepResult()>& make) {
   }
 }
 
-void TrainingRun::start_again(const Error& error) {
+// Begins again with the state that the other tasks have, or with the newest checkpoint.
+void TrainingRun::start_again(const std::optional<Error>& why) {
   const Progress before = progress_;
   signals_.reset();
   is_running_ = has_ended_ = false;
-  context_.log().warning("{}; the training goes on when the lost task has connected again", error.what());
-  try {
-    strategy_.settle();
-  } catch (const Error&) {
-    // After one failure, others are expected.
-  }
+  is_told_ = true;
+  if (may_change()) session_.lock();
+  if (why && !may_change())
+    context_.log().warning("{}; the training goes on when the lost task has connected again", why->what());
   start(std::vector<std::string>(plan_));
-  context_.log().info("going on at step {}", progress_.step);
+  if (may_change()) report_.lost_steps += std::max<int64_t>(0, before.step - progress_.step);
+  if (!may_change() || strategy_.group().is_chief())
+    context_.log().info("going on at step {}{}", progress_.step,
+                        why && may_change() ? fmt::format(": {}", why->what()) : "");
   if (progress_.fit < before.fit) go_on_with_fit(before);
   progress_.feeds.resize(std::max(progress_.feeds.size(), before.feeds.size()));
   if (progress_.stopped) training_.end_step = progress_.step;
@@ -227,11 +222,9 @@ void TrainingRun::tell_step(const StepResult& result) {
 
 // The requests of this worker's hooks, and of a signal that it has received, to end the training.
 Wishes TrainingRun::own_reasons() const {
-  comm::Epochs* const epochs =
-      strategy_.facts().survives ? strategy_.group().communicator->epochs() : nullptr;
   return {.stop = training_.stop_reason.has_value(),
           .signal = signals_->received().value_or(0),
-          .change = epochs != nullptr && epochs->change_is_due()};
+          .change = may_change() && strategy_.group().communicator->epochs()->change_is_due()};
 }
 
 // All workers that make every step together stop after the step in which a wish has reached every worker; a

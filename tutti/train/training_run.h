@@ -158,6 +158,7 @@ class TrainingRun {
   // In training_start.cc.
   std::vector<std::string> hook_names() const;
   Snapshots state() const;
+  void begin_run();
   void restore_hooks();
   void restore_part(const std::string& name, const std::function<void(const Snapshot&)>& restore);
   void remember_parameters();
@@ -179,10 +180,14 @@ class TrainingRun {
   Wishes reasons_to_end() const;
   int64_t epochs_done() const;
   int64_t last_step() const;
-  void start_again(const Error& error);
+  void start_again(const std::optional<Error>& why);
+  // In changing_workers.cc.
+  bool may_change() const;
   bool is_loss(const Error& error) const;
+  void change(std::optional<Error> why);
   void go_on(const std::optional<Error>& why);
-  void go_on_with_others(const std::optional<Error>& why);
+  void go_on_with_others();
+  void join();
   Strategy::Standing standing();
   void take_over(Strategy::Standing standing);
   void begin_feed();
@@ -259,6 +264,8 @@ class TrainingRun {
   bool is_running_ = false;  // between begin_steps() and the end
   bool has_ended_ = false;
   bool is_prepared_ = false;  // the hooks have been called for the next step
+  bool joins_;                // this worker was started again, and the others train already
+  bool is_chief_;             // since the last change of the workers
   // The last step is counted, but only the first `hooks_told_` hooks were told of it.
   bool is_told_ = true;
   size_t hooks_told_ = 0;

@@ -88,6 +88,8 @@ TrainingRun::TrainingRun(const Context& context, Strategy& strategy, std::vector
                 .has_rows = !tables_.empty(),
                 .module = replica != nullptr ? &replica->module() : nullptr},
       stop_after_(context.config().training.stop_after),
+      joins_(strategy.joins()),
+      is_chief_(strategy.group().is_chief()),
       device_clock_(context.device()) {
   training_.folder = session_.folder();
   if (training_.writes()) pass_advice_ = PassAdvice(&context.log());
@@ -196,8 +198,11 @@ void TrainingRun::start(const std::vector<std::string>& plan) {
   const SpanScope span(context_.timeline(), Activity::Step, "start");
   plan_ = plan;
   session_.set_state([this] { return state(); });
-  if (strategy_.joins()) return go_on_with_others({});
-  Strategy::Start start = strategy_.start(session_, plan);
+  joins_ ? join() : begin_run();
+}
+
+void TrainingRun::begin_run() {
+  Strategy::Start start = strategy_.start(session_, plan_);
   progress_ = start.progress;
   report_.lost_steps += start.lost_steps;
   found_ = std::move(start.more);

@@ -73,6 +73,8 @@ AllReduce::AllReduce(const Context& context, Group group, const Trainable& model
     facts_ = {.name = "evaluator"};
   else if (options.lanes > 0)
     prepare(options.lanes);
+  else if (joins())
+    facts_ = {.name = "allreduce", .survives = why_not_survive(options.lanes).empty()};
 }
 
 ReplicaOptions AllReduce::placed(ReplicaOptions options, const std::vector<std::string>& further_plan) {
@@ -129,6 +131,13 @@ void AllReduce::prepare(int64_t lanes) {
   mean_.emplace(parameters, comm_, lanes, reducer_);
   warn_of_idle_workers(context_, comm_, lanes);
   say_placement(context_, parameters, mean_->lanes());
+  const bool may_change = comm_.epochs() != nullptr && nets_.size() == 1;
+  const std::string kept = why_not_survive(lanes);
+  const bool can_resume = parameters.communicator_users().empty() && !reducer_.scatter && lanes > 1 &&
+                          !context_.config().checkpoints.logdir.empty();
+  if (may_change && !kept.empty() && group_.is_chief())
+    context_.log().warning("if a worker is lost, the others {}: {}",
+                           can_resume ? "go back to the newest checkpoint" : "cannot go on without it", kept);
   facts_ = {.name = group_.world == 1 ? "single" : "allreduce",
             .lanes = mean_->lanes(),
             .survives = comm_.epochs() != nullptr && nets_.size() == 1 && !reducer_.scatter && lanes > 1 &&
@@ -136,13 +145,6 @@ void AllReduce::prepare(int64_t lanes) {
             .needs_data_in_every_lane = module_group_ != nullptr,
             .evaluation_part = group_.rank,
             .evaluation_parts = group_.world};
-}
-
-// The others have the whole state of a lost worker, and get the same bits with other numbers of workers.
-bool AllReduce::survives(int64_t lanes) const {
-  return comm_.epochs() != nullptr && nets_.size() == 1 && lanes > 1 && replica_.tables().empty() &&
-         replica_.parameters().communicator_users().empty() && !reducer_.scatter && !reducer_.fast &&
-         reducer_.wire.type == torch::ScalarType::Undefined;
 }
 
 void AllReduce::broadcast_from(int root) {

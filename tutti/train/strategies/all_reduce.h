@@ -30,8 +30,9 @@ class AllReduce final : public DataParallel {
   Replica& replica() override { return replica_; }
   const StrategyFacts& facts() const override { return facts_; }
   Start start(Session& session, const std::vector<std::string>& plan) override;
-  std::optional<Standing> go_on(Session& session, const std::vector<std::string>& plan, const Standing* mine,
-                                const std::optional<Error>& why) override;
+  void regroup(const std::optional<Error>& why) override;
+  std::optional<Standing> go_on(Session& session, const std::vector<std::string>& plan,
+                                const Standing* mine) override;
   bool joins() const override;
   LaneSum& begin_step(int64_t step, const Wishes& wishes) override;
   StepResult end_step() override;
@@ -61,8 +62,7 @@ class AllReduce final : public DataParallel {
 
  private:
   void prepare(int64_t lanes);
-  bool survives(int64_t lanes) const;
-  std::optional<Standing> meet(Session& session, const std::vector<std::string>& plan, const Standing* mine);
+  std::string why_not_survive(int64_t lanes) const;
   ReplicaOptions placed(ReplicaOptions options, const std::vector<std::string>& further_plan);
   std::string shared_folder(Session& session, int64_t step);
   void restore_rows(const Session::Start& start, embedding::RowParts parts);

@@ -67,26 +67,29 @@ Strategy::Standing standing_of(const Json& json) {
 
 bool AllReduce::joins() const { return comm_.epochs() != nullptr && comm_.epochs()->is_joining(); }
 
-std::optional<Strategy::Standing> AllReduce::go_on(Session& session, const std::vector<std::string>& plan,
-                                                   const Standing* mine, const std::optional<Error>& why) {
+// Whatever the former workers have made together ends here.
+void AllReduce::regroup(const std::optional<Error>& why) {
+  if (comm_.epochs() == nullptr) return;
   if (mean_) mean_->break_off();
   mean_.reset();
+  rows_.reset();
   module_group_.reset();
-  for (std::optional<Error> reason = why;;) {
-    comm_.reconfigure(reason);
-    group_.refresh();
-    try {
-      return meet(session, plan, mine);
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::PeerLost && error.kind() != ErrorKind::Timeout) throw;
-      reason = error;  // another worker was lost before all had met
-    }
-  }
+  comm_.reconfigure(why);
+  group_.refresh();
 }
 
-// All workers come to the state of the one that is farthest. Usually all are, and nothing has to be sent.
-std::optional<Strategy::Standing> AllReduce::meet(Session& session, const std::vector<std::string>& plan,
-                                                  const Standing* mine) {
+// Returns why a lost worker takes with it what the others need; "" if they have all of it.
+std::string AllReduce::why_not_survive(int64_t lanes) const {
+  if (!replica_.tables().empty()) return "it had rows of sharded tables";
+  if (reducer_.scatter) return "it had a part of the optimiser's state (--optimizer-state sharded)";
+  if (!replica_.parameters().communicator_users().empty()) return "SyncBatchNorm needs the same workers";
+  if (reducer_.wire.type != torch::ScalarType::Undefined) return "it had residuals of --wire-precision";
+  return lanes == 1 ? "there is only one lane" : "";
+}
+
+// Usually all workers are as far, and nothing has to be sent.
+std::optional<Strategy::Standing> AllReduce::go_on(Session& session, const std::vector<std::string>& plan,
+                                                   const Standing* mine) {
   require_same(plan);
   const int64_t own = mine != nullptr ? place_of(*mine) : kNowhere;
   const std::vector<int64_t> places = comm::gather_all(comm_, own, "the step of each worker");
