@@ -11,11 +11,12 @@
 #include "tutti/comm/rendezvous.h"
 
 // Who trains together, and how that changes while a job runs. `tutti run --min` keeps the list on a board
-// that outlives every worker (tools/launch/members_keeper.h). The keys:
-//   members/EPOCH        Members, written once, by the launcher
-//   call/WORKER/LIFE     Call, by that worker, whenever it cannot go on or asks for a place
-//   change               the epoch that the launcher wants to end after a step, since a worker asks for a
-//   place fit                  the call of fit() that the members are in, by their chief
+// that outlives every worker (tools/launch/members_keeper.h). Its keys:
+//
+//   members/EPOCH      Members, written once, by the launcher
+//   call/WORKER/LIFE   Call, by that worker, when it cannot go on or asks for a place
+//   change             the epoch that the launcher wants to end after a step
+//   fit                the call of fit() that the members are in, by each; nobody joins before
 namespace tutti::comm {
 
 // One process: a worker of the job, and how often its launcher had started that worker before.

@@ -226,7 +226,6 @@ void Trainer::begin_fit(int64_t fit, size_t feed, const FitOptions& options) {
   follow_feed(feed);
   if (options.from_start) progress.feeds[feed_] = 0;
   strategy_->set_progress(progress);
-  if (strategy_->facts().survives) strategy_->group().communicator->epochs()->set_fit(fit);
 }
 
 // A resumed run may know of fewer feeds than the program has used so far.

@@ -49,6 +49,7 @@ void TrainingRun::begin(const Length& length) {
   begin_ = std::chrono::steady_clock::now();
   examples_before_ = progress_.examples;
   session_.note(progress_, RunState::Phase::Training);
+  if (may_change()) strategy_.group().communicator->epochs()->set_fit(progress_.fit);
   restore_hooks();
   for_each_hook([&](Hook& hook) { hook.begin(training_); });
 }
