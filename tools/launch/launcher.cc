@@ -19,6 +19,7 @@
 #include "tools/launch/planner.h"
 #include "tools/launch/restart_pause.h"
 #include "tools/launch/ssh.h"
+#include "tools/launch/survival.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/ports.h"
@@ -72,7 +73,8 @@ LogLevel launcher_log_level(const Environment& environment) {
 // secret for them if the user has given none.
 Environment with_secret(const Environment& environment, bool alone) {
   std::map<std::string, std::string> variables = environment.variables();
-  variables.erase(kSecretVariable);  // of a launcher above this one
+  // Those of a launcher above this one.
+  for (const char* name : {kSecretVariable, kMembersVariable, kLifeVariable}) variables.erase(name);
   if (alone && environment.get("TUTTI_SECRET").value_or("").empty())
     variables[kSecretVariable] = random_key();
   return Environment(std::move(variables));
@@ -97,6 +99,18 @@ HostReady ready_with(const HeldPorts& ports, const Environment& environment) {
   if (usable) ready.client_address = words[0];
   if (usable) ready.own_address = words[2];
   return ready;
+}
+
+SurvivalOptions survival_of(const Plan& plan, const LaunchOptions& options, const Environment& of_tasks) {
+  const auto workers = std::count_if(plan.tasks.begin(), plan.tasks.end(),
+                                     [](const TaskPlan& task) { return task.role == TaskRole::Worker; });
+  const std::string given = of_tasks.get("TUTTI_SECRET").value_or("");
+  return {.workers = static_cast<int>(workers),
+          .min = *options.min,
+          .restarts = options.restarts,
+          .timeout = survival_timeout(of_tasks),
+          .launch = plan.tasks.front().variables.at(kLaunchVariable),
+          .secret = given.empty() ? of_tasks.get(kSecretVariable).value_or("") : given};
 }
 
 int run_job_of(const HostJob& job, const Environment& environment, LauncherOrders& orders) {
@@ -130,11 +144,12 @@ int launch(const std::vector<std::string>& command, const Environment& environme
   const Environment of_tasks = with_secret(environment, !planner.has_other_hosts());
   Watching watching;
   const bool one_by_one = planner.restarts_one_by_one();
-  const GroupOptions group{.restarts = one_by_one ? options.restarts : 0,
-                           .evaluator_restarts = options.restarts};
-  return run_with_restarts(one_by_one ? 0 : options.restarts, watching.signals, [&] {
+  GroupOptions group{.restarts = one_by_one ? options.restarts : 0, .evaluator_restarts = options.restarts};
+  return run_with_restarts(one_by_one || options.min ? 0 : options.restarts, watching.signals, [&] {
     Plan plan = planner.plan(watching.signals);
     if (plan.signal) return ended_by(*plan.signal);
+    std::optional<Survival> survival;
+    if (options.min) group.survival = &survival.emplace(survival_of(plan, options, of_tasks));
     return TaskGroup(command, of_tasks, std::move(plan.tasks), watching.signals, watching.watch, group).run();
   });
 }
