@@ -3,6 +3,7 @@
 //   finish          all end with 0 after their step
 //   fail-WORKER     this worker ends with 3
 //   late-EPOCH      in this epoch workers no longer wait for others
+//   untrained       the training has not begun, until the file is gone
 //   hold            workers that come back wait before they ask for a place, until the file is gone
 #include <atomic>
 #include <csignal>
@@ -61,6 +62,7 @@ class Worker {
   int run() {
     Members members = self_.life == 0 ? board_.at(0) : join();
     while (true) {
+      begin_training(*members.rank_of(self_));
       std::printf("life %d, rank %d of %d, epoch %d, pid %d\n", self_.life, *members.rank_of(self_),
                   static_cast<int>(members.by_rank.size()), static_cast<int>(members.epoch), getpid());
       std::fflush(stdout);
@@ -72,6 +74,10 @@ class Worker {
 
  private:
   bool exists(const std::string& file) const { return path_exists(folder_ + "/" + file); }
+
+  void begin_training(int rank) const {
+    if (rank == 0 && !board_.fit() && !exists("untrained")) board_.set_fit(0);
+  }
 
   Members join() {
     std::printf("is back, pid %d\n", getpid());
@@ -88,6 +94,7 @@ class Worker {
       const auto key = [&](size_t of) { return fmt::format("rank/{}/{}/{}", members.epoch, of, step % 2); };
       std::string word = "go";
       if (rank == 0 && board_.change_is_due(members.epoch)) word = "change";
+      begin_training(rank);
       if (rank == 0 && exists("finish")) word = "finish";
       board_.board()->set(key(static_cast<size_t>(rank)), fmt::format("{} {}", step, word));
       for (size_t other = 0; other < members.by_rank.size(); ++other) {

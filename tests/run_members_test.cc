@@ -51,6 +51,17 @@ class RunMin : public Run {
   void kill_worker(int worker, int life = 0, int signal = SIGKILL) const {
     if (const pid_t pid = pid_of(worker, life); pid > 0) kill(pid, signal);
   }
+  // The launcher sees all these deaths together. The workers are in their `lives`, by worker.
+  void kill_together(const std::vector<int>& lives) {
+    kill(program_->pid(), SIGSTOP);
+    EXPECT_TRUE(eventually([this] { return state_of(program_->pid()) == 'T'; }));
+    for (size_t worker = 0; worker < lives.size(); ++worker) {
+      const pid_t pid = pid_of(static_cast<int>(worker), lives[worker]);
+      kill(pid, SIGKILL);
+      EXPECT_TRUE(eventually([pid] { return state_of(pid) == 'Z'; }));
+    }
+    kill(program_->pid(), SIGCONT);
+  }
   void finish(int exit_code = 0) {
     folder_.write("finish", "");
     end_with(exit_code);
@@ -105,19 +116,33 @@ TEST_F(RunMin, ends_if_too_few_are_left) {
 }
 
 TEST_F(RunMin, ends_if_all_are_killed_at_once) {
-  start(2, {"--min", "1", "--restarts", "5"});
-  // The launcher sees both deaths together.
-  kill(program_->pid(), SIGSTOP);
-  EXPECT_TRUE(eventually([this] { return state_of(program_->pid()) == 'T'; }));
-  for (const int worker : {0, 1}) {
-    const pid_t pid = pid_of(worker, 0);
-    kill(pid, SIGKILL);
-    EXPECT_TRUE(eventually([pid] { return state_of(pid) == 'Z'; }));
-  }
-  kill(program_->pid(), SIGCONT);
+  start(2, {"--min", "1"});
+  kill_together({0, 0});
   end_with(128 + SIGKILL);
   EXPECT_THAT(err(), HasSubstr("the job ends: none of the workers that trained is left"));
-  EXPECT_THAT(err(), Not(HasSubstr("restarting")));
+}
+
+// The new start has all workers in their first lives, and a board of its own.
+TEST_F(RunMin, restarts_the_whole_job_if_it_fails) {
+  start(2, {"--min", "1", "--restarts", "2"});
+  kill_worker(1);
+  wait_for(1, 1, 1, 2);
+  kill_together({0, 1});
+  program_->wait_for_error("tutti run: restart 2 of 2\n");
+  finish();
+  EXPECT_THAT(err(), HasSubstr("restarting it: restart 1 of 2\n"));
+  EXPECT_THAT(err(), HasSubstr("the job ends: none of the workers that trained is left"));
+}
+
+TEST_F(RunMin, a_worker_that_is_lost_before_the_training_joins_later) {
+  folder_.write("untrained", "");
+  start(3, {"--min", "1", "--restarts", "1"});
+  kill_worker(1);
+  wait_for(2, 0, 1, 2);
+  program_->wait_for_output("[worker/1] is back");
+  std::filesystem::remove(folder_ / "untrained");
+  wait_for(1, 1, 2, 3);
+  finish();
 }
 
 TEST_F(RunMin, takes_in_a_worker_that_it_has_started_again) {
@@ -155,12 +180,13 @@ TEST_F(RunMin, kills_a_stopped_worker_for_which_others_have_waited_too_long) {
 }
 
 TEST_F(RunMin, a_worker_that_fails_by_itself_ends_the_job) {
-  start(3, {"--min", "1", "--restarts", "5"});
+  start(3, {"--min", "1", "--restarts", "1"});
   folder_.write("fail-2", "");
   end_with(3);
   EXPECT_THAT(err(), HasSubstr("ended with exit code 3"));
   EXPECT_THAT(err(), HasSubstr("ending 2 other tasks"));
-  EXPECT_THAT(err(), Not(HasSubstr("restart")));
+  EXPECT_THAT(err(), HasSubstr("tutti run: restart 1 of 1\n"));
+  EXPECT_THAT(err(), Not(HasSubstr("restarting it")));
 }
 
 TEST_F(RunMin, a_signal_ends_the_job_in_good_order) {

@@ -82,6 +82,7 @@ GroupResult TaskGroup::run() {
   end_leftover_processes();
   for (Member& member : members_) member.finish_output();
   flush();
+  if (options_.survival != nullptr) result_.restarts = options_.survival->restarts_used();
   return result_;
 }
 

@@ -69,6 +69,7 @@ struct GroupResult {
   bool interrupted = false;  // by a signal to this process
   bool left_behind = false;  // a process that SIGKILL does not end still exists
   bool lost_output = false;  // text of the tasks could not be written
+  int restarts = 0;          // of single workers that count as restarts of the whole job do (--min)
 };
 
 // The processes of one job on this machine. When run() returns or throws, these processes and all that they

@@ -48,12 +48,11 @@ void TaskGroup::survive() {
   if (survival == nullptr) return;
   const std::vector<Member*> lost = std::exchange(lost_, {});
   std::vector<bool> was_member;
-  int restarts = restarts_;
+  int restarts = survival->restarts_left();
   for (const Member* member : lost) {
     const auto worker = static_cast<int>(member - members_.data());
     was_member.push_back(survival->keeper().is_member(worker));
-    const bool again =
-        !kill_at_ && !survival->keeper().finished() && restarts++ < survival->options().restarts;
+    const bool again = !kill_at_ && !survival->keeper().finished() && restarts-- > 0;
     survival->lose(worker, again ? MembersKeeper::Then::ComesBack : MembersKeeper::Then::StaysAway);
   }
   survival->look();
@@ -77,13 +76,14 @@ void TaskGroup::survive() {
 }
 
 void TaskGroup::go_on_without(Member& member) {
-  const Survival& survival = *options_.survival;
-  std::string text = fmt::format("{} (pid {}) {} after {:.1f} s; {}", member.task(), member.pid(),
-                                 member.outcome()->describe(), member.seconds(), describe_rest(survival));
+  Survival& survival = *options_.survival;
+  const std::string text =
+      fmt::format("{} (pid {}) {} after {:.1f} s; {}", member.task(), member.pid(),
+                  member.outcome()->describe(), member.seconds(), describe_rest(survival));
   const auto index = static_cast<size_t>(&member - members_.data());
   if (!survival.keeper().comes_back(static_cast<int>(index))) return say("{}", text);
   const std::chrono::seconds pause = pauses_[index].next(std::chrono::duration<double>(member.seconds()));
-  say("{}; restarting it: restart {} of {}{}", text, ++restarts_, survival.options().restarts,
+  say("{}; restarting it: restart {} of {}{}", text, survival.use_restart(), survival.options().restarts,
       describe_pause(pause));
   start_again(index, pause);
 }

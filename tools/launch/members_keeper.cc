@@ -65,7 +65,7 @@ void MembersKeeper::tick(Time now) {
     const int left = this->left();
     if (left == 0) {
       end("none of the workers that trained is left");
-    } else if (left + static_cast<int>(joiners_.size()) >= min_) {
+    } else if (left + (begun_ ? static_cast<int>(joiners_.size()) : 0) >= min_) {
       begin_next();
     } else if (most_possible() < min_) {
       end(fmt::format("{} of {} workers {} left, fewer than --min {}", left, workers_.size(),
@@ -79,12 +79,12 @@ void MembersKeeper::tick(Time now) {
 std::vector<comm::Member> MembersKeeper::take_evicted() { return std::exchange(new_evicted_, {}); }
 
 std::optional<uint64_t> MembersKeeper::wanted_change() const {
-  const bool wanted = !joiners_.empty() && !finished() && !ended() && !somebody_is_lost();
+  const bool wanted = somebody_can_join() && !finished() && !ended() && !somebody_is_lost();
   return wanted ? std::optional(newest().epoch) : std::nullopt;
 }
 
 bool MembersKeeper::is_changing() const {
-  return !ended() && (!joiners_.empty() || !called_.empty() || (somebody_is_lost() && !finished()));
+  return !ended() && (somebody_can_join() || !called_.empty() || (somebody_is_lost() && !finished()));
 }
 
 bool MembersKeeper::is_member(int worker) const {
@@ -126,8 +126,10 @@ bool MembersKeeper::all_have_called() const {
                      [this](const comm::Member& member) { return called_.contains(member.worker); });
 }
 
-// The number of members that the next epoch could have if all workers that may come back did.
+// The number of members that the next epoch could have if all workers that may come back did. Before the
+// training they get no place.
 int MembersKeeper::most_possible() const {
+  if (!begun_) return left();
   const auto come_back = std::count_if(workers_.begin(), workers_.end(),
                                        [](const Worker& worker) { return worker.state == State::ComesBack; });
   return left() + static_cast<int>(come_back) + static_cast<int>(evicted_.size());
@@ -135,7 +137,8 @@ int MembersKeeper::most_possible() const {
 
 void MembersKeeper::begin_next() {
   comm::Members next{.epoch = newest().epoch + 1, .by_rank = members_left()};
-  for (const comm::Member& joiner : std::exchange(joiners_, {})) {
+  const auto joiners = begun_ ? std::exchange(joiners_, {}) : std::vector<comm::Member>();
+  for (const comm::Member& joiner : joiners) {
     workers_[static_cast<size_t>(joiner.worker)].state = State::Runs;
     next.by_rank.push_back(joiner);
   }

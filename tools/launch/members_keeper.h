@@ -19,7 +19,8 @@ namespace tutti {
 // members that are left, in their order, and after them the workers that have asked for a place. If these are
 // fewer than `min`, it waits for workers that come back. Members cannot reach one another, although none is
 // known to be lost: those that do not call in time are evicted. A worker asks for a place while all goes
-// well: the members are asked to call after their step, and the next epoch begins when all have.
+// well: the members are asked to call after their step, and the next epoch begins when all have. Nobody gets
+// a place before the training has begun: until then the members connect, and have no state to hand over.
 class MembersKeeper {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -32,6 +33,7 @@ class MembersKeeper {
   void lost(int worker, Then then);
   // It has ended with success. If it is a member, the training is over, and no further epoch begins.
   void ended_well(int worker);
+  void training_has_begun() { begun_ = true; }
   // No further epoch begins, since `why`. Members that need one, and workers that ask for a place, are told
   // this reason. A second reason is ignored.
   void finish(const std::string& why);
@@ -73,6 +75,7 @@ class MembersKeeper {
   std::vector<comm::Member> members_left() const;
   bool somebody_is_lost() const;
   bool all_have_called() const;
+  bool somebody_can_join() const { return begun_ && !joiners_.empty(); }
   int most_possible() const;
   void begin_next();
   void end(const std::string& why);
@@ -87,6 +90,7 @@ class MembersKeeper {
   std::optional<Time> call_by_;        // when members that have not called are evicted
   std::set<int> evicted_;              // workers that were evicted and are not lost yet
   std::vector<comm::Member> new_evicted_;
+  bool begun_ = false;    // the training
   std::string finished_;  // not "": why no further epoch begins
 };
 

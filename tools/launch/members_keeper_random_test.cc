@@ -39,6 +39,7 @@ class DrawnJob {
     const int worker = draw(0, workers_ - 1);
     if (event == 0) kill(worker);
     if (event == 1) start_again(worker);
+    if (event == 3 && draw(0, 3) == 0) begin();
     if (event == 2 && draw(0, 9) == 0) end_well(worker);
     if (event > 2) call(worker);
     if (draw(0, 3) > 0) keeper_.tick(now_);
@@ -47,6 +48,7 @@ class DrawnJob {
   }
   // All living workers answer. Then the job must go on, wait for workers, or end.
   void settle() {
+    begin();
     for (int round = 0; round < 4; ++round) {
       for (int worker = 0; worker < workers_; ++worker) {
         if (doomed_.contains(worker)) kill(worker);
@@ -68,6 +70,10 @@ class DrawnJob {
  private:
   int draw(int least, int most) {
     return least + static_cast<int>(random_() % static_cast<uint64_t>(most - least + 1));
+  }
+  void begin() {
+    begun_ = true;
+    keeper_.training_has_begun();
   }
   void kill(int worker) {
     if (!living_.contains(worker)) return;
@@ -144,6 +150,7 @@ class DrawnJob {
     for (const Member& member : after.by_rank) {
       EXPECT_TRUE(owners.insert(member.worker).second) << "one worker with two ranks";
       const bool asked = asked_.contains({member.worker, member.life});
+      EXPECT_TRUE(begun_ || member.life == 0) << "a place before the training";
       EXPECT_FALSE(evicted_.contains({member.worker, member.life}));
       EXPECT_TRUE(before.rank_of(member) || asked) << "neither a member before nor asked for a place";
     }
@@ -166,6 +173,7 @@ class DrawnJob {
   std::map<uint64_t, std::set<std::pair<int, int>>> called_in_;
   std::set<std::pair<int, int>> asked_;
   std::set<std::pair<int, int>> evicted_;
+  bool begun_ = false;
   size_t checked_ = 0;
 };
 

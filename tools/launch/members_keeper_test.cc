@@ -19,6 +19,7 @@ constexpr seconds kTimeout{60};
 // A keeper with a clock that stands still unless the test moves it.
 class Keeper : public testing::Test {
  protected:
+  Keeper() { keeper_.training_has_begun(); }
   void call(const Member& member, Call::Why why, uint64_t epoch) {
     keeper_.called(member, {.epoch = epoch, .why = why}, now_);
     keeper_.tick(now_);
@@ -96,6 +97,7 @@ TEST_F(Keeper, ends_if_a_worker_that_min_needs_is_lost_before_it_is_back) {
 
 TEST_F(Keeper, ends_if_nobody_is_left_who_knows_the_state) {
   MembersKeeper keeper(2, 1, kTimeout);
+  keeper.training_has_begun();
   keeper.lost(0, Then::ComesBack);
   keeper.lost(1, Then::ComesBack);
   keeper.called({0, 1}, {.why = Call::Why::Joins}, now_);
@@ -132,6 +134,31 @@ TEST_F(Keeper, wants_no_change_for_a_worker_that_is_lost_before_it_joins) {
   lose(0);
   EXPECT_EQ(keeper_.wanted_change(), std::nullopt);
   EXPECT_EQ(epoch(), 1U);
+}
+
+TEST_F(Keeper, gives_nobody_a_place_before_the_training_has_begun) {
+  MembersKeeper keeper(4, 2, kTimeout);
+  keeper.lost(3, Then::ComesBack);
+  keeper.tick(now_);
+  keeper.called({3, 1}, {.why = Call::Why::Joins}, now_);
+  keeper.lost(2, Then::StaysAway);
+  keeper.tick(now_);
+  EXPECT_THAT(keeper.epochs().back().by_rank, ElementsAre(Member{0, 0}, Member{1, 0}));
+  EXPECT_EQ(keeper.wanted_change(), std::nullopt);
+  EXPECT_FALSE(keeper.is_changing());
+  keeper.training_has_begun();
+  EXPECT_EQ(keeper.wanted_change(), 2U);
+  keeper.lost(1, Then::StaysAway);
+  keeper.tick(now_);
+  EXPECT_THAT(keeper.epochs().back().by_rank, ElementsAre(Member{0, 0}, Member{3, 1}));
+}
+
+// Those who are left would wait for it, and it for their training.
+TEST_F(Keeper, ends_if_fewer_than_min_are_left_before_the_training) {
+  MembersKeeper keeper(2, 2, kTimeout);
+  keeper.lost(1, Then::ComesBack);
+  keeper.tick(now_);
+  EXPECT_TRUE(keeper.ended());
 }
 
 TEST_F(Keeper, counts_the_lives_of_a_worker) {

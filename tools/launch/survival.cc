@@ -15,6 +15,7 @@ namespace tutti {
 Survival::Survival(const SurvivalOptions& options)
     : options_(options),
       keeper_(options.workers, options.min, options.timeout),
+      restarts_(options.restarts_before),
       served_(comm::serve_tcp_rendezvous(
           {.credentials = {.secret = fmt::format("members\n{}\n{}", options.launch, options.secret)}})) {
   publish();
@@ -39,6 +40,7 @@ void Survival::look() {
 }
 
 void Survival::read_calls() {
+  if (served_.board->peek(comm::kFitKey)) keeper_.training_has_begun();
   for (const comm::Member& member : keeper_.possible_callers()) {
     const std::string key = comm::call_key(member);
     const auto text = served_.board->peek(key);

@@ -15,8 +15,9 @@ namespace tutti {
 
 struct SurvivalOptions {
   int workers = 0;
-  int min = 0;       // the least number of workers with which the job goes on
-  int restarts = 0;  // of single workers, in all
+  int min = 0;              // the least number of workers with which the job goes on
+  int restarts = 0;         // of single workers and of the whole job, in all
+  int restarts_before = 0;  // how many of them there were before this start of the job
   // The time that members have for their calls after the first of them has called.
   std::chrono::milliseconds timeout{60'000};
   std::string launch = {};  // as Identity::launch
@@ -39,6 +40,11 @@ class Survival {
   void ended_well(int worker) { keeper_.ended_well(worker); }
   // No worker takes the place of another any more, since `why`.
   void finish(const std::string& why) { keeper_.finish(why); }
+  int restarts_left() const { return options_.restarts - restarts_; }
+  // Returns which restart it is, from 1.
+  int use_restart() { return ++restarts_; }
+  // The number of restarts of single workers since this start of the job.
+  int restarts_used() const { return restarts_ - options_.restarts_before; }
   // Reads the calls, decides and publishes.
   void look();
 
@@ -55,6 +61,7 @@ class Survival {
 
   const SurvivalOptions options_;
   MembersKeeper keeper_;
+  int restarts_;  // so far
   const comm::ServedRendezvous served_;
   std::map<std::string, std::string> read_;  // the calls that the keeper knows, by key
   size_t published_ = 0;                     // epochs
