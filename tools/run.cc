@@ -20,8 +20,9 @@ namespace {
 
 constexpr const char* kAbout =
     "Starts PROGRAM as the workers of one job and waits until they have ended. Each worker gets an equal\n"
-    "share of the cores and, if there are GPUs, one of them. If a worker fails, the others are ended too.\n"
-    "  tutti run [-n WORKERS] [--ps P] [--evaluator] [--restarts K] -- PROGRAM [ARGUMENTS...]\n"
+    "share of the cores and, if there are GPUs, one of them. If a worker fails, the others are ended too;\n"
+    "with --min M, they go on without a worker that is killed, as long as M are left.\n"
+    "  tutti run [-n WORKERS] [--min M] [--ps P] [--evaluator] [--restarts K] -- PROGRAM [ARGUMENTS...]\n"
     "                                                                             on this machine\n"
     "  tutti run -H HOST:SLOTS,... [-n WORKERS] -- PROGRAM [ARGUMENTS...]         on several, by ssh\n"
     "  tutti run --nnodes N --node-rank R --rendezvous HOST:PORT [-n WORKERS] -- PROGRAM [ARGUMENTS...]\n"
@@ -82,6 +83,11 @@ void add_options(CLI::App& app, RunOptions& options) {
   app.add_option("--restarts", options.launch.restarts,
                  "How many times workers are restarted after a failure (default: 0)")
       ->check(CLI::Range(0, 1'000'000));
+  app.add_option("--min", options.launch.min,
+                 "Go on without workers that are killed, as long as this many are left; --restarts then "
+                 "restarts the lost worker alone. Workers on this machine only, without --ps (default: a "
+                 "lost worker ends the job)")
+      ->check(CLI::Range(1, kMostWorkersOfAHost));
   app.add_option_function<double>(
          "--start-timeout",
          [&options](double seconds) { options.launch.start_timeout = milliseconds_of(seconds); },
@@ -148,6 +154,10 @@ int run_on_hosts(const RunOptions& options, const std::vector<std::string>& comm
     fail(ErrorKind::InvalidArgument,
          "tutti run: -H starts the launchers of all hosts, so it cannot be combined with --nnodes; omit one "
          "of them");
+  if (options.launch.min)
+    fail(ErrorKind::InvalidArgument,
+         "tutti run: --min {} is not possible with -H: all workers must be on this machine; omit one of them",
+         *options.launch.min);
   const std::string rsh = options.rsh.empty() ? environment.get(kRshVariable).value_or("") : options.rsh;
   return launch_on_hosts(fill_slots(parse_hosts(options.hosts), options.launch.workers.value_or(0)), command,
                          variables, RemoteShell::parse(rsh, options.remote_tutti), options.launch);

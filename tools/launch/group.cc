@@ -20,6 +20,8 @@ using std::chrono::milliseconds;
 
 // The interval at which the launcher checks deadlines if no event wakes it.
 constexpr milliseconds kLookAround{500};
+// The same while workers wait for the next list of members.
+constexpr milliseconds kLookAroundSoon{5};
 // The polling interval for processes whose end causes no event.
 constexpr milliseconds kMoment{10};
 // The time that a host launcher has for its report and its last lines, in addition to the grace time of its
@@ -80,6 +82,7 @@ GroupResult TaskGroup::run() {
   end_leftover_processes();
   for (Member& member : members_) member.finish_output();
   flush();
+  if (options_.survival != nullptr) result_.restarts = options_.survival->restarts_used();
   return result_;
 }
 
@@ -96,13 +99,6 @@ void TaskGroup::flush() {
     }
     if (result_.interrupted && Clock::now() >= *kill_at_) return;
   }
-}
-
-template <class... Args>
-void TaskGroup::say(fmt::format_string<Args...> text, Args&&... args) {
-  const std::string place = options_.host.empty() ? "" : " on " + options_.host;
-  err_.add("tutti run" + place + ": " + fmt::format(text, std::forward<Args>(args)...) + "\n");
-  err_.pass_on();
 }
 
 void TaskGroup::start_all() {
@@ -123,6 +119,8 @@ ChildOptions TaskGroup::options_for(size_t index) const {
     // For programs that do not use Tutti; others determine their cores themselves.
     variables.emplace("OMP_NUM_THREADS", std::to_string(std::max<size_t>(1, child.cores.size())));
   }
+  if (options_.survival != nullptr && tasks_[index].role == TaskRole::Worker)
+    options_.survival->add_variables(static_cast<int>(index), variables);
   for (const auto& [name, value] : variables) child.environment.push_back(fmt::format("{}={}", name, value));
   watch_.enrol(child);
   return child;
@@ -178,7 +176,8 @@ void TaskGroup::wait_for_events() {
     for (const int descriptor : member.descriptors()) events.push_back({descriptor, POLLIN, 0});
   }
   if (options_.orders != nullptr) events.push_back({options_.orders->descriptor(), POLLIN, 0});
-  milliseconds timeout = kLookAround;
+  const bool is_changing = options_.survival != nullptr && options_.survival->keeper().is_changing();
+  milliseconds timeout = is_changing ? kLookAroundSoon : kLookAround;
   const auto wake_at = [&](const std::optional<Clock::time_point>& time) {
     if (time) timeout = std::min(timeout, std::chrono::ceil<milliseconds>(*time - Clock::now()));
   };
@@ -250,6 +249,7 @@ void TaskGroup::lose_output() {
 // Handles all processes that have ended. Failed tasks are restarted if that is allowed.
 void TaskGroup::reap() {
   take_children();
+  survive();
   if (failed_.empty() || may_be_a_consequence()) return;
   failed_at_.reset();
   for (Member* failed : std::exchange(failed_, {})) {
@@ -292,8 +292,12 @@ void TaskGroup::handle_ended(Member& member, int status) {
   member.finish_output();
   if (member.is_host() && member.reported_end()) member.ended(Outcome::exited(*member.reported_end()));
   if (member.is_host() && !member.reported_end()) lose_host(member, status);
-  if (servers_ended_ || member.outcome()->success()) return;
+  if (may_go_on_without(member) || servers_ended_ || member.outcome()->success()) return;
   if (role_of(member) == TaskRole::Evaluator) return lose_evaluator(member);
+  add_failure(member);
+}
+
+void TaskGroup::add_failure(Member& member) {
   failed_.push_back(&member);
   if (!failed_at_) failed_at_ = Clock::now();
   std::stable_sort(failed_.begin(), failed_.end(), [](const Member* one, const Member* other) {
@@ -432,8 +436,10 @@ void TaskGroup::start_due() {
 }
 
 // Returns true if the chief, which waits for the last update of all others, has ended with 0, or if all
-// servers and masters have.
+// servers and masters have. Workers that go on without others have no chief: the first of them ends the
+// training.
 bool TaskGroup::job_is_done() const {
+  if (options_.survival != nullptr) return options_.survival->keeper().finished();
   bool any = false;
   for (size_t i = 0; i < members_.size(); ++i) {
     if (!is_chief(tasks_[i])) continue;
@@ -479,6 +485,7 @@ void TaskGroup::report(const Member& member) {
 
 void TaskGroup::stop(int signal, milliseconds grace) {
   kill_at_ = Clock::now() + grace;
+  drop_restarts();
   start_at_.assign(tasks_.size(), std::nullopt);
   if (!has_hosts()) return signal_all(signal);
   *kill_at_ += kHostTime;

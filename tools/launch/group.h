@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 #include <fmt/core.h>
@@ -16,6 +17,7 @@
 #include "tools/launch/output.h"
 #include "tools/launch/restart_pause.h"
 #include "tools/launch/signal_pipe.h"
+#include "tools/launch/survival.h"
 #include "tutti/base/environment.h"
 
 namespace tutti {
@@ -50,6 +52,9 @@ struct GroupOptions {
   // this process.
   std::string host = {};
   LauncherOrders* orders = nullptr;
+  // Not null: the workers, which are the first tasks, go on without workers that are lost. `restarts` is 0
+  // then.
+  Survival* survival = nullptr;
 };
 
 // A host whose host launcher has received its job.
@@ -64,6 +69,7 @@ struct GroupResult {
   bool interrupted = false;  // by a signal to this process
   bool left_behind = false;  // a process that SIGKILL does not end still exists
   bool lost_output = false;  // text of the tasks could not be written
+  int restarts = 0;          // of single workers that count as restarts of the whole job do (--min)
 };
 
 // The processes of one job on this machine. When run() returns or throws, these processes and all that they
@@ -103,6 +109,7 @@ class TaskGroup {
   void reap();
   void take_children();
   void handle_ended(Member& member, int status);
+  void add_failure(Member& member);
   void lose_evaluator(Member& member);
   void lose_host(Member& member, int status);
   void replace_guardian();
@@ -111,6 +118,11 @@ class TaskGroup {
   void report(const Member& member);
   void report_end(const Member& member);
   TaskRole role_of(const Member& member) const;
+  // group_survival.cc
+  bool may_go_on_without(Member& member);
+  void survive();
+  void go_on_without(Member& member);
+  void drop_restarts();
   bool restart(Member& member);
   void start_again(size_t index, std::chrono::seconds pause);
   void start_due();
@@ -139,6 +151,7 @@ class TaskGroup {
   Output out_{STDOUT_FILENO};
   Output err_{STDERR_FILENO};
   std::vector<Member> members_;
+  std::vector<Member*> lost_;    // workers without which the others may go on, not handled yet
   std::vector<Member*> failed_;  // not handled yet; the one that explains most about the cause is first
   std::optional<Clock::time_point> failed_at_;  // time of the first failure in failed_
   std::optional<Clock::time_point> kill_at_;    // set when the group is being stopped
@@ -156,5 +169,12 @@ class TaskGroup {
   std::vector<pid_t> left_behind_;
   GroupResult result_;
 };
+
+template <class... Args>
+void TaskGroup::say(fmt::format_string<Args...> text, Args&&... args) {
+  const std::string place = options_.host.empty() ? "" : " on " + options_.host;
+  err_.add("tutti run" + place + ": " + fmt::format(text, std::forward<Args>(args)...) + "\n");
+  err_.pass_on();
+}
 
 }  // namespace tutti

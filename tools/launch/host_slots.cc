@@ -21,8 +21,9 @@ namespace {
 constexpr int kMostSlots = 4096;
 
 // These variables say which task a process is.
-constexpr std::array kIdentity = {"TF_CONFIG",     "TUTTI_CLUSTER_SPEC", "TUTTI_JOB_NAME", "TUTTI_TASK_INDEX",
-                                  "TUTTI_TASK_ID", kLaunchVariable,      kSecretVariable};
+constexpr std::array kIdentity = {"TF_CONFIG",        "TUTTI_CLUSTER_SPEC", "TUTTI_JOB_NAME",
+                                  "TUTTI_TASK_INDEX", "TUTTI_TASK_ID",      kLaunchVariable,
+                                  kSecretVariable,    kMembersVariable,     kLifeVariable};
 
 template <class... Args>
 [[noreturn]] void refuse(fmt::format_string<Args...> text, Args&&... args) {

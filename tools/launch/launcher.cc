@@ -19,6 +19,7 @@
 #include "tools/launch/planner.h"
 #include "tools/launch/restart_pause.h"
 #include "tools/launch/ssh.h"
+#include "tools/launch/survival.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/ports.h"
@@ -47,18 +48,20 @@ void print(int stream, std::string_view text) {
 
 GroupResult ended_by(int signal) { return {.exit_code = 128 + signal, .interrupted = true}; }
 
-// Runs a job, and again after a failure, up to `restarts` times.
-int run_with_restarts(int restarts, SignalPipe& signals, const std::function<GroupResult()>& run) {
+// Runs a job, and again after a failure, up to `restarts` times. The argument of `run` is the number of
+// restarts before.
+int run_with_restarts(int restarts, SignalPipe& signals, const std::function<GroupResult(int)>& run) {
   RestartPause pauses;
-  for (int restart = 0;; ++restart) {
+  for (int before = 0;; ++before) {
     const auto begin = std::chrono::steady_clock::now();
-    const GroupResult result = run();
+    const GroupResult result = run(before);
+    before += result.restarts;
     const bool may_restart = !result.interrupted && !result.left_behind;
     if (result.exit_code == 0 && result.lost_output) return exit_code(ErrorKind::Overloaded);
-    if (result.exit_code == 0 || !may_restart || restart == restarts) return result.exit_code;
+    if (result.exit_code == 0 || !may_restart || before >= restarts) return result.exit_code;
     const std::chrono::seconds pause = pauses.next(std::chrono::steady_clock::now() - begin);
     print(STDERR_FILENO,
-          fmt::format("tutti run: restart {} of {}{}\n", restart + 1, restarts, describe_pause(pause)));
+          fmt::format("tutti run: restart {} of {}{}\n", before + 1, restarts, describe_pause(pause)));
     if (const auto signal = await_signal(signals, std::chrono::steady_clock::now() + pause))
       return ended_by(*signal).exit_code;
   }
@@ -72,7 +75,8 @@ LogLevel launcher_log_level(const Environment& environment) {
 // secret for them if the user has given none.
 Environment with_secret(const Environment& environment, bool alone) {
   std::map<std::string, std::string> variables = environment.variables();
-  variables.erase(kSecretVariable);  // of a launcher above this one
+  // Those of a launcher above this one.
+  for (const char* name : {kSecretVariable, kMembersVariable, kLifeVariable}) variables.erase(name);
   if (alone && environment.get("TUTTI_SECRET").value_or("").empty())
     variables[kSecretVariable] = random_key();
   return Environment(std::move(variables));
@@ -97,6 +101,20 @@ HostReady ready_with(const HeldPorts& ports, const Environment& environment) {
   if (usable) ready.client_address = words[0];
   if (usable) ready.own_address = words[2];
   return ready;
+}
+
+SurvivalOptions survival_of(const Plan& plan, const LaunchOptions& options, int restarts_before,
+                            const Environment& of_tasks) {
+  const auto workers = std::count_if(plan.tasks.begin(), plan.tasks.end(),
+                                     [](const TaskPlan& task) { return task.role == TaskRole::Worker; });
+  const std::string given = of_tasks.get("TUTTI_SECRET").value_or("");
+  return {.workers = static_cast<int>(workers),
+          .min = *options.min,
+          .restarts = options.restarts,
+          .restarts_before = restarts_before,
+          .timeout = survival_timeout(of_tasks),
+          .launch = plan.tasks.front().variables.at(kLaunchVariable),
+          .secret = given.empty() ? of_tasks.get(kSecretVariable).value_or("") : given};
 }
 
 int run_job_of(const HostJob& job, const Environment& environment, LauncherOrders& orders) {
@@ -130,11 +148,13 @@ int launch(const std::vector<std::string>& command, const Environment& environme
   const Environment of_tasks = with_secret(environment, !planner.has_other_hosts());
   Watching watching;
   const bool one_by_one = planner.restarts_one_by_one();
-  const GroupOptions group{.restarts = one_by_one ? options.restarts : 0,
-                           .evaluator_restarts = options.restarts};
-  return run_with_restarts(one_by_one ? 0 : options.restarts, watching.signals, [&] {
+  GroupOptions group{.restarts = one_by_one ? options.restarts : 0, .evaluator_restarts = options.restarts};
+  return run_with_restarts(one_by_one ? 0 : options.restarts, watching.signals, [&](int restarts_before) {
     Plan plan = planner.plan(watching.signals);
     if (plan.signal) return ended_by(*plan.signal);
+    std::optional<Survival> survival;
+    if (options.min)
+      group.survival = &survival.emplace(survival_of(plan, options, restarts_before, of_tasks));
     return TaskGroup(command, of_tasks, std::move(plan.tasks), watching.signals, watching.watch, group).run();
   });
 }
@@ -146,7 +166,7 @@ int launch_on_hosts(const std::vector<HostSlots>& hosts, const std::vector<std::
   if (const auto secret = with_secret(variables.environment, true).get(kSecretVariable))
     of_tasks.named[kSecretVariable] = *secret;
   Watching watching;
-  return run_with_restarts(options.restarts, watching.signals, [&] {
+  return run_with_restarts(options.restarts, watching.signals, [&](int) {
     HostsStart start = start_hosts(hosts, command, of_tasks, shell, options, watching.signals);
     if (start.signal) return ended_by(*start.signal);
     return TaskGroup(std::move(start.hosts), watching.signals, watching.watch).run();

@@ -24,6 +24,9 @@ struct LaunchOptions {
   bool master = false;         // one more task, which drives the workers
   bool evaluator = false;      // one more task, which evaluates beside the training
   int restarts = 0;            // after a failure: of all tasks; with servers or a master, of the failed task
+  // The job goes on without workers that are lost, as long as this many are left; then restarts are of the
+  // lost worker alone, or of the whole job if that fails. nullopt: it ends with its first failure.
+  std::optional<int> min = {};
   std::optional<PortRange> ports = {};               // for the tasks; nullopt: any
   std::optional<NodeOptions> nodes = {};             // nullopt: TF_CONFIG, or this machine alone
   std::chrono::milliseconds start_timeout{300'000};  // for the launchers of the other hosts to connect

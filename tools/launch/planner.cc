@@ -118,6 +118,20 @@ Spread spread_tasks(const std::vector<HostOffer>& hosts, const LaunchOptions& op
   return all;
 }
 
+// With --min all workers must be processes of this launcher, which keeps the list of those that are left.
+void check_min(const LaunchOptions& options, bool has_tf_config, int workers) {
+  constexpr const char* kRefusal = "tutti run: --min {} is not possible with {}; omit one of them";
+  if (!options.min) return;
+  if (has_tf_config) fail(ErrorKind::InvalidArgument, kRefusal, *options.min, "TF_CONFIG");
+  if (options.nodes) fail(ErrorKind::InvalidArgument, kRefusal, *options.min, "--nnodes");
+  if (options.servers > 0) fail(ErrorKind::InvalidArgument, kRefusal, *options.min, "servers (--ps)");
+  if (options.master)
+    fail(ErrorKind::InvalidArgument, kRefusal, *options.min, "a master (--strategy in-graph)");
+  if (*options.min < 1 || *options.min > workers)
+    fail(ErrorKind::InvalidArgument, "tutti run: --min {} is not between 1 and the number of workers, {}",
+         *options.min, workers);
+}
+
 Planner::Planner(const std::string& program, const Environment& environment, const LaunchOptions& options,
                  const Log& log)
     : options_(options),
@@ -128,6 +142,7 @@ Planner::Planner(const std::string& program, const Environment& environment, con
       gpus_(visible_gpus(environment)),
       ports_(hosts_ ? 0 : workers_here() + (!meeting_ || meeting_->own == 0 ? more_tasks(options) : 0),
              options.ports) {
+  check_min(options_, hosts_.has_value(), workers_here());
   if (stands_outside() && options_.workers.value_or(1) != 1) {
     fail(ErrorKind::InvalidArgument,
          "tutti run: -n {} is not possible: TF_CONFIG makes this host {}, which is a single process; omit -n",

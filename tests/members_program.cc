@@ -1,0 +1,135 @@
+// The program of run_members_test: workers that do nothing but keep in step, and go on without those that are
+// lost. members_program FOLDER; files in FOLDER say what happens:
+//   finish          all end with 0 after their step
+//   fail-WORKER     this worker ends with 3
+//   late-EPOCH      in this epoch workers no longer wait for others
+//   untrained       the training has not begun, until the file is gone
+//   hold            workers that come back wait before they ask for a place, until the file is gone
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <thread>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "tutti/base/environment.h"
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/text.h"
+#include "tutti/cluster/identity.h"
+#include "tutti/comm/board/tcp_rendezvous.h"
+#include "tutti/comm/members.h"
+
+namespace tutti {
+namespace {
+
+using comm::Call;
+using comm::Member;
+using comm::Members;
+using comm::MembersBoard;
+
+std::atomic<bool> told_to_stop{false};
+
+void take_a_breath() { std::this_thread::sleep_for(std::chrono::milliseconds(1)); }
+
+int number_in(const Environment& environment, const char* name) {
+  return static_cast<int>(parse_int(environment.get(name).value_or("")).value());
+}
+
+std::shared_ptr<comm::Rendezvous> find_board(const Environment& environment) {
+  const std::string address = environment.get(kMembersVariable).value();
+  const auto port = parse_int(address.substr(address.find(':') + 1)).value();
+  const std::string secret = fmt::format("members\n{}\n{}", environment.get(kLaunchVariable).value(),
+                                         environment.get(kSecretVariable).value());
+  return comm::find_tcp_rendezvous({.hosts = {"127.0.0.1"},
+                                    .port = static_cast<uint16_t>(port),
+                                    .credentials = {.secret = secret},
+                                    .holder = "tutti run"})
+      .board;
+}
+
+class Worker {
+ public:
+  Worker(const Environment& environment, std::string folder)
+      : folder_(std::move(folder)),
+        self_{number_in(environment, "TUTTI_TASK_INDEX"), number_in(environment, kLifeVariable)},
+        board_(find_board(environment), self_) {}
+
+  // Returns the exit code.
+  int run() {
+    Members members = self_.life == 0 ? board_.at(0) : join();
+    while (true) {
+      begin_training(*members.rank_of(self_));
+      std::printf("life %d, rank %d of %d, epoch %d, pid %d\n", self_.life, *members.rank_of(self_),
+                  static_cast<int>(members.by_rank.size()), static_cast<int>(members.epoch), getpid());
+      std::fflush(stdout);
+      const std::optional<Call> call = stay_in(members);
+      if (!call) return told_to_stop ? 128 + SIGTERM : exists(fmt::format("fail-{}", self_.worker)) ? 3 : 0;
+      members = board_.await_next(*call);
+    }
+  }
+
+ private:
+  bool exists(const std::string& file) const { return path_exists(folder_ + "/" + file); }
+
+  void begin_training(int rank) const {
+    if (rank == 0 && !board_.fit() && !exists("untrained")) board_.set_fit(0);
+  }
+
+  Members join() {
+    std::printf("is back, pid %d\n", getpid());
+    std::fflush(stdout);
+    while (exists("hold") && !told_to_stop) take_a_breath();
+    return board_.await_next({.why = Call::Why::Joins});
+  }
+
+  // Makes steps until the members change, or returns nullopt at the end. In each step all wait for all; the
+  // word of rank 0 says how they go on.
+  std::optional<Call> stay_in(const Members& members) {
+    const int rank = *members.rank_of(self_);
+    for (int64_t step = 0;; ++step) {
+      const auto key = [&](size_t of) { return fmt::format("rank/{}/{}/{}", members.epoch, of, step % 2); };
+      std::string word = "go";
+      if (rank == 0 && board_.change_is_due(members.epoch)) word = "change";
+      begin_training(rank);
+      if (rank == 0 && exists("finish")) word = "finish";
+      board_.board()->set(key(static_cast<size_t>(rank)), fmt::format("{} {}", step, word));
+      for (size_t other = 0; other < members.by_rank.size(); ++other) {
+        std::optional<std::string> said;
+        while (!said || !said->starts_with(fmt::format("{} ", step))) {
+          if (told_to_stop || exists(fmt::format("fail-{}", self_.worker))) return std::nullopt;
+          if (board_.board()->peek(comm::members_key(members.epoch + 1)))
+            return Call{members.epoch, Call::Why::Lost, "lost another worker"};
+          if (exists(fmt::format("late-{}", members.epoch)))
+            return Call{members.epoch, Call::Why::Late, "another worker is late"};
+          said = board_.board()->peek(key(other));
+          take_a_breath();
+        }
+        if (other == 0) word = said->substr(said->find(' ') + 1);
+      }
+      if (word == "finish") return std::nullopt;
+      if (word == "change") return Call{members.epoch, Call::Why::Change, ""};
+    }
+  }
+
+  const std::string folder_;
+  const Member self_;
+  const MembersBoard board_;
+};
+
+}  // namespace
+}  // namespace tutti
+
+int main(int argc, char** argv) {
+  if (argc != 2) return 2;
+  signal(SIGTERM, [](int) { tutti::told_to_stop = true; });
+  try {
+    return tutti::Worker(tutti::Environment::of_process(), argv[1]).run();
+  } catch (const tutti::Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return tutti::exit_code(error.kind());
+  }
+}

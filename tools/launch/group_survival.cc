@@ -1,0 +1,102 @@
+// How a TaskGroup goes on without workers that are lost (`tutti run --min`).
+#include <signal.h>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tools/launch/group.h"
+#include "tools/launch/survival.h"
+
+namespace tutti {
+namespace {
+
+std::string describe_rest(const Survival& survival) {
+  const MembersKeeper& keeper = survival.keeper();
+  if (keeper.finished()) return "it was no longer needed";
+  const int left = keeper.left();
+  if (left >= survival.options().min)
+    return fmt::format("the other {} {} on", left, left == 1 ? "goes" : "go");
+  return fmt::format("{} of {} workers {} left and {} for others to come back", left,
+                     survival.options().workers, left == 1 ? "is" : "are", left == 1 ? "waits" : "wait");
+}
+
+}  // namespace
+
+// Called when the process of a task has ended. Returns true if survive() is to handle it: the others may go
+// on.
+bool TaskGroup::may_go_on_without(Member& member) {
+  Survival* const survival = options_.survival;
+  if (survival == nullptr || role_of(member) != TaskRole::Worker) return false;
+  const auto worker = static_cast<int>(&member - members_.data());
+  const Outcome& outcome = *member.outcome();
+  if (outcome.success()) {
+    survival->ended_well(worker);
+    return true;
+  }
+  if (!kill_at_ && survival->may_lose(worker, outcome)) {
+    lost_.push_back(&member);
+    return true;
+  }
+  survival->lose(worker, MembersKeeper::Then::StaysAway);
+  if (!kill_at_) survival->finish(fmt::format("{} {}", member.task(), outcome.describe()));
+  return false;
+}
+
+// Handles workers that are lost, and what the others call.
+void TaskGroup::survive() {
+  Survival* const survival = options_.survival;
+  if (survival == nullptr) return;
+  const std::vector<Member*> lost = std::exchange(lost_, {});
+  std::vector<bool> was_member;
+  int restarts = survival->restarts_left();
+  for (const Member* member : lost) {
+    const auto worker = static_cast<int>(member - members_.data());
+    was_member.push_back(survival->keeper().is_member(worker));
+    const bool again = !kill_at_ && !survival->keeper().finished() && restarts-- > 0;
+    survival->lose(worker, again ? MembersKeeper::Then::ComesBack : MembersKeeper::Then::StaysAway);
+  }
+  survival->look();
+  const MembersKeeper& keeper = survival->keeper();
+  for (size_t i = 0; i < lost.size(); ++i) {
+    const bool ends_job = keeper.ended() && (was_member[i] || !keeper.finished());
+    ends_job ? add_failure(*lost[i]) : go_on_without(*lost[i]);
+  }
+  if (!lost.empty() && keeper.ended() && !keeper.finished())
+    say("the job ends: {}", keeper.epochs().back().end);
+  for (const comm::Member& joined : survival->take_joined()) {
+    const int workers = keeper.left();
+    say("worker/{} has come back: {} {} on", joined.worker, workers, workers == 1 ? "goes" : "go");
+  }
+  for (const comm::Member& evicted : survival->take_evicted()) {
+    const Member& member = members_[static_cast<size_t>(evicted.worker)];
+    say("{} (pid {}) does not answer the other workers: killing it", member.task(), member.pid());
+    member.signal(SIGKILL);
+  }
+  if (keeper.finished()) drop_restarts();
+}
+
+void TaskGroup::go_on_without(Member& member) {
+  Survival& survival = *options_.survival;
+  const std::string text =
+      fmt::format("{} (pid {}) {} after {:.1f} s; {}", member.task(), member.pid(),
+                  member.outcome()->describe(), member.seconds(), describe_rest(survival));
+  const auto index = static_cast<size_t>(&member - members_.data());
+  if (!survival.keeper().comes_back(static_cast<int>(index))) return say("{}", text);
+  const std::chrono::seconds pause = pauses_[index].next(std::chrono::duration<double>(member.seconds()));
+  say("{}; restarting it: restart {} of {}{}", text, survival.use_restart(), survival.options().restarts,
+      describe_pause(pause));
+  start_again(index, pause);
+}
+
+// The other workers have ended the training, or the job is being ended.
+void TaskGroup::drop_restarts() {
+  if (options_.survival == nullptr) return;
+  for (size_t index = 0; index < tasks_.size(); ++index) {
+    if (tasks_[index].role != TaskRole::Worker || !start_at_[index]) continue;
+    start_at_[index].reset();
+    options_.survival->lose(static_cast<int>(index), MembersKeeper::Then::StaysAway);
+    if (!kill_at_) say("{} is not restarted: the job is done", members_[index].task());
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,162 @@
+#include "tools/launch/members_keeper.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace tutti {
+
+namespace {
+
+// A member that calls Late has waited for --timeout already. The others have waited equally long; this is the
+// time for their calls to arrive.
+constexpr std::chrono::milliseconds kLateGrace{1000};
+
+}  // namespace
+
+MembersKeeper::MembersKeeper(int workers, int min, std::chrono::milliseconds timeout)
+    : min_(min), timeout_(timeout), workers_(static_cast<size_t>(workers)) {
+  comm::Members first;
+  for (int worker = 0; worker < workers; ++worker) first.by_rank.push_back({worker, 0});
+  epochs_.push_back(std::move(first));
+}
+
+void MembersKeeper::lost(int worker, Then then) {
+  Worker& lost = workers_.at(static_cast<size_t>(worker));
+  std::erase_if(joiners_, [worker](const comm::Member& joiner) { return joiner.worker == worker; });
+  evicted_.erase(worker);
+  lost.state = then == Then::ComesBack ? State::ComesBack : State::Gone;
+  if (then == Then::ComesBack) ++lost.life;
+}
+
+void MembersKeeper::ended_well(int worker) {
+  const bool was_member = is_member(worker);
+  lost(worker, Then::StaysAway);
+  if (!was_member) return;
+  workers_[static_cast<size_t>(worker)].state = State::EndedWell;
+  finish(fmt::format("worker/{} has ended already", worker));
+}
+
+void MembersKeeper::finish(const std::string& why) {
+  if (finished_.empty()) finished_ = why;
+}
+
+void MembersKeeper::called(const comm::Member& member, const comm::Call& call, Time now) {
+  if (member.worker < 0 || member.worker >= static_cast<int>(workers_.size()) || !lives(member)) return;
+  if (newest().rank_of(member)) {
+    if (call.why == comm::Call::Why::Joins || call.epoch != newest().epoch) return;
+    if (!called_.insert(member.worker).second) return;
+    const Time limit = now + (call.why == comm::Call::Why::Late ? kLateGrace : timeout_);
+    call_by_ = std::min(call_by_.value_or(limit), limit);
+    return;
+  }
+  const bool asks = call.why == comm::Call::Why::Joins && comes_back(member.worker);
+  if (asks && std::find(joiners_.begin(), joiners_.end(), member) == joiners_.end())
+    joiners_.push_back(member);
+}
+
+void MembersKeeper::tick(Time now) {
+  if (ended()) return;
+  const bool lost = somebody_is_lost();
+  if (finished()) {
+    if (lost || !called_.empty() || !joiners_.empty()) end(finished_);
+  } else if (lost || all_have_called()) {
+    const int left = this->left();
+    if (left == 0) {
+      end("none of the workers that trained is left");
+    } else if (left + (begun_ ? static_cast<int>(joiners_.size()) : 0) >= min_) {
+      begin_next();
+    } else if (most_possible() < min_) {
+      end(fmt::format("{} of {} workers {} left, fewer than --min {}", left, workers_.size(),
+                      left == 1 ? "is" : "are", min_));
+    }
+  } else if (call_by_ && now >= *call_by_) {
+    evict_silent();
+  }
+}
+
+std::vector<comm::Member> MembersKeeper::take_evicted() { return std::exchange(new_evicted_, {}); }
+
+std::optional<uint64_t> MembersKeeper::wanted_change() const {
+  const bool wanted = somebody_can_join() && !finished() && !ended() && !somebody_is_lost();
+  return wanted ? std::optional(newest().epoch) : std::nullopt;
+}
+
+bool MembersKeeper::is_changing() const {
+  return !ended() && (somebody_can_join() || !called_.empty() || (somebody_is_lost() && !finished()));
+}
+
+bool MembersKeeper::is_member(int worker) const {
+  const comm::Member present{worker, at(worker).life};
+  return lives(present) && newest().rank_of(present);
+}
+
+std::vector<comm::Member> MembersKeeper::possible_callers() const {
+  std::vector<comm::Member> callers;
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    const bool may_call = workers_[i].state == State::Runs || workers_[i].state == State::ComesBack;
+    if (may_call) callers.push_back({static_cast<int>(i), workers_[i].life});
+  }
+  return callers;
+}
+
+// Returns true if the worker has not ended, or only after the training, and is in this life.
+bool MembersKeeper::lives(const comm::Member& member) const {
+  return at(member.worker).life == member.life && at(member.worker).state != State::Gone;
+}
+
+std::vector<comm::Member> MembersKeeper::members_left() const {
+  std::vector<comm::Member> left;
+  for (const comm::Member& member : newest().by_rank) {
+    if (lives(member) && !is_evicted(member.worker)) left.push_back(member);
+  }
+  return left;
+}
+
+bool MembersKeeper::somebody_is_lost() const {
+  const auto& members = newest().by_rank;
+  return std::any_of(members.begin(), members.end(),
+                     [this](const comm::Member& member) { return !lives(member); });
+}
+
+bool MembersKeeper::all_have_called() const {
+  const auto& members = newest().by_rank;
+  return std::all_of(members.begin(), members.end(),
+                     [this](const comm::Member& member) { return called_.contains(member.worker); });
+}
+
+// The number of members that the next epoch could have if all workers that may come back did. Before the
+// training they get no place.
+int MembersKeeper::most_possible() const {
+  if (!begun_) return left();
+  const auto come_back = std::count_if(workers_.begin(), workers_.end(),
+                                       [](const Worker& worker) { return worker.state == State::ComesBack; });
+  return left() + static_cast<int>(come_back) + static_cast<int>(evicted_.size());
+}
+
+void MembersKeeper::begin_next() {
+  comm::Members next{.epoch = newest().epoch + 1, .by_rank = members_left()};
+  const auto joiners = begun_ ? std::exchange(joiners_, {}) : std::vector<comm::Member>();
+  for (const comm::Member& joiner : joiners) {
+    workers_[static_cast<size_t>(joiner.worker)].state = State::Runs;
+    next.by_rank.push_back(joiner);
+  }
+  epochs_.push_back(std::move(next));
+  called_.clear();
+  call_by_.reset();
+}
+
+void MembersKeeper::end(const std::string& why) {
+  epochs_.push_back({.epoch = newest().epoch + 1, .end = why});
+  joiners_.clear();
+}
+
+void MembersKeeper::evict_silent() {
+  for (const comm::Member& member : newest().by_rank) {
+    if (called_.contains(member.worker) || !evicted_.insert(member.worker).second) continue;
+    new_evicted_.push_back(member);
+  }
+}
+
+}  // namespace tutti

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tutti/comm/members.h"
+
+namespace tutti {
+
+// Decides who the members of a job are (comm/members.h) while workers are lost and come back. It has no
+// clock, does no I/O and knows no processes: the caller passes in what has happened, then calls tick(), and
+// carries out what the outputs say. The same inputs give the same outputs. Not thread-safe.
+//
+// Epoch 0 has all workers in their first lives. A member is lost: the next epoch begins at once, with the
+// members that are left, in their order, and after them the workers that have asked for a place. If these are
+// fewer than `min`, it waits for workers that come back. Members cannot reach one another, although none is
+// known to be lost: those that do not call in time are evicted. A worker asks for a place while all goes
+// well: the members are asked to call after their step, and the next epoch begins when all have. Nobody gets
+// a place before the training has begun: until then the members connect, and have no state to hand over.
+class MembersKeeper {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+  enum class Then { ComesBack, StaysAway };
+
+  // `timeout` is the time that members have for their calls after the first of them has called.
+  MembersKeeper(int workers, int min, std::chrono::milliseconds timeout);
+
+  // The process of this worker has ended without success. If it comes back, it is in its next life.
+  void lost(int worker, Then then);
+  // It has ended with success. If it is a member, the training is over, and no further epoch begins.
+  void ended_well(int worker);
+  void training_has_begun() { begun_ = true; }
+  // No further epoch begins, since `why`. Members that need one, and workers that ask for a place, are told
+  // this reason. A second reason is ignored.
+  void finish(const std::string& why);
+  // May be repeated. A call of an earlier epoch or life is ignored.
+  void called(const comm::Member& member, const comm::Call& call, Time now);
+  // Decides, after any number of other inputs.
+  void tick(Time now);
+
+  // All epochs so far, with their numbers as indices. If ended(), the last one has no members.
+  const std::vector<comm::Members>& epochs() const { return epochs_; }
+  bool ended() const { return !newest().end.empty(); }
+  bool finished() const { return !finished_.empty(); }
+  // Members to be killed, each of them once. They stay members until they are lost.
+  std::vector<comm::Member> take_evicted();
+  // The epoch that its members are to leave after their step (comm::kChangeKey).
+  std::optional<uint64_t> wanted_change() const;
+  // Returns true if somebody waits for the next epoch, so that calls are expected.
+  bool is_changing() const;
+  // Returns true if this worker is in the newest epoch in its present life.
+  bool is_member(int worker) const;
+  bool comes_back(int worker) const { return at(worker).state == State::ComesBack; }
+  bool is_evicted(int worker) const { return evicted_.contains(worker); }
+  int life_of(int worker) const { return at(worker).life; }
+  // The number of members that are left, without evicted ones.
+  int left() const { return static_cast<int>(members_left().size()); }
+  // The workers whose calls matter: members, and workers that come back.
+  std::vector<comm::Member> possible_callers() const;
+
+ private:
+  enum class State { Runs, ComesBack, EndedWell, Gone };
+  struct Worker {
+    int life = 0;
+    State state = State::Runs;
+  };
+
+  const comm::Members& newest() const { return epochs_.back(); }
+  const Worker& at(int worker) const { return workers_.at(static_cast<size_t>(worker)); }
+  bool lives(const comm::Member& member) const;
+  std::vector<comm::Member> members_left() const;
+  bool somebody_is_lost() const;
+  bool all_have_called() const;
+  bool somebody_can_join() const { return begun_ && !joiners_.empty(); }
+  int most_possible() const;
+  void begin_next();
+  void end(const std::string& why);
+  void evict_silent();
+
+  const int min_;
+  const std::chrono::milliseconds timeout_;
+  std::vector<Worker> workers_;
+  std::vector<comm::Members> epochs_;
+  std::vector<comm::Member> joiners_;  // workers that have asked for a place, in the order of their calls
+  std::set<int> called_;               // members that have called in the newest epoch
+  std::optional<Time> call_by_;        // when members that have not called are evicted
+  std::set<int> evicted_;              // workers that were evicted and are not lost yet
+  std::vector<comm::Member> new_evicted_;
+  bool begun_ = false;    // the training
+  std::string finished_;  // not "": why no further epoch begins
+};
+
+}  // namespace tutti
