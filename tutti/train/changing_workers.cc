@@ -10,14 +10,19 @@ namespace tutti {
 
 bool TrainingRun::passes_over(int64_t fit) const {
   if (!joins_) return false;
-  const std::optional<int64_t> others = strategy_.group().communicator->epochs()->fit();
+  const std::optional<int64_t> others = epochs()->fit();
   return others && fit < *others;
+}
+
+// Returns null if the workers never change.
+comm::Epochs* TrainingRun::epochs() const {
+  const auto& communicator = strategy_.group().communicator;
+  return communicator ? communicator->epochs() : nullptr;
 }
 
 bool TrainingRun::may_change() const {
   const StrategyFacts& facts = strategy_.facts();
-  const auto& communicator = strategy_.group().communicator;
-  return (facts.survives || facts.restarts) && communicator && communicator->epochs() != nullptr;
+  return (facts.survives || facts.restarts) && epochs() != nullptr;
 }
 
 // Returns true if the training goes on after this error.
@@ -39,16 +44,8 @@ void TrainingRun::change(std::optional<Error> why) {
     if (!is_loss(error)) throw;
     if (!why) why = error;  // after one failure, others are expected
   }
-  for (bool done = false; !done;) {
-    strategy_.regroup(why);
-    try {
-      survives ? go_on(why) : start_again(why);
-      done = true;
-    } catch (const Error& error) {
-      if (!may_change() || !is_loss(error)) throw;
-      why = error;  // one more worker was lost meanwhile
-    }
-  }
+  enter_epoch(why,
+              [&](const std::optional<Error>& reason) { survives ? go_on(reason) : start_again(reason); });
 }
 
 // Goes on in the middle of a training, with the state in the memory of the workers.
@@ -77,14 +74,24 @@ void TrainingRun::go_on_with_others() {
 
 // Joins the others in the middle of their training.
 void TrainingRun::join() {
-  for (std::optional<Error> why; joins_;) {
+  enter_epoch({}, [&](const std::optional<Error>& /*why*/) {
+    strategy_.facts().survives ? go_on_with_others() : begin_run();
+  });
+  joins_ = false;
+}
+
+// Enters the next epoch, and does there what brings all its workers together: again if one is lost meanwhile.
+void TrainingRun::enter_epoch(std::optional<Error> why,
+                              const std::function<void(const std::optional<Error>&)>& come_together) {
+  constexpr int kMost = 100;  // if workers are lost again and again, something else is wrong
+  for (int tries = 1;; ++tries) {
     strategy_.regroup(why);
     try {
-      strategy_.facts().survives ? go_on_with_others() : begin_run();
-      joins_ = false;
+      return come_together(why);
     } catch (const Error& error) {
-      if (error.kind() != ErrorKind::PeerLost && error.kind() != ErrorKind::Timeout) throw;
-      why = error;  // a worker was lost meanwhile
+      const bool is_lost = error.kind() == ErrorKind::PeerLost || error.kind() == ErrorKind::Timeout;
+      if (!is_lost || tries == kMost || epochs() == nullptr) throw;
+      why = error;
     }
   }
 }

@@ -49,7 +49,7 @@ void TrainingRun::begin(const Length& length) {
   begin_ = std::chrono::steady_clock::now();
   examples_before_ = progress_.examples;
   session_.note(progress_, RunState::Phase::Training);
-  if (may_change()) strategy_.group().communicator->epochs()->set_fit(progress_.fit);
+  if (may_change()) epochs()->set_fit(progress_.fit);
   restore_hooks();
   for_each_hook([&](Hook& hook) { hook.begin(training_); });
 }
@@ -225,7 +225,7 @@ void TrainingRun::tell_step(const StepResult& result) {
 Wishes TrainingRun::own_reasons() const {
   return {.stop = training_.stop_reason.has_value(),
           .signal = signals_->received().value_or(0),
-          .change = may_change() && strategy_.group().communicator->epochs()->change_is_due()};
+          .change = may_change() && epochs()->change_is_due()};
 }
 
 // All workers that make every step together stop after the step in which a wish has reached every worker; a

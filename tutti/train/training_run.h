@@ -182,12 +182,15 @@ class TrainingRun {
   int64_t last_step() const;
   void start_again(const std::optional<Error>& why);
   // In changing_workers.cc.
+  comm::Epochs* epochs() const;
   bool may_change() const;
   bool is_loss(const Error& error) const;
   void change(std::optional<Error> why);
   void go_on(const std::optional<Error>& why);
   void go_on_with_others();
   void join();
+  void enter_epoch(std::optional<Error> why,
+                   const std::function<void(const std::optional<Error>&)>& come_together);
   Strategy::Standing standing();
   void take_over(Strategy::Standing standing);
   void begin_feed();

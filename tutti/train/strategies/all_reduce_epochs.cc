@@ -94,7 +94,7 @@ std::optional<Strategy::Standing> AllReduce::go_on(Session& session, const std::
   const int64_t own = mine != nullptr ? place_of(*mine) : kNowhere;
   const std::vector<int64_t> places = comm::gather_all(comm_, own, "the step of each worker");
   const auto farthest = std::max_element(places.begin(), places.end());
-  if (*farthest == kNowhere) fail(ErrorKind::PeerLost, "all workers that had the state of the run are lost");
+  if (*farthest == kNowhere) fail(ErrorKind::DataLoss, "all workers that had the state of the run are lost");
   const bool all_are_there =
       std::all_of(places.begin(), places.end(), [&](int64_t place) { return place == *farthest; });
   if (all_are_there) {
