@@ -251,8 +251,8 @@ void require_same_flags(const Context& context, Rendezvous& board, const std::ve
 std::shared_ptr<Rendezvous> find_members_board(const Context& context) {
   const Identity& identity = context.identity();
   const Address address = parse_address(identity.members_board);
-  const std::string secret =
-      fmt::format("members\n{}\n{}", identity.launch, context.config().security.secret);
+  const std::string& own = identity.secret.empty() ? context.config().security.secret : identity.secret;
+  const std::string secret = fmt::format("members\n{}\n{}", identity.launch, own);
   return find_tcp_rendezvous({.hosts = {address.host},
                               .port = static_cast<uint16_t>(address.port),
                               .credentials = {.secret = secret},
