@@ -2,6 +2,8 @@
 #pragma once
 
 #include <csignal>
+#include <filesystem>
+#include <fstream>
 #include <stdexcept>
 #include <string>
 #include <tutti/tutti.h>
@@ -28,6 +30,7 @@ class Misfortune final : public tutti::Hook {
   void before_step(tutti::Training& training) override {
     meet(training, "before", SIGKILL);
     meet(training, "stop", SIGSTOP);
+    meet(training, "leave", SIGTERM);
   }
   // Between two lanes, while the gradients of the first may be on their way.
   void after_lane(tutti::Training& training, int64_t, const tutti::Batch&,
@@ -54,9 +57,20 @@ class Misfortune final : public tutti::Hook {
     if (context.identity().life > 0) return;
     for (const One& one : all_) {
       if (one.worker != context.task().index || one.step != training.step || one.place != place) continue;
+      if (!is_first(context, one)) continue;
       if (signal == SIGSEGV) std::signal(SIGSEGV, SIG_DFL);
       std::raise(signal);
     }
+  }
+
+  // A job that is started again as a whole is spared what its log directory has seen.
+  static bool is_first(const tutti::Context& context, const One& one) {
+    const std::string& folder = context.config().checkpoints.logdir;
+    if (folder.empty()) return true;
+    const std::string mark = folder + "/befell-" + std::to_string(one.worker) + "-" + one.place;
+    if (std::filesystem::exists(mark)) return false;
+    std::ofstream(mark) << one.step;
+    return true;
   }
 
   std::vector<One> all_;

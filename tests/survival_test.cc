@@ -6,6 +6,7 @@
 
 #include "tests/together.h"
 #include "tutti/base/error.h"
+#include "tutti/store/weight_hashes.h"
 
 namespace tutti::testing::survival_test {
 namespace {
@@ -73,8 +74,8 @@ TEST_P(Survival, of_the_chief) {
   const Outcome outcome = disturbed("0@5/before", saving);
   EXPECT_EQ(outcome.sha256(), undisturbed());
   EXPECT_THAT(outcome.result.err, HasSubstr("going on at step 5 with 3 workers"));
-  for (const char* saved : {"run/ckpt-4", "run/ckpt-8", "run/ckpt-12"})
-    EXPECT_TRUE(std::filesystem::exists(folder_ / saved)) << saved;
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "run/ckpt-12"));
+  EXPECT_EQ(store::read_weight_hashes(folder_ / "run").size(), 12U);
 }
 
 TEST_P(Survival, of_all_but_one) {
@@ -98,11 +99,53 @@ TEST_P(Survival, of_a_worker_that_is_stopped) {
   EXPECT_THAT(outcome.result.err, HasSubstr("with 3 workers"));
 }
 
+TEST_P(Survival, of_a_worker_that_leaves_because_of_a_signal_and_of_a_chief_that_does) {
+  const Flags saving = {"--logdir", folder_ / "run", "--checkpoint-every", "5"};
+  const Outcome outcome = disturbed("2@3/leave,0@7/leave", saving);
+  EXPECT_EQ(outcome.sha256(), undisturbed());
+  EXPECT_THAT(outcome.result.err, AllOf(HasSubstr("stopped by SIGTERM after step 4: the other workers go on"),
+                                        HasSubstr("going on at step 4 with 3 workers"),
+                                        HasSubstr("going on at step 8 with 2 workers")));
+  EXPECT_TRUE(std::filesystem::exists(folder_ / "run/ckpt-12"));
+}
+
 INSTANTIATE_TEST_SUITE_P(Ways, Survival,
                          ::testing::Values(Way{"shm", {"--comm", "shm"}}, Way{"tcp", {"--comm", "tcp"}},
                                            Way{"own_loop", {"--own-loop"}},
                                            Way{"own_loop_tcp", {"--own-loop", "--comm", "tcp"}}),
                          [](const auto& info) { return info.param.name; });
+
+// Worker 1 is started again, and comes back before the last step: the others wait for it.
+TEST(SurvivalWith, a_worker_that_joins_takes_over_the_whole_state) {
+  const TestFolder folder;
+  for (const Flags& way :
+       {Flags{"--comm", "shm"}, Flags{"--comm", "tcp"}, Flags{"--own-loop"}, Flags{"--fits-twice"}}) {
+    const Flags flags = with(with(kRun, way), {"--average", "0.9", "--validate-every", "4"});
+    const nlohmann::json alone = report_of(on_workers(1, flags), folder);
+    for (const char* misfortune : {"1@3/before", "0@3/before"}) {
+      const Outcome outcome = run(folder, 3, {"--min", "1", "--restarts", "1"},
+                                  with(flags, {"--misfortune", misfortune, "--await-world", "3"}));
+      EXPECT_THAT(outcome.result.err, HasSubstr("has come back: 3 go on"));
+      EXPECT_EQ(outcome.sha256(), alone.at("weights_sha256"));
+      EXPECT_EQ(outcome.report.at("world"), 3);
+      EXPECT_EQ(outcome.report.at("metrics"), alone.at("metrics"));
+      EXPECT_EQ(outcome.report.at("history"), alone.at("history"));
+    }
+  }
+}
+
+// All that know the state are killed at once: the job is started again, from its checkpoint if it has one.
+TEST(SurvivalOfNobody, restarts_the_job) {
+  const TestFolder folder;
+  const std::string expected = hash_of(on_workers(1, kRun), folder);
+  const Flags all = {"--misfortune", "0@6/before,1@6/before"};
+  const Flags saving = with(all, {"--logdir", folder / "run", "--checkpoint-every", "4"});
+  for (const Flags& flags : {saving}) {
+    const Outcome outcome = run(folder, 2, {"--min", "1", "--restarts", "3"}, with(kRun, flags));
+    EXPECT_EQ(outcome.sha256(), expected);
+    EXPECT_THAT(outcome.result.err, HasSubstr("resumed from"));
+  }
+}
 
 TEST(SurvivalOfTooFew, ends_the_job) {
   const ProgramResult result =

@@ -273,6 +273,20 @@ tutti::ElementwiseOptimizer lion(double beta2) {
           }};
 }
 
+// Waits before the last step until this many workers train together.
+class AwaitWorld final : public tutti::Hook {
+ public:
+  explicit AwaitWorld(int64_t world) : world_(world) {}
+  void before_step(tutti::Training& training) override {
+    if (training.group.world >= world_ || training.step + 2 != training.end_step) return;
+    while (!training.group.communicator->epochs()->change_is_due()) usleep(kPause);
+  }
+
+ private:
+  static constexpr useconds_t kPause = 10'000;
+  const int64_t world_;
+};
+
 struct Options {
   std::string net = "odd";
   std::string optimizer = "adam";
@@ -282,6 +296,7 @@ struct Options {
   int64_t fail_at = -1;
   int64_t kill_at = -1;
   std::string misfortune;
+  int64_t await_world = 0;
   int64_t flip_at = -1;
   int64_t flip_on = 1;
   int64_t break_gradient_at = -1;
@@ -381,6 +396,7 @@ void train_in_own_loop(tutti::Context& ctx, const Options& options) {
                    {.steps_per_epoch = sampler.steps_per_epoch(), .average = options.average});
   loop.add_hook(std::make_unique<KillChief>(options.kill_at));
   loop.add_hook(std::make_unique<tutti::testing::Misfortune>(options.misfortune));
+  loop.add_hook(std::make_unique<AwaitWorld>(options.await_world));
   loop.add_hook(std::make_unique<FlipBit>(options.flip_at, options.flip_on));
   loop.add_hook(std::make_unique<StopAt>(options.stop_at));
   loop.add_hook(std::make_unique<SaySteps>());
@@ -432,6 +448,7 @@ void train(tutti::Context& ctx, const Options& options) {
   trainer.add_hook(std::move(breaks));
   trainer.add_hook(std::make_unique<KillChief>(options.kill_at));
   trainer.add_hook(std::make_unique<tutti::testing::Misfortune>(options.misfortune));
+  trainer.add_hook(std::make_unique<AwaitWorld>(options.await_world));
   trainer.add_hook(std::make_unique<FlipBit>(options.flip_at, options.flip_on));
   if (options.stop_at >= 0) trainer.add_hook(std::make_unique<StopAt>(options.stop_at));
   if (options.rate_of_rank_1 > 0) trainer.add_hook(std::make_unique<RateOfRank1>(options.rate_of_rank_1));
@@ -520,6 +537,7 @@ int main(int argc, char** argv) {
     flags.add("--clip-norm", options.clip_norm, "largest norm of the gradient; 0: any");
     flags.add("--fail-at", options.fail_at, "the step at which rank 1 fails");
     flags.add("--kill-at", options.kill_at, "the step at which the chief is killed, once in a log directory");
+    flags.add("--await-world", options.await_world, "how many workers are awaited before the last step");
     flags.add("--misfortune", options.misfortune, "what befalls which worker at which step");
     flags.add("--flip-at", options.flip_at, "the step after which a bit of a weight changes");
     flags.add("--flip-on", options.flip_on, "the rank where it does");

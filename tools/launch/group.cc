@@ -484,6 +484,7 @@ void TaskGroup::report(const Member& member) {
 }
 
 void TaskGroup::stop(int signal, milliseconds grace) {
+  if (options_.survival != nullptr) options_.survival->stop();
   kill_at_ = Clock::now() + grace;
   drop_restarts();
   start_at_.assign(tasks_.size(), std::nullopt);

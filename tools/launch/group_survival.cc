@@ -52,7 +52,8 @@ void TaskGroup::survive() {
   for (const Member* member : lost) {
     const auto worker = static_cast<int>(member - members_.data());
     was_member.push_back(survival->keeper().is_member(worker));
-    const bool again = !kill_at_ && !survival->keeper().finished() && restarts-- > 0;
+    const bool may_return = !kill_at_ && !survival->keeper().finished() && !member->outcome()->interrupted();
+    const bool again = may_return && restarts-- > 0;
     survival->lose(worker, again ? MembersKeeper::Then::ComesBack : MembersKeeper::Then::StaysAway);
   }
   survival->look();

@@ -27,7 +27,7 @@ void Survival::add_variables(int worker, std::map<std::string, std::string>& var
 }
 
 bool Survival::may_lose(int worker, const Outcome& outcome) const {
-  if (outcome.killed()) return true;
+  if (outcome.killed() || outcome.interrupted()) return true;
   const int code = outcome.exit_code();
   const bool misses_others = code == exit_code(ErrorKind::PeerLost) || code == exit_code(ErrorKind::Timeout);
   return misses_others && (!keeper_.is_member(worker) || keeper_.is_evicted(worker));

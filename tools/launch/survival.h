@@ -34,8 +34,11 @@ class Survival {
   // Adds what a worker needs to find the board, and its life.
   void add_variables(int worker, std::map<std::string, std::string>& variables) const;
   // Returns true if the others may go on although the process of this worker has ended like this: it was
-  // killed, or only says that it has lost the others, which had gone on without it.
+  // killed, has left because of a signal, or only says that it has lost the others, which had gone on without
+  // it.
   bool may_lose(int worker, const Outcome& outcome) const;
+  // A signal is sent to all workers: none of them leaves alone.
+  void stop() { served_.board->set(comm::kStopKey, "yes"); }
   void lose(int worker, MembersKeeper::Then then) { keeper_.lost(worker, then); }
   void ended_well(int worker) { keeper_.ended_well(worker); }
   // No worker takes the place of another any more, since `why`.

@@ -59,6 +59,8 @@ class Epochs {
   virtual bool is_joining() const = 0;
   // Returns true if the launcher wants the epoch to end after the present step. Asks it now and then.
   virtual bool change_is_due() = 0;
+  // Returns true if the launcher has sent a signal to all workers, and not somebody to this one.
+  virtual bool job_stops() const = 0;
   // Tells workers that join later which call of fit() the members are in; nullopt: none yet. Nobody joins
   // before.
   virtual void set_fit(int64_t fit) = 0;

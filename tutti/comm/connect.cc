@@ -182,6 +182,7 @@ class LaunchedEpochs final : public EpochSource {
   uint64_t number() const override { return members_.epoch; }
   bool is_joining() const override { return joining_; }
   bool change_is_due() override;
+  bool job_stops() const override { return list_.job_stops(); }
   void set_fit(int64_t fit) override { list_.set_fit(fit); }
   std::optional<int64_t> fit() const override { return list_.fit(); }
   Connection next(const std::optional<Error>& why) override;

@@ -16,6 +16,7 @@
 //   members/EPOCH      Members, written once, by the launcher
 //   call/WORKER/LIFE   Call, by that worker, when it cannot go on or asks for a place
 //   change             the epoch that the launcher wants to end after a step
+//   stop               set before the launcher sends a signal to all, so that nobody leaves alone
 //   fit                the call of fit() that the members are in, by each; nobody joins before
 namespace tutti::comm {
 
@@ -61,6 +62,7 @@ std::string members_key(uint64_t epoch);
 std::string call_key(const Member& member);
 inline constexpr const char* kChangeKey = "change";
 inline constexpr const char* kFitKey = "fit";
+inline constexpr const char* kStopKey = "stop";
 
 // The part of a board at which the members of an epoch connect. While they do, calls throw PeerLost as soon
 // as a later epoch has begun: somebody for whom they wait was lost. Thread-safe.
@@ -104,6 +106,8 @@ class MembersBoard {
   Members await_next(const Call& call) const;
   // Returns true if the launcher wants this epoch to end after the present step.
   bool change_is_due(uint64_t epoch) const;
+  // Returns true if the launcher ends the whole job.
+  bool job_stops() const { return board_->peek(kStopKey).has_value(); }
   // Which fit() the members are in; nullopt before the first.
   void set_fit(int64_t fit) const;
   std::optional<int64_t> fit() const;

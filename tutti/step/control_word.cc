@@ -12,7 +12,7 @@ namespace tutti {
 namespace {
 
 // The layout of the beginning of a word.
-enum Head { kStep, kStop, kSignal, kSave, kChange, kRate, kNotFinite, kHead };
+enum Head { kStep, kStop, kSignal, kSave, kChange, kLeaving, kRate, kNotFinite, kHead };
 
 // Returns the subtrees that TreeSum::finish() returns for this range, without values.
 std::vector<TreeSum::Subtree> subtrees_of(LaneRange range, int64_t leaves) {
@@ -47,6 +47,7 @@ void Wishes::add(const Wishes& other) {
   save = save || other.save;
   signal = std::max(signal, other.signal);
   change = change || other.change;
+  leaving += other.leaving;
 }
 
 ControlWord::ControlWord(std::span<const LaneRange> ranges, int64_t leaves, int64_t numbers)
@@ -77,6 +78,7 @@ void ControlWord::write(const torch::Tensor& word, int64_t step, const Wishes& w
   to[kSignal] = wishes.signal;
   to[kSave] = wishes.save ? 1 : 0;
   to[kChange] = wishes.change ? 1 : 0;
+  to[kLeaving] = wishes.leaving;
   to[kRate] = learning_rate;
   to[kNotFinite] = gradients == Gradients::NotFinite ? 1 : 0;
   for (size_t i = 0; i < subtrees.size(); ++i) {
@@ -120,7 +122,8 @@ ReduceOutcome ControlWord::read(const std::vector<torch::Tensor>& words) {
     outcome.wishes.add({.stop = word[kStop] != 0,
                         .save = word[kSave] != 0,
                         .signal = static_cast<int>(word[kSignal]),
-                        .change = word[kChange] != 0});
+                        .change = word[kChange] != 0,
+                        .leaving = static_cast<int>(word[kLeaving])});
   }
   require_one_rate(words);
   outcome.first_with_data = -1;

@@ -19,6 +19,7 @@ struct Wishes {
   bool save = false;  // to write a checkpoint after this step
   int signal = 0;     // to stop after this step because of this signal, and to go on in another run; 0: none
   bool change = false;  // to go on with other workers after this step (comm::Epochs)
+  int leaving = 0;      // how many of these workers do so without the others
 
   bool end_training() const { return stop || signal != 0; }
   void add(const Wishes& other);

@@ -1,3 +1,4 @@
+#include <csignal>
 #include <utility>
 
 #include <fmt/format.h>
@@ -46,6 +47,16 @@ void TrainingRun::change(std::optional<Error> why) {
   }
   enter_epoch(why,
               [&](const std::optional<Error>& reason) { survives ? go_on(reason) : start_again(reason); });
+}
+
+// Leaves the others after a step, because of a signal to this worker alone. Nothing has to be made again.
+void TrainingRun::leave() {
+  session_.finish_saving();
+  signals_->forget();
+  signals_.reset();
+  is_running_ = false;
+  throw Interrupted(SIGTERM,
+                    fmt::format("stopped by SIGTERM after step {}: the other workers go on", training_.step));
 }
 
 // Goes on in the middle of a training, with the state in the memory of the workers.

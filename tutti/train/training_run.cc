@@ -1,6 +1,7 @@
 #include "tutti/train/training_run.h"
 
 #include <algorithm>
+#include <csignal>
 
 #include <fmt/format.h>
 
@@ -66,6 +67,7 @@ bool TrainingRun::next(const std::function<bool()>& has_data) {
       const Wishes reasons = reasons_to_end();
       const bool goes_on = !reasons.end_training() && !progress_.stopped && progress_.step < last_step();
       if (goes_on && std::exchange(last_step_.wishes.change, false)) {
+        if (training_.wishes.leaving > 0) leave();
         change({});
         continue;
       }
@@ -221,11 +223,18 @@ void TrainingRun::tell_step(const StepResult& result) {
   }
 }
 
-// The requests of this worker's hooks, and of a signal that it has received, to end the training.
+// The requests of this worker's hooks, and of a signal that it has received, to end the training. A signal to
+// this worker alone lets it leave the others.
 Wishes TrainingRun::own_reasons() const {
-  return {.stop = training_.stop_reason.has_value(),
-          .signal = signals_->received().value_or(0),
-          .change = may_change() && epochs()->change_is_due()};
+  Wishes wishes{.stop = training_.stop_reason.has_value(), .signal = signals_->received().value_or(0)};
+  if (!may_change()) return wishes;
+  const bool leaves = wishes.signal == SIGTERM && strategy_.group().world > 1 && !epochs()->job_stops();
+  if (leaves) {
+    wishes.signal = 0;
+    wishes.leaving = 1;
+  }
+  wishes.change = leaves || epochs()->change_is_due();
+  return wishes;
 }
 
 // All workers that make every step together stop after the step in which a wish has reached every worker; a
@@ -234,6 +243,7 @@ Wishes TrainingRun::reasons_to_end() const {
   const Wishes own = own_reasons();
   if (!training_.in_step) return own;
   if (last_step_.wishes.end_training()) return last_step_.wishes;
+  if (last_step_.wishes.leaving == strategy_.group().world) return {.signal = SIGTERM};
   return {.signal = strategy_.is_alone() ? own.signal : 0};
 }
 

@@ -186,6 +186,7 @@ class TrainingRun {
   bool may_change() const;
   bool is_loss(const Error& error) const;
   void change(std::optional<Error> why);
+  [[noreturn]] void leave();
   void go_on(const std::optional<Error>& why);
   void go_on_with_others();
   void join();
