@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 #include <tutti/tutti.h>
+#include <unistd.h>
 #include <vector>
 
 #include "tutti/base/text.h"
@@ -74,6 +75,20 @@ class Misfortune final : public tutti::Hook {
   }
 
   std::vector<One> all_;
+};
+
+// Waits before the last step until this many workers train together, or are about to.
+class AwaitWorld final : public tutti::Hook {
+ public:
+  explicit AwaitWorld(int64_t world) : world_(world) {}
+  void before_step(tutti::Training& training) override {
+    if (training.group.world >= world_ || training.step + 2 != training.end_step) return;
+    while (!training.group.communicator->epochs()->change_is_due()) usleep(kPause);
+  }
+
+ private:
+  static constexpr useconds_t kPause = 10'000;
+  const int64_t world_;
 };
 
 }  // namespace tutti::testing

@@ -5,6 +5,8 @@
 
 #include <torch/torch.h>
 
+#include "tests/misfortune.h"
+
 namespace ratings_program {
 namespace {
 
@@ -39,9 +41,13 @@ int main(int argc, char** argv) {
   program.about = "Trains embeddings of tables of integers, for ratings_test.";
   int64_t users = 1000;
   int64_t buckets = 50;
+  std::string misfortune;
+  int64_t await_world = 0;
   program.add_flags = [&](tutti::FlagSet& flags) {
     flags.add("--users", users, "the rows of the embeddings of users");
     flags.add("--buckets", buckets, "the buckets of cities");
+    flags.add("--misfortune", misfortune, "what befalls which worker at which step");
+    flags.add("--await-world", await_world, "how many workers are awaited before the last step");
   };
   return tutti::run(argc, argv, program, [&](tutti::Context& ctx) {
     const data::TextFormat bare = {.header = false, .ids = data::Ids::RowNumbers};
@@ -57,6 +63,8 @@ int main(int argc, char** argv) {
     };
     tutti::Trainer trainer(ctx, tutti::make_trainable(std::make_shared<Net>(users, buckets), loss),
                            torch::optim::SGDOptions(0.05));
+    trainer.add_hook(std::make_unique<tutti::testing::Misfortune>(misfortune));
+    trainer.add_hook(std::make_unique<tutti::testing::AwaitWorld>(await_world));
     trainer.fit(data::distributed_feed(ctx, ctx.config().data.path, schema).shuffle());
   });
 }

@@ -84,6 +84,28 @@ TEST_F(Ratings, with_large_ids_give_the_same_weights_on_any_number_of_workers) {
   EXPECT_NE(hash(1, folder_ / "neighbours"), alone);
 }
 
+// The rows of a lost worker are in the newest checkpoint only; a worker that joins gets its rows from a new
+// one.
+TEST_F(Ratings, go_back_to_a_checkpoint_without_a_lost_worker_and_take_in_another) {
+  write_tables(folder_ / "data");
+  const std::string straight = hash(1, folder_ / "data", {"--steps", "14"});
+  for (const char* const lost : {"1@5/before", "0@5/before"}) {
+    const TestFolder folder;
+    const Flags disturbed = {
+        "--steps",      "14", "--checkpoint-every", "3", "--logdir", folder / "run",
+        "--misfortune", lost, "--await-world",      "3", "--report", folder / "report.json"};
+    const Flags launcher = {program_path("tutti"), "run", "-n", "3", "--min", "1", "--restarts", "1", "--"};
+    const ProgramResult result = run_program(with(launcher, job(1, folder_ / "data", disturbed).program));
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(result.err, AllOf(HasSubstr("the others go back to the newest checkpoint"),
+                                  HasSubstr("has come back: 3 go on")));
+    const nlohmann::json report = json_of(folder / "report.json");
+    EXPECT_EQ(report.at("weights_sha256"), straight);
+    EXPECT_EQ(report.at("world"), 3);
+    EXPECT_EQ(report.at("lost_steps"), 2);
+  }
+}
+
 TEST_F(Ratings, continue_on_another_number_of_workers_but_not_with_other_categories) {
   write_tables(folder_ / "data");
   const std::string straight = hash(1, folder_ / "data");

@@ -273,20 +273,6 @@ tutti::ElementwiseOptimizer lion(double beta2) {
           }};
 }
 
-// Waits before the last step until this many workers train together.
-class AwaitWorld final : public tutti::Hook {
- public:
-  explicit AwaitWorld(int64_t world) : world_(world) {}
-  void before_step(tutti::Training& training) override {
-    if (training.group.world >= world_ || training.step + 2 != training.end_step) return;
-    while (!training.group.communicator->epochs()->change_is_due()) usleep(kPause);
-  }
-
- private:
-  static constexpr useconds_t kPause = 10'000;
-  const int64_t world_;
-};
-
 struct Options {
   std::string net = "odd";
   std::string optimizer = "adam";
@@ -396,7 +382,7 @@ void train_in_own_loop(tutti::Context& ctx, const Options& options) {
                    {.steps_per_epoch = sampler.steps_per_epoch(), .average = options.average});
   loop.add_hook(std::make_unique<KillChief>(options.kill_at));
   loop.add_hook(std::make_unique<tutti::testing::Misfortune>(options.misfortune));
-  loop.add_hook(std::make_unique<AwaitWorld>(options.await_world));
+  loop.add_hook(std::make_unique<tutti::testing::AwaitWorld>(options.await_world));
   loop.add_hook(std::make_unique<FlipBit>(options.flip_at, options.flip_on));
   loop.add_hook(std::make_unique<StopAt>(options.stop_at));
   loop.add_hook(std::make_unique<SaySteps>());
@@ -448,7 +434,7 @@ void train(tutti::Context& ctx, const Options& options) {
   trainer.add_hook(std::move(breaks));
   trainer.add_hook(std::make_unique<KillChief>(options.kill_at));
   trainer.add_hook(std::make_unique<tutti::testing::Misfortune>(options.misfortune));
-  trainer.add_hook(std::make_unique<AwaitWorld>(options.await_world));
+  trainer.add_hook(std::make_unique<tutti::testing::AwaitWorld>(options.await_world));
   trainer.add_hook(std::make_unique<FlipBit>(options.flip_at, options.flip_on));
   if (options.stop_at >= 0) trainer.add_hook(std::make_unique<StopAt>(options.stop_at));
   if (options.rate_of_rank_1 > 0) trainer.add_hook(std::make_unique<RateOfRank1>(options.rate_of_rank_1));

@@ -1,0 +1,97 @@
+#include "tutti/comm/members.h"
+
+#include <future>
+
+#include <gmock/gmock.h>
+
+#include "tutti/base/test_errors.h"
+
+namespace tutti::comm {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::chrono::milliseconds kLong{60'000};
+
+class MembersOnABoard : public ::testing::Test {
+ protected:
+  void publish(const Members& members) { board_->set(members_key(members.epoch), to_text(members)); }
+  Call last_call_of(const Member& member) { return call_of(*board_->peek(call_key(member))); }
+
+  const std::shared_ptr<LocalRendezvous> board_ = std::make_shared<LocalRendezvous>();
+};
+
+TEST(Members, are_the_same_after_their_way_over_the_board) {
+  const Members members{.epoch = 7, .by_rank = {{2, 0}, {0, 3}}, .end = {}};
+  const Members again = members_of(to_text(members));
+  EXPECT_EQ(again.epoch, 7U);
+  EXPECT_EQ(again.by_rank, members.by_rank);
+  EXPECT_EQ(again.rank_of({0, 3}), 1);
+  EXPECT_EQ(again.rank_of({0, 2}), std::nullopt);
+  const Call call = call_of(to_text(Call{3, Call::Why::Late, "nothing from \xff"}));
+  EXPECT_EQ(call.epoch, 3U);
+  EXPECT_EQ(call.why, Call::Why::Late);
+  EXPECT_THAT(call.text, HasSubstr("nothing from"));
+}
+
+TEST(Members, that_were_not_written_by_a_launcher_are_refused) {
+  for (const char* text : {"", "[]", "{}", R"({"epoch": 1})", R"({"epoch": -1, "members": []})",
+                           R"({"epoch": 1, "members": []})", R"({"epoch": 1, "members": [3]})",
+                           R"({"epoch": 1, "members": [{"worker": -1, "life": 0}]})",
+                           R"({"epoch": 1, "members": [{"worker": 1, "life": 0}], "end": "why"})"})
+    expect_error(ErrorKind::DataLoss, HasSubstr(""), [&] { members_of(text); });
+  for (const char* text : {"", "{}", R"({"epoch": 1, "why": "tired", "text": ""})"})
+    expect_error(ErrorKind::DataLoss, HasSubstr(""), [&] { call_of(text); });
+}
+
+TEST_F(MembersOnABoard, are_awaited_and_the_newest_counts) {
+  publish({.epoch = 0, .by_rank = {{0, 0}, {1, 0}, {2, 0}}});
+  const MembersBoard list(board_, {1, 0});
+  auto next = std::async(std::launch::async, [&] { return list.await_next({0, Call::Why::Lost, "gone"}); });
+  board_->get(call_key({1, 0}), kLong);
+  EXPECT_EQ(last_call_of({1, 0}).text, "gone");
+  board_->set(members_key(2), to_text(Members{.epoch = 2, .by_rank = {{1, 0}}}));
+  publish({.epoch = 1, .by_rank = {{1, 0}, {2, 0}}});
+  EXPECT_EQ(next.get().epoch, 2U);
+}
+
+TEST_F(MembersOnABoard, do_not_take_back_one_that_was_replaced) {
+  publish({.epoch = 1, .by_rank = {{0, 0}, {1, 1}}});
+  const MembersBoard list(board_, {1, 0});
+  expect_error(ErrorKind::PeerLost, HasSubstr("the others go on without this worker"), [&] {
+    list.await_next({0, Call::Why::Lost, ""});
+  });
+}
+
+TEST_F(MembersOnABoard, take_in_one_that_joins_when_it_is_listed) {
+  publish({.epoch = 1, .by_rank = {{0, 0}}});
+  const MembersBoard list(board_, {1, 1});
+  auto next = std::async(std::launch::async, [&] { return list.await_next({0, Call::Why::Joins, ""}); });
+  board_->get(call_key({1, 1}), kLong);
+  publish({.epoch = 2, .by_rank = {{0, 0}, {1, 1}}});
+  EXPECT_EQ(next.get().rank_of({1, 1}), 1);
+}
+
+TEST_F(MembersOnABoard, hear_why_the_job_ends) {
+  publish({.epoch = 1, .by_rank = {}, .end = "worker/1 has ended already"});
+  const MembersBoard list(board_, {0, 0});
+  expect_error(ErrorKind::PeerLost, HasSubstr("gone; the job ends: worker/1 has ended already"), [&] {
+    list.await_next({0, Call::Why::Lost, "gone"});
+  });
+}
+
+TEST_F(MembersOnABoard, that_connect_notice_that_their_epoch_has_ended) {
+  EpochBoard epoch(board_, 3);
+  epoch.set("there", "yes");
+  EXPECT_EQ(board_->peek("epoch/3/there"), "yes");
+  EXPECT_EQ(epoch.get("there", kLong), "yes");
+  auto missing = std::async(std::launch::async, [&] { return epoch.get("missing", kLong); });
+  publish({.epoch = 4, .by_rank = {{0, 0}}});
+  expect_error(ErrorKind::PeerLost, HasSubstr("epoch 3 have changed"), [&] { missing.get(); });
+  EXPECT_EQ(epoch.peek("there"), "yes");
+  epoch.connected();
+  EXPECT_EQ(epoch.peek("missing"), std::nullopt);
+}
+
+}  // namespace
+}  // namespace tutti::comm
