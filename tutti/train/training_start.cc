@@ -52,18 +52,19 @@ uint32_t checksum_of(const Parameters& parameters) {
 
 std::string generator_name(int rank, size_t generator) { return fmt::format("rank{}.{}", rank, generator); }
 
-StatePart generators_part(torch::Device device, int rank) {
-  const auto snapshot = [device, rank] {
+// The rank in the group is the one that the worker has then.
+StatePart generators_part(torch::Device device, const Group& group) {
+  const auto snapshot = [device, &group] {
     Snapshot states;
     for (const torch::Tensor& state : generator_states(device))
-      states.tensors.push_back({generator_name(rank, states.tensors.size()), state});
+      states.tensors.push_back({generator_name(group.rank, states.tensors.size()), state});
     return states;
   };
   // A run with more workers than before starts the additional ones with the generators that they have.
-  const auto restore = [device, rank](const Snapshot& snapshot) {
+  const auto restore = [device, &group](const Snapshot& snapshot) {
     std::vector<torch::Tensor> states;
     for (const auto& [name, tensor] : snapshot.tensors) {
-      if (name == generator_name(rank, states.size())) states.push_back(tensor);
+      if (name == generator_name(group.rank, states.size())) states.push_back(tensor);
     }
     set_generator_states(device, states);
   };
@@ -93,7 +94,7 @@ TrainingRun::TrainingRun(const Context& context, Strategy& strategy, std::vector
       device_clock_(context.device()) {
   training_.folder = session_.folder();
   if (training_.writes()) pass_advice_ = PassAdvice(&context.log());
-  add_state(kGenerators, generators_part(context.device(), strategy.group().rank));
+  add_state(kGenerators, generators_part(context.device(), strategy.group()));
   try {
     hooks_ = hooks::of_flags(context.config());
   } catch (const std::exception& error) {

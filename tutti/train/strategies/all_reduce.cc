@@ -133,15 +133,14 @@ void AllReduce::prepare(int64_t lanes) {
   say_placement(context_, parameters, mean_->lanes());
   const bool may_change = comm_.epochs() != nullptr && nets_.size() == 1;
   const std::string kept = why_not_survive(lanes);
-  const bool can_resume = parameters.communicator_users().empty() && !reducer_.scatter && lanes > 1 &&
-                          !context_.config().checkpoints.logdir.empty();
+  const bool can_resume = can_go_back(lanes);
   if (may_change && !kept.empty() && group_.is_chief())
     context_.log().warning("if a worker is lost, the others {}: {}",
                            can_resume ? "go back to the newest checkpoint" : "cannot go on without it", kept);
   facts_ = {.name = group_.world == 1 ? "single" : "allreduce",
             .lanes = mean_->lanes(),
-            .survives = comm_.epochs() != nullptr && nets_.size() == 1 && !reducer_.scatter && lanes > 1 &&
-                        replica_.tables().empty(),
+            .restarts = may_change && !kept.empty() && can_resume,
+            .survives = may_change && kept.empty(),
             .needs_data_in_every_lane = module_group_ != nullptr,
             .evaluation_part = group_.rank,
             .evaluation_parts = group_.world};

@@ -63,6 +63,7 @@ class AllReduce final : public DataParallel {
  private:
   void prepare(int64_t lanes);
   std::string why_not_survive(int64_t lanes) const;
+  bool can_go_back(int64_t lanes) const;
   ReplicaOptions placed(ReplicaOptions options, const std::vector<std::string>& further_plan);
   std::string shared_folder(Session& session, int64_t step);
   void restore_rows(const Session::Start& start, embedding::RowParts parts);

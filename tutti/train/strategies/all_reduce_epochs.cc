@@ -87,6 +87,12 @@ std::string AllReduce::why_not_survive(int64_t lanes) const {
   return lanes == 1 ? "there is only one lane" : "";
 }
 
+// Returns true if the workers that are left can go back to the newest checkpoint together.
+bool AllReduce::can_go_back(int64_t lanes) const {
+  return lanes > 1 && !reducer_.scatter && replica_.parameters().communicator_users().empty() &&
+         !context_.config().checkpoints.logdir.empty();
+}
+
 // Usually all workers are as far, and nothing has to be sent.
 std::optional<Strategy::Standing> AllReduce::go_on(Session& session, const std::vector<std::string>& plan,
                                                    const Standing* mine) {
