@@ -32,6 +32,7 @@ class Misfortune final : public tutti::Hook {
     meet(training, "before", SIGKILL);
     meet(training, "stop", SIGSTOP);
     meet(training, "leave", SIGTERM);
+    meet(training, "saved", SIGKILL);
   }
   // Between two lanes, while the gradients of the first may be on their way.
   void after_lane(tutti::Training& training, int64_t, const tutti::Batch&,
@@ -59,10 +60,14 @@ class Misfortune final : public tutti::Hook {
     for (const One& one : all_) {
       if (one.worker != context.task().index || one.step != training.step || one.place != place) continue;
       if (!is_first(context, one)) continue;
+      const std::string newest = context.config().checkpoints.logdir + "/latest";
+      while (place == "saved" && !std::filesystem::exists(newest)) usleep(kPause);
       if (signal == SIGSEGV) std::signal(SIGSEGV, SIG_DFL);
       std::raise(signal);
     }
   }
+
+  static constexpr useconds_t kPause = 10'000;
 
   // A job that is started again as a whole is spared what its log directory has seen.
   static bool is_first(const tutti::Context& context, const One& one) {

@@ -89,7 +89,7 @@ TEST_F(Ratings, with_large_ids_give_the_same_weights_on_any_number_of_workers) {
 TEST_F(Ratings, go_back_to_a_checkpoint_without_a_lost_worker_and_take_in_another) {
   write_tables(folder_ / "data");
   const std::string straight = hash(1, folder_ / "data", {"--steps", "14"});
-  for (const char* const lost : {"1@5/before", "0@5/before"}) {
+  for (const char* const lost : {"1@5/saved", "0@5/saved"}) {
     const TestFolder folder;
     const Flags disturbed = {
         "--steps",      "14", "--checkpoint-every", "3", "--logdir", folder / "run",

@@ -107,6 +107,9 @@ void TrainingRun::start_again(const std::optional<Error>& why) {
   if (why && !may_change())
     context_.log().warning("{}; the training goes on when the lost task has connected again", why->what());
   start(std::vector<std::string>(plan_));
+  if (may_change() && progress_.restarts == 0)
+    tutti::fail(ErrorKind::DataLoss, "{}there is no checkpoint to which the other workers could go back",
+                why ? fmt::format("{}; ", why->what()) : "");
   if (may_change()) report_.lost_steps += std::max<int64_t>(0, before.step - progress_.step);
   if (!may_change() || strategy_.group().is_chief())
     context_.log().info("going on at step {}{}", progress_.step,
