@@ -67,6 +67,9 @@ TEST_P(Survival, of_one_worker_that_is_killed) {
               AllOf(HasSubstr("going on at step 5 with 3 workers"), Not(HasSubstr("resumed from"))));
   EXPECT_EQ(outcome.report.at("world"), 3);
   EXPECT_EQ(outcome.report.at("lost_steps"), 0);
+  ASSERT_EQ(outcome.report.at("changes").size(), 1U);
+  EXPECT_EQ(outcome.report.at("changes")[0].at("step"), 5);
+  EXPECT_THAT(outcome.report.at("changes")[0].at("why").get<std::string>(), HasSubstr("worker/2"));
 }
 
 TEST_P(Survival, of_the_chief) {

@@ -30,6 +30,9 @@ struct Report {
   std::string weights_sha256;  // of the trained parameters only
   int64_t restarts = 0;
   int64_t lost_steps = 0;
+  // When the workers have changed during the training: the step, how many there were from then on, and why.
+  // Omitted from the file if they have not.
+  nlohmann::ordered_json changes = nlohmann::ordered_json::array();
   // For asynchronous steps: the number of updates by staleness, that is, by the number of steps that were
   // made since their parameters were read. With --backup: the number of gradients that were too late. Both
   // are omitted from the file if there are none.

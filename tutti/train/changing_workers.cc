@@ -42,7 +42,7 @@ void TrainingRun::change(std::optional<Error> why) {
       strategy_.finish_saving(session_);
     }
   } catch (const Error& error) {
-    if (!is_loss(error)) throw;
+    if (!why && !is_loss(error)) throw;
     if (!why) why = error;  // after one failure, others are expected
   }
   enter_epoch(why,
@@ -71,9 +71,18 @@ void TrainingRun::go_on(const std::optional<Error>& why) {
   }
   is_chief_ = group.is_chief();
   begin_feed();
-  if (group.is_chief())
-    context_.log().info("going on at step {} with {} worker{}{}", progress_.step, group.world,
-                        group.world == 1 ? "" : "s", why ? fmt::format(": {}", why->what()) : "");
+  note_change(why);
+}
+
+// Tells the log and the report.
+void TrainingRun::note_change(const std::optional<Error>& why) {
+  const Group& group = strategy_.group();
+  report_.changes.push_back({{"step", progress_.step},
+                             {"world", group.world},
+                             {"why", why ? why->what() : "a worker has left or has come"}});
+  if (!group.is_chief()) return;
+  context_.log().info("going on at step {} with {} worker{}{}", progress_.step, group.world,
+                      group.world == 1 ? "" : "s", why ? fmt::format(": {}", why->what()) : "");
 }
 
 // What this worker has done so far is kept, unless another one is farther: then its state is taken over.
@@ -113,7 +122,8 @@ Strategy::Standing TrainingRun::standing() {
           .last = last_step_,
           .is_told = is_told_,
           .hooks_told = static_cast<int64_t>(hooks_told_),
-          .metrics = report_.metrics};
+          .metrics = report_.metrics,
+          .changes = report_.changes};
 }
 
 void TrainingRun::take_over(Strategy::Standing standing) {
@@ -122,6 +132,7 @@ void TrainingRun::take_over(Strategy::Standing standing) {
   is_told_ = standing.is_told;
   hooks_told_ = static_cast<size_t>(standing.hooks_told);
   for (const auto& [name, value] : standing.metrics) report_.metrics[name] = value;
+  report_.changes = std::move(standing.changes);
   found_ = std::move(standing.more);
   hooks_are_stale_ = true;
   for (const auto& [name, part] : parts_) restore_part(name, part.restore);

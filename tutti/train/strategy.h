@@ -105,8 +105,10 @@ class Strategy {
     StepResult last = {};  // of the last step
     bool is_told = true;   // to all hooks; else to the first `hooks_told`
     int64_t hooks_told = 0;
-    std::map<std::string, std::optional<double>> metrics = {};  // of the report
-    Snapshots more = {};                                        // as Start::more; of another worker
+    // Of the report.
+    std::map<std::string, std::optional<double>> metrics = {};
+    Json changes = Json::array();
+    Snapshots more = {};           // as Start::more; of another worker
   };
   // Enters the next epoch of the group (comm::Epochs), because of this error or as planned, if the strategy
   // has one. go_on() or start() follows.

@@ -110,10 +110,12 @@ void TrainingRun::start_again(const std::optional<Error>& why) {
   if (may_change() && progress_.restarts == 0)
     tutti::fail(ErrorKind::DataLoss, "{}there is no checkpoint to which the other workers could go back",
                 why ? fmt::format("{}; ", why->what()) : "");
-  if (may_change()) report_.lost_steps += std::max<int64_t>(0, before.step - progress_.step);
-  if (!may_change() || strategy_.group().is_chief())
-    context_.log().info("going on at step {}{}", progress_.step,
-                        why && may_change() ? fmt::format(": {}", why->what()) : "");
+  if (may_change()) {
+    report_.lost_steps += std::max<int64_t>(0, before.step - progress_.step);
+    note_change(why);
+  } else {
+    context_.log().info("going on at step {}", progress_.step);
+  }
   if (progress_.fit < before.fit) go_on_with_fit(before);
   progress_.feeds.resize(std::max(progress_.feeds.size(), before.feeds.size()));
   if (progress_.stopped) training_.end_step = progress_.step;

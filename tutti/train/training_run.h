@@ -187,6 +187,7 @@ class TrainingRun {
   bool is_loss(const Error& error) const;
   void change(std::optional<Error> why);
   [[noreturn]] void leave();
+  void note_change(const std::optional<Error>& why);
   void go_on(const std::optional<Error>& why);
   void go_on_with_others();
   void join();

@@ -39,6 +39,7 @@ Json to_json(const Strategy::Standing& standing, int64_t lanes) {
   json["metrics"] = Json::object();
   for (const auto& [name, value] : standing.metrics)
     json["metrics"][name] = value ? json_of_number(*value) : Json();
+  json["changes"] = standing.changes;
   json["more"] = Json::array();
   for (const auto& [name, part] : standing.more) json["more"].push_back(name);
   return json;
@@ -60,6 +61,7 @@ Strategy::Standing standing_of(const Json& json) {
     standing.last.loss_sum = torch::full({}, number_of_json(last.at("loss"), "the loss"), torch::kDouble);
   for (const auto& [name, value] : json.at("metrics").items())
     standing.metrics[name] = value.is_null() ? std::nullopt : std::optional(number_of_json(value, name));
+  standing.changes = json.at("changes");
   return standing;
 }
 
