@@ -96,7 +96,8 @@ TEST(Chaos, ends_with_the_bits_of_an_undisturbed_training) {
     const std::string report = folder / fmt::format("report-{}.json", seed);
     Flags command = {program_path("tutti"), "run", "-n", "4", "--min", "1", "--restarts", "1000", "--"};
     command = with(command, {together_program(), "--threads", "1", "--report", report});
-    RunningProgram launcher(with(with(command, flags_of(seed, folder)), steps), {}, Crashes::AskedFor);
+    RunningProgram launcher(with(with(command, flags_of(seed, folder)), steps), {"TUTTI_TIMEOUT=5"},
+                            Crashes::AskedFor);
     const int done = disturb(launcher, random, plan.events);
     events += done;
     EXPECT_EQ(launcher.wait(), 0) << launcher.err();

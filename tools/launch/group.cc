@@ -153,6 +153,7 @@ void TaskGroup::wait_for_all() {
     reap();
     start_due();
     end_idle_servers();
+    evict_stopped();
     end_stopped(TaskRole::Worker, workers_stopped_since_);
     end_stopped(TaskRole::Evaluator, evaluator_stopped_since_);
     kill_overdue();

@@ -121,6 +121,7 @@ class TaskGroup {
   // group_survival.cc
   bool may_go_on_without(Member& member);
   void survive();
+  void evict_stopped();
   void go_on_without(Member& member);
   void drop_restarts();
   bool restart(Member& member);
@@ -151,7 +152,8 @@ class TaskGroup {
   Output out_{STDOUT_FILENO};
   Output err_{STDERR_FILENO};
   std::vector<Member> members_;
-  std::vector<Member*> lost_;    // workers without which the others may go on, not handled yet
+  std::vector<Member*> lost_;  // workers without which the others may go on, not handled yet
+  std::map<size_t, Clock::time_point> stopped_since_;  // workers, by task
   std::vector<Member*> failed_;  // not handled yet; the one that explains most about the cause is first
   std::optional<Clock::time_point> failed_at_;  // time of the first failure in failed_
   std::optional<Clock::time_point> kill_at_;    // set when the group is being stopped

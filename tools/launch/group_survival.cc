@@ -1,4 +1,5 @@
 // How a TaskGroup goes on without workers that are lost (`tutti run --min`).
+#include <algorithm>
 #include <signal.h>
 #include <utility>
 
@@ -74,6 +75,31 @@ void TaskGroup::survive() {
     member.signal(SIGKILL);
   }
   if (keeper.finished()) drop_restarts();
+}
+
+// A worker that is stopped cannot say that it waits for another one, which then waits for ever.
+void TaskGroup::evict_stopped() {
+  const Survival* const survival = options_.survival;
+  if (survival == nullptr || kill_at_) return;
+  std::vector<size_t> stopped;
+  bool others_run = false;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    if (tasks_[i].role != TaskRole::Worker || !members_[i].running()) continue;
+    const auto process = process_state(members_[i].pid());
+    const bool is_stopped = process && process->state == 'T';
+    others_run = others_run || !is_stopped;
+    if (is_stopped) stopped.push_back(i);
+  }
+  std::erase_if(stopped_since_, [&](const auto& entry) {
+    return std::find(stopped.begin(), stopped.end(), entry.first) == stopped.end();
+  });
+  for (const size_t i : stopped) {
+    const auto [since, is_new] = stopped_since_.emplace(i, Clock::now());
+    if (!others_run || Clock::now() - since->second < survival->options().timeout) continue;
+    say("{} (pid {}) is stopped, and the other workers need it: killing it", members_[i].task(),
+        members_[i].pid());
+    members_[i].signal(SIGKILL);
+  }
 }
 
 void TaskGroup::go_on_without(Member& member) {
