@@ -112,6 +112,12 @@ TEST_P(Survival, of_a_worker_that_leaves_because_of_a_signal_and_of_a_chief_that
   EXPECT_TRUE(std::filesystem::exists(folder_ / "run/ckpt-12"));
 }
 
+TEST_P(Survival, of_one_that_is_left_alone_by_a_signal) {
+  const Outcome outcome = run(folder_, 2, {"--min", "1"}, flags({"--misfortune", "0@3/leave"}));
+  EXPECT_EQ(outcome.sha256(), undisturbed());
+  EXPECT_EQ(outcome.report.at("world"), 1);
+}
+
 INSTANTIATE_TEST_SUITE_P(Ways, Survival,
                          ::testing::Values(Way{"shm", {"--comm", "shm"}}, Way{"tcp", {"--comm", "tcp"}},
                                            Way{"own_loop", {"--own-loop"}},
@@ -154,6 +160,13 @@ TEST(SurvivalOfTooFew, ends_the_job) {
   const ProgramResult result =
       run_program(job(3, {"--min", "3"}, with(kRun, {"--misfortune", "1@5/before"})), {}, Crashes::AskedFor);
   EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.err;
+}
+
+TEST(SurvivalOfTooFew, saves_before_it_ends_if_they_leave_because_of_signals) {
+  const TestFolder folder;
+  const Flags flags = with(kRun, {"--misfortune", "1@5/leave", "--logdir", folder / "run"});
+  EXPECT_EQ(run_program(job(3, {"--min", "3"}, flags), {}, Crashes::AskedFor).exit_code, 128 + SIGTERM);
+  EXPECT_TRUE(std::filesystem::exists(folder / "run/ckpt-6"));
 }
 
 TEST(SurvivalOfAnError, is_none) {

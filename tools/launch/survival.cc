@@ -1,5 +1,6 @@
 #include "tools/launch/survival.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -18,6 +19,7 @@ Survival::Survival(const SurvivalOptions& options)
       restarts_(options.restarts_before),
       served_(comm::serve_tcp_rendezvous(
           {.credentials = {.secret = fmt::format("members\n{}\n{}", options.launch, options.secret)}})) {
+  served_.board->set(comm::kLeastKey, std::to_string(options.min));
   publish();
 }
 
@@ -31,6 +33,19 @@ bool Survival::may_lose(int worker, const Outcome& outcome) const {
   const int code = outcome.exit_code();
   const bool misses_others = code == exit_code(ErrorKind::PeerLost) || code == exit_code(ErrorKind::Timeout);
   return misses_others && (!keeper_.is_member(worker) || keeper_.is_evicted(worker));
+}
+
+int Survival::restarts_used() const {
+  int in_vain = 0;
+  for (int worker = 0; worker < options_.workers; ++worker) {
+    const comm::Member now{worker, keeper_.life_of(worker)};
+    const auto& epochs = keeper_.epochs();
+    const bool has_joined = std::any_of(epochs.begin(), epochs.end(), [&](const comm::Members& epoch) {
+      return epoch.rank_of(now).has_value();
+    });
+    if (now.life > 0 && !has_joined) ++in_vain;
+  }
+  return restarts_ - options_.restarts_before - in_vain;
 }
 
 void Survival::look() {

@@ -46,8 +46,8 @@ class Survival {
   int restarts_left() const { return options_.restarts - restarts_; }
   // Returns which restart it is, from 1.
   int use_restart() { return ++restarts_; }
-  // The number of restarts of single workers since this start of the job.
-  int restarts_used() const { return restarts_ - options_.restarts_before; }
+  // The number of restarts of single workers since this start of the job, without those that have not joined.
+  int restarts_used() const;
   // Reads the calls, decides and publishes.
   void look();
 

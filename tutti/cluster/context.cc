@@ -211,6 +211,7 @@ Context Context::with(const Membership& membership) const {
   Context copy = *this;
   copy.identity_.membership = membership;
   copy.identity_.is_chief = membership.rank == 0;
+  copy.chief_ = std::make_shared<std::atomic<bool>>(copy.identity_.is_chief);
   return copy;
 }
 

@@ -46,7 +46,10 @@ class Context {
   int world() const { return identity_.membership.world; }
   int local_rank() const { return identity_.membership.local_rank; }
   int local_world() const { return identity_.membership.local_world; }
-  bool is_chief() const { return identity_.is_chief; }  // false in an evaluator
+  // Returns true in the worker that writes what is to be written once: rank 0, or another one if that was lost
+  // (`tutti run --min`). False in an evaluator.
+  bool is_chief() const { return *chief_; }
+  void set_chief(bool is_chief) const { *chief_ = is_chief; }
   const Task& task() const { return identity_.task; }
   const ClusterSpec& cluster() const { return identity_.cluster; }
   const Identity& identity() const { return identity_; }
@@ -123,6 +126,7 @@ class Context {
   Log log_;
   std::shared_ptr<Timeline> timeline_;  // shared by the copies
   // The following are shared too.
+  std::shared_ptr<std::atomic<bool>> chief_ = std::make_shared<std::atomic<bool>>(identity_.is_chief);
   std::shared_ptr<std::atomic<bool>> connected_ = std::make_shared<std::atomic<bool>>(false);
   std::shared_ptr<std::atomic<bool>> stopped_early_ = std::make_shared<std::atomic<bool>>(false);
   std::shared_ptr<Folders> folders_;

@@ -59,6 +59,10 @@ class Epochs {
   virtual bool is_joining() const = 0;
   // Returns true if the launcher wants the epoch to end after the present step. Asks it now and then.
   virtual bool change_is_due() = 0;
+  // The least number of ranks with which the job goes on.
+  virtual int least() const = 0;
+  // Says who is gone and who has come since the epoch before: "worker/2 is gone".
+  virtual std::string change() const = 0;
   // Returns true if the launcher has sent a signal to all workers, and not somebody to this one.
   virtual bool job_stops() const = 0;
   // Tells workers that join later which call of fit() the members are in; nullopt: none yet. Nobody joins

@@ -182,6 +182,8 @@ class LaunchedEpochs final : public EpochSource {
   uint64_t number() const override { return members_.epoch; }
   bool is_joining() const override { return joining_; }
   bool change_is_due() override;
+  int least() const override { return list_.least(); }
+  std::string change() const override { return difference(before_, members_); }
   bool job_stops() const override { return list_.job_stops(); }
   void set_fit(int64_t fit) override { list_.set_fit(fit); }
   std::optional<int64_t> fit() const override { return list_.fit(); }
@@ -198,6 +200,7 @@ class LaunchedEpochs final : public EpochSource {
   const Context context_;
   const MembersBoard list_;
   Members members_;
+  Members before_;  // of the last epoch in which this worker was connected
   bool joining_ = false;
   bool due_ = false;  // a change of this epoch
   Clock::time_point looked_at_ = {};
@@ -222,6 +225,7 @@ Call LaunchedEpochs::call(const std::optional<Error>& why) const {
 
 // Connects the members, or those of a later epoch if some are lost before they are connected.
 EpochSource::Connection LaunchedEpochs::enter(Members members) {
+  before_ = members_;
   for (;;) {
     members_ = std::move(members);
     due_ = false;
@@ -262,6 +266,7 @@ std::shared_ptr<Communicator> connect(const Context& context) {
     auto comm = std::make_shared<Collectives>(std::move(connection.transport), timeout, context.timeline(),
                                               std::move(connection.on_device), on_failure, std::move(epochs));
     context.connected() = true;
+    if (comm->epochs() != nullptr && comm->epochs()->is_joining()) context.set_chief(false);
     return comm;
   } catch (const std::exception&) {
     if (context.world() > 1) mpi_never_finalise();

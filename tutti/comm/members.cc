@@ -6,6 +6,7 @@
 #include <thread>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/deadline.h"
@@ -54,6 +55,17 @@ uint64_t epoch_in(const Json& json, std::string_view what) {
 std::optional<int> Members::rank_of(const Member& member) const {
   const auto found = std::find(by_rank.begin(), by_rank.end(), member);
   return found == by_rank.end() ? std::nullopt : std::optional(static_cast<int>(found - by_rank.begin()));
+}
+
+std::string difference(const Members& before, const Members& now) {
+  std::vector<std::string> parts;
+  for (const Member& member : before.by_rank) {
+    if (!now.rank_of(member)) parts.push_back(fmt::format("worker/{} is gone", member.worker));
+  }
+  for (const Member& member : now.by_rank) {
+    if (!before.rank_of(member)) parts.push_back(fmt::format("worker/{} has come", member.worker));
+  }
+  return parts.empty() ? "the same workers connect again" : fmt::format("{}", fmt::join(parts, ", "));
 }
 
 std::string to_text(const Members& members) {
@@ -144,6 +156,11 @@ Members MembersBoard::await_next(const Call& call) const {
            "{}{}the others go on without this worker, which did not answer in time (epoch {})", call.text,
            call.text.empty() ? "" : "; ", next->epoch);
   }
+}
+
+int MembersBoard::least() const {
+  const auto text = board_->peek(kLeastKey);
+  return static_cast<int>(parse_int(text.value_or("")).value_or(1));
 }
 
 bool MembersBoard::change_is_due(uint64_t epoch) const {

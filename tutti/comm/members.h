@@ -16,6 +16,7 @@
 //   members/EPOCH      Members, written once, by the launcher
 //   call/WORKER/LIFE   Call, by that worker, when it cannot go on or asks for a place
 //   change             the epoch that the launcher wants to end after a step
+//   least              the number of members with which the job goes on, by the launcher
 //   stop               set before the launcher sends a signal to all, so that nobody leaves alone
 //   fit                the call of fit() that the members are in, by each; nobody joins before
 namespace tutti::comm {
@@ -52,6 +53,9 @@ struct Call {
   std::string text = {};  // the error
 };
 
+// Says who is gone and who has come: "worker/2 is gone, worker/1 has come".
+std::string difference(const Members& before, const Members& now);
+
 // To and from the texts on the board. members_of() and call_of() throw DataLoss.
 std::string to_text(const Members& members);
 Members members_of(const std::string& text);
@@ -62,6 +66,7 @@ std::string members_key(uint64_t epoch);
 std::string call_key(const Member& member);
 inline constexpr const char* kChangeKey = "change";
 inline constexpr const char* kFitKey = "fit";
+inline constexpr const char* kLeastKey = "least";
 inline constexpr const char* kStopKey = "stop";
 
 // The part of a board at which the members of an epoch connect. While they do, calls throw PeerLost as soon
@@ -106,6 +111,8 @@ class MembersBoard {
   Members await_next(const Call& call) const;
   // Returns true if the launcher wants this epoch to end after the present step.
   bool change_is_due(uint64_t epoch) const;
+  // The least number of members with which the job goes on.
+  int least() const;
   // Returns true if the launcher ends the whole job.
   bool job_stops() const { return board_->peek(kStopKey).has_value(); }
   // Which fit() the members are in; nullopt before the first.

@@ -37,10 +37,7 @@ void TrainingRun::change(std::optional<Error> why) {
   const bool survives = strategy_.facts().survives;
   try {
     strategy_.settle();
-    if (!why && !survives) {  // the rows of tables go to their new owners by a checkpoint
-      save();
-      strategy_.finish_saving(session_);
-    }
+    if (!why) save_for_others();
   } catch (const Error& error) {
     if (!why && !is_loss(error)) throw;
     if (!why) why = error;  // after one failure, others are expected
@@ -49,8 +46,16 @@ void TrainingRun::change(std::optional<Error> why) {
               [&](const std::optional<Error>& reason) { survives ? go_on(reason) : start_again(reason); });
 }
 
+// Before a planned change: the rows of tables go to their new owners by a checkpoint.
+void TrainingRun::save_for_others() {
+  if (strategy_.facts().survives) return;
+  save();
+  strategy_.finish_saving(session_);
+}
+
 // Leaves the others after a step, because of a signal to this worker alone. Nothing has to be made again.
 void TrainingRun::leave() {
+  save_for_others();
   session_.finish_saving();
   signals_->forget();
   signals_.reset();
@@ -75,14 +80,14 @@ void TrainingRun::go_on(const std::optional<Error>& why) {
 }
 
 // Tells the log and the report.
-void TrainingRun::note_change(const std::optional<Error>& why) {
+void TrainingRun::note_change(const std::optional<Error>& error) {
   const Group& group = strategy_.group();
-  report_.changes.push_back({{"step", progress_.step},
-                             {"world", group.world},
-                             {"why", why ? why->what() : "a worker has left or has come"}});
+  const std::string why = epochs()->change();
+  report_.changes.push_back({{"step", progress_.step}, {"world", group.world}, {"why", why}});
+  if (error) context_.log().debug("{}", error->what());
   if (!group.is_chief()) return;
-  context_.log().info("going on at step {} with {} worker{}{}", progress_.step, group.world,
-                      group.world == 1 ? "" : "s", why ? fmt::format(": {}", why->what()) : "");
+  context_.log().info("going on at step {} with {} worker{}: {}", progress_.step, group.world,
+                      group.world == 1 ? "" : "s", why);
 }
 
 // What this worker has done so far is kept, unless another one is farther: then its state is taken over.

@@ -272,8 +272,9 @@ int64_t DistributedOptimizer::step(int64_t examples) {
   if (lanes_added_ == 0 && lanes().size() == 1) add_lane(examples);
   if (lanes_added_ != lanes().size()) {
     fail(ErrorKind::InvalidArgument,
-         "step() was called after {} of the {} lanes of this worker: call add_lane() for each lane",
-         lanes_added_, lanes().size());
+         "step() was called after {} of the {} lanes of this worker: call add_lane() for each lane{}",
+         lanes_added_, lanes().size(),
+         group().epoch > 0 ? ". The workers have changed: read lanes() in every step" : "");
   }
   close_lane();
   if (!in_step_) begin_step();  // this worker has no lanes

@@ -108,7 +108,7 @@ class Strategy {
     // Of the report.
     std::map<std::string, std::optional<double>> metrics = {};
     Json changes = Json::array();
-    Snapshots more = {};           // as Start::more; of another worker
+    Snapshots more = {};  // as Start::more; of another worker
   };
   // Enters the next epoch of the group (comm::Epochs), because of this error or as planned, if the strategy
   // has one. go_on() or start() follows.

@@ -67,8 +67,8 @@ bool TrainingRun::next(const std::function<bool()>& has_data) {
       const Wishes reasons = reasons_to_end();
       const bool goes_on = !reasons.end_training() && !progress_.stopped && progress_.step < last_step();
       if (goes_on && std::exchange(last_step_.wishes.change, false)) {
-        if (training_.wishes.leaving > 0) leave();
-        change({});
+        last_step_.wishes.leaving = 0;
+        training_.wishes.leaving > 0 ? leave() : change({});
         continue;
       }
       if (!goes_on || (has_data && !has_data())) {
@@ -154,6 +154,8 @@ void TrainingRun::begin_steps() {
     made_ = last_step_;
   }
   for_each_hook([&](Hook& hook) { hook.after_start(training_); });
+  // Without a checkpoint the others could not go back to one.
+  if (may_change() && progress_.step == 0) save_for_others();
   begin_feed();
 }
 
@@ -212,6 +214,7 @@ void TrainingRun::after_step(const StepResult& result) {
   is_told_ = true;
   note_saved();
   session_.show_life();
+  if (may_change() && training_.events != nullptr) training_.events->flush();  // this worker may be lost
 }
 
 void TrainingRun::tell_step(const StepResult& result) {
@@ -248,7 +251,8 @@ Wishes TrainingRun::reasons_to_end() const {
   const Wishes own = own_reasons();
   if (!training_.in_step) return own;
   if (last_step_.wishes.end_training()) return last_step_.wishes;
-  if (last_step_.wishes.leaving == strategy_.group().world) return {.signal = SIGTERM};
+  const int leaving = last_step_.wishes.leaving;
+  if (leaving > 0 && strategy_.group().world - leaving < epochs()->least()) return {.signal = SIGTERM};
   return {.signal = strategy_.is_alone() ? own.signal : 0};
 }
 

@@ -186,8 +186,9 @@ class TrainingRun {
   bool may_change() const;
   bool is_loss(const Error& error) const;
   void change(std::optional<Error> why);
+  void save_for_others();
   [[noreturn]] void leave();
-  void note_change(const std::optional<Error>& why);
+  void note_change(const std::optional<Error>& error);
   void go_on(const std::optional<Error>& why);
   void go_on_with_others();
   void join();

@@ -134,7 +134,7 @@ void AllReduce::prepare(int64_t lanes) {
   const bool may_change = comm_.epochs() != nullptr && nets_.size() == 1;
   const std::string kept = why_not_survive(lanes);
   const bool can_resume = can_go_back(lanes);
-  if (may_change && !kept.empty() && group_.is_chief())
+  if (may_change && !kept.empty() && group_.is_chief() && group_.epoch == 0)
     context_.log().warning("if a worker is lost, the others {}: {}",
                            can_resume ? "go back to the newest checkpoint" : "cannot go on without it", kept);
   facts_ = {.name = group_.world == 1 ? "single" : "allreduce",

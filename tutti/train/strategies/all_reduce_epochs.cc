@@ -78,14 +78,16 @@ void AllReduce::regroup(const std::optional<Error>& why) {
   module_group_.reset();
   comm_.reconfigure(why);
   group_.refresh();
+  context_.set_chief(group_.is_chief());
 }
 
 // Returns why a lost worker takes with it what the others need; "" if they have all of it.
 std::string AllReduce::why_not_survive(int64_t lanes) const {
-  if (!replica_.tables().empty()) return "it had rows of sharded tables";
-  if (reducer_.scatter) return "it had a part of the optimiser's state (--optimizer-state sharded)";
+  if (!replica_.tables().empty()) return "each worker has rows of sharded tables";
+  if (reducer_.scatter) return "each worker has a part of the optimiser's state (--optimizer-state sharded)";
   if (!replica_.parameters().communicator_users().empty()) return "SyncBatchNorm needs the same workers";
-  if (reducer_.wire.type != torch::ScalarType::Undefined) return "it had residuals of --wire-precision";
+  if (reducer_.wire.type != torch::ScalarType::Undefined)
+    return "each worker has residuals of --wire-precision";
   return lanes == 1 ? "there is only one lane" : "";
 }
 
