@@ -19,6 +19,7 @@ CommandFunction version_command;
 
 // These need LibTorch, which takes a second to load, and are in a separate program next to `tutti`.
 CommandFunction inspect_command;
+CommandFunction status_command;
 CommandFunction diff_command;
 CommandFunction doctor_command;
 CommandFunction bench_command;

@@ -24,11 +24,12 @@ struct Command {
   CommandFunction* run;  // nullptr: the command is in kTorchProgram
 };
 
-constexpr std::array<Command, 13> kCommands = {{
+constexpr std::array<Command, 14> kCommands = {{
     {"run", "start a program as the workers of one job", run_command},
     {"sweep", "run a program with different values of its flags", sweep_command},
     {"serve", "run one parameter server or passive worker, for any program", nullptr},
     {"stop", "stop the servers of a cluster, or the tasks of one job", nullptr},
+    {"status", "tell how far a run is, and whether it lives", nullptr},
     {"inspect", "show and verify a checkpoint, or show a table", nullptr},
     {"diff", "find the first step at which two runs have other weights", nullptr},
     {"export", "export a checkpoint as a model for other programs", nullptr},

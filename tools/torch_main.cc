@@ -16,6 +16,7 @@ int dispatch(const std::vector<std::string>& arguments) {
   // A program that does not call tutti::run() starts this one to check a model that it has exported.
   if (const auto code = answer_export_check(environment)) return *code;
   if (name == "inspect") return inspect_command(rest, environment);
+  if (name == "status") return status_command(rest, environment);
   if (name == "diff") return diff_command(rest, environment);
   if (name == "doctor") return doctor_command(rest, environment);
   if (name == "bench") return bench_command(rest, environment);

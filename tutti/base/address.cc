@@ -5,6 +5,8 @@
 #include <cctype>
 #include <optional>
 
+#include <fmt/format.h>
+
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 
@@ -54,6 +56,11 @@ Address parse_address(std::string_view text) {
          text.substr(colon + 1));
   }
   return {.host = lower(host), .port = *port};
+}
+
+Address parse_page_address(std::string_view text) {
+  const bool is_port = text.find(':') == std::string_view::npos;
+  return parse_address(is_port ? fmt::format("127.0.0.1:{}", text) : std::string(text));
 }
 
 std::string to_string(const Address& address) {

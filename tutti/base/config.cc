@@ -1,5 +1,6 @@
 #include "tutti/base/config.h"
 
+#include "tutti/base/address.h"
 #include "tutti/base/error.h"
 #include "tutti/base/every.h"
 #include "tutti/base/log.h"
@@ -239,11 +240,18 @@ void add_file_flags(FlagSet& set, RunConfig& config) {
           "file for a Chrome trace that shows how this worker spends its time; `tutti timeline` joins the "
           "files of all workers");
   set.add("--report", config.output.report, "JSON file for speed, loss, metrics and the hash of the weights");
+  set.add(
+      "--web", config.output.web,
+      "port at which the chief serves a page about the run, with /metrics for Prometheus and /healthz, to "
+      "this machine only; 0: any free port; HOST:PORT: to other machines too, which need the secret");
+  set.require("--web", "a port (8080) or HOST:PORT",
+              [](const std::string& text) { return text.empty() || is_good(parse_page_address, text); });
   add_log_flags(set, config);
   set.add("--config", config.config_file, "JSON file with values for any of these flags");
   // The contents of --data are compared by other means. Only the chief reads and writes --logdir.
-  set.scope(FlagScope::Local, {"--data", "--feed-timeout", "--logdir", "--resume", "--keep", "--export",
-                               "--export-from", "--profile-steps", "--timeline", "--report", "--config"});
+  set.scope(FlagScope::Local,
+            {"--data", "--feed-timeout", "--logdir", "--resume", "--keep", "--export", "--export-from",
+             "--profile-steps", "--timeline", "--report", "--web", "--config"});
   set.scope(FlagScope::Job,
             {"--bad-rows", "--checkpoint-every", "--checkpoint-rows", "--hash-every", "--summary-every"});
 }

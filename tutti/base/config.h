@@ -111,6 +111,7 @@ struct RunConfig {
     std::string profile_steps;    // "10..12"
     std::string timeline;         // file; "": none
     std::string report;           // file; "": none
+    std::string web;              // PORT or HOST:PORT of a page about the run; "": none
     std::string log_level = "info";
     bool log_placement = false;  // log one line for every parameter and lane
   };

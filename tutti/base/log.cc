@@ -50,6 +50,7 @@ void Log::write(LogLevel level, std::string_view text) const {
   // Uses one write per line, so that lines of several processes do not mix. Failing to write the log is no
   // reason to stop.
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
+  if (listener_) listener_(level, text);
 }
 
 }  // namespace tutti

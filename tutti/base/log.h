@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22,8 +23,11 @@ LogLevel parse_log_level(std::string_view text);
 // a global.
 class Log {
  public:
-  explicit Log(LogLevel level = LogLevel::Info, std::string task = "")
-      : level_(level), task_(std::move(task)) {}
+  // Called from any thread with each line that is written.
+  using Listener = std::function<void(LogLevel level, std::string_view text)>;
+
+  explicit Log(LogLevel level = LogLevel::Info, std::string task = "", Listener listener = {})
+      : level_(level), task_(std::move(task)), listener_(std::move(listener)) {}
 
   bool enabled(LogLevel level) const { return level >= level_; }
   void write(LogLevel level, std::string_view text) const;
@@ -48,6 +52,7 @@ class Log {
  private:
   LogLevel level_;
   std::string task_;
+  Listener listener_;  // may be empty
 };
 
 }  // namespace tutti

@@ -13,13 +13,17 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/address.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
+#include "tutti/base/net.h"
+#include "tutti/base/this_host.h"
 #include "tutti/cluster/chosen_kernels.h"
 #include "tutti/cluster/device_spec.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/cluster/threads.h"
+#include "tutti/web/page.h"
 
 namespace tutti {
 namespace {
@@ -28,9 +32,15 @@ bool stands_alone(const Identity& identity) {
   return identity.membership.world == 1 && !identity.is_evaluator && servers_of(identity.cluster).empty();
 }
 
-Log make_log(const RunConfig& config, const Identity& identity) {
+// Warnings and errors are events of the page, if there is one.
+Log make_log(const RunConfig& config, const Identity& identity, const std::shared_ptr<web::Page>& page) {
+  Log::Listener listener;
+  if (page != nullptr)
+    listener = [page](LogLevel level, std::string_view text) {
+      if (level >= LogLevel::Warning) page->note(level, text);
+    };
   return Log(parse_log_level(config.output.log_level),
-             stands_alone(identity) ? "" : identity.task.short_name());
+             stands_alone(identity) ? "" : identity.task.short_name(), listener);
 }
 
 std::shared_ptr<Timeline> make_timeline(const RunConfig& config) {
@@ -143,6 +153,22 @@ DeviceSpec device_of_task(const Task& task, const RunConfig& config, const Ident
   return spec;
 }
 
+// Returns the page of --web, which a task that trains may have to serve; null without the flag.
+std::shared_ptr<web::Page> make_page(const RunConfig& config, const Identity& identity) {
+  if (config.output.web.empty()) return nullptr;
+  web::Status status{.task = identity.task.short_name(),
+                     .host = host_name(),
+                     .device = device_of(config, identity).str(),
+                     .timeout = config.network.timeout,
+                     .started = web::Moment::now()};
+  std::vector<Task> tasks = all_workers(identity);
+  for (const Task& server : servers_of(identity.cluster)) tasks.push_back(server);
+  for (const Task& task : tasks)
+    status.tasks.push_back(identity.cluster.empty() ? task.short_name()
+                                                    : name_with_address(identity.cluster, task));
+  return std::make_shared<web::Page>(std::move(status));
+}
+
 // Two paths to one existing folder are the same, also through a link.
 std::string normal_path(const std::string& path) {
   std::error_code error;
@@ -185,7 +211,8 @@ Context::Context(RunConfig config, Identity identity, const FlagValues& values)
       program_flags_(added_by_program(values)),
       flag_values_(all_values(program_flags_, config_)),
       identity_(std::move(identity)),
-      log_(make_log(config_, identity_)),
+      page_(make_page(config_, identity_)),
+      log_(make_log(config_, identity_, page_)),
       timeline_(make_timeline(config_)),
       folders_(std::make_shared<Folders>()),
       device_(device_of(config_, identity_)),
@@ -196,6 +223,7 @@ Context::Context(RunConfig config, Identity identity, const FlagValues& values)
   if (config_.compute.inter_op_threads > 0)
     set_inter_op_threads(static_cast<int>(config_.compute.inter_op_threads));
   if (is_chief()) require_writable_report(config_.output.report);
+  if (is_chief()) serve_page();
 }
 
 Context Context::with(RunConfig config) const {
@@ -213,6 +241,28 @@ Context Context::with(const Membership& membership) const {
   copy.identity_.is_chief = membership.rank == 0;
   copy.chief_ = std::make_shared<std::atomic<bool>>(copy.identity_.is_chief);
   return copy;
+}
+
+void Context::serve_page() const {
+  if (page_ == nullptr || !page_->address().empty()) return;
+  const Address address = parse_page_address(config_.output.web);
+  const bool is_local = address.host == "localhost" || is_loopback(address.host);
+  // Nobody knows the secret that a launcher has made.
+  const bool is_known = config_.security.secret != identity_.secret;
+  const std::string secret = is_known && !is_local ? config_.security.secret : "";
+  if (!is_local && secret.empty() && !config_.security.insecure)
+    fail(ErrorKind::InvalidArgument,
+         "--web {}: other machines could read the page without a secret. Set the variable TUTTI_SECRET, for "
+         "example to what `openssl rand -hex 16` prints, or give --insecure if you trust the network",
+         config_.output.web);
+  try {
+    page_->serve(address.host, address.port, {.secret = secret, .local = is_local});
+    log_.info("this run has a page at http://{}/{}", page_->address(),
+              secret.empty() ? "" : "?secret=..., with the secret of the job");
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::Overloaded) throw;
+    log_.warning("--web: this run has no page: {}", error.what());
+  }
 }
 
 std::string_view Context::chosen_kernels() const {

@@ -20,6 +20,9 @@
 #include "tutti/store/event_file.h"
 
 namespace tutti {
+namespace web {
+class Page;
+}
 
 // The identity of this process, its device and its configuration. Made once in main() and passed on, never
 // global. A value: copies share the log, the timeline, the event files and the claimed folders. Thread-safe.
@@ -91,6 +94,12 @@ class Context {
   // The events of a log directory, for the training that writes them.
   std::shared_ptr<store::EventStream> event_stream(const std::string& path) const;
   const Log& log() const { return log_; }
+  // The page of --web about the trainings of this process; null without the flag.
+  web::Page* page() const { return page_.get(); }
+  // Begins to serve the page, unless it is served or there is none: on the chief of the job when this context
+  // is made, and on the chief of another group when that trains. If the port is in use, logs a warning. Throws
+  // InvalidArgument if other machines could read the page without a secret.
+  void serve_page() const;
   // True after the workers have been connected, which happens once (comm/connect.h).
   std::atomic<bool>& connected() const { return *connected_; }
   // True after a training has stopped at --stop-after: the program then begins no other training.
@@ -123,8 +132,9 @@ class Context {
   FlagValues program_flags_;  // flags that the program has added
   FlagValues flag_values_;
   Identity identity_;
+  std::shared_ptr<web::Page> page_;  // shared by the copies, as is the timeline
   Log log_;
-  std::shared_ptr<Timeline> timeline_;  // shared by the copies
+  std::shared_ptr<Timeline> timeline_;
   // The following are shared too.
   std::shared_ptr<std::atomic<bool>> chief_ = std::make_shared<std::atomic<bool>>(identity_.is_chief);
   std::shared_ptr<std::atomic<bool>> connected_ = std::make_shared<std::atomic<bool>>(false);

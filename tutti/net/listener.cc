@@ -134,6 +134,12 @@ Listener::Listener(const std::string& address) : sockets_(listen_for(parse_addre
 
 bool Listener::has_spare_descriptors() const { return has_spare(sockets_.front().get()); }
 
+std::vector<int> Listener::descriptors() const {
+  std::vector<int> all;
+  for (const FileDescriptor& socket : sockets_) all.push_back(socket.get());
+  return all;
+}
+
 void Listener::stop() const {
   for (const FileDescriptor& socket : sockets_) ::shutdown(socket.get(), SHUT_RDWR);
 }

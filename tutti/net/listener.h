@@ -16,6 +16,8 @@ class Listener {
   explicit Listener(const std::string& address);
 
   int port() const { return port_; }
+  // For poll(2), beside other descriptors: a connection waits for accept() where one can be read.
+  std::vector<int> descriptors() const;
   // Returns false if the process has almost no file descriptors left.
   bool has_spare_descriptors() const;
   // Returns the next connection, a non-blocking socket, or none if none came within `timeout`. As long as the

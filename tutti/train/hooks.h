@@ -81,6 +81,9 @@ std::unique_ptr<Hook> progress();
 // --timeline, only the chief records them, and writes them to `file` (trace_events.h).
 std::unique_ptr<Hook> profile(StepInterval steps, std::string file);
 
+// Shows the training on the page of the context (--web), which has to be there.
+std::unique_ptr<Hook> web_page();
+
 // Saves a checkpoint at the given interval of steps or seconds, and one at the end.
 std::unique_ptr<Hook> checkpoint(Every every);
 

@@ -246,6 +246,7 @@ std::vector<Case> cases() {
       {"--report", {"--report", "FOLDER/other.json"}, Acts{[](const Seen&, const Seen& seen) {
          return seen.report.at("steps") == 3;
        }}},
+      {"--web", {"--web", "0"}, logs("has a page at http://127.0.0.1:")},
       {"--log-level", {"--log-level", "error"}, Acts{[](const Seen& base, const Seen& seen) {
          return seen.log.empty() && !base.log.empty();
        }}},

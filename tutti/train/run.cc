@@ -40,6 +40,7 @@ void export_instead_of_training(RunConfig& config) {
   config.checkpoints.logdir.clear();
   config.output.report.clear();
   config.output.timeline.clear();
+  config.output.web.clear();
   config.output.profile_steps.clear();
 }
 

@@ -19,6 +19,7 @@
 #include "tutti/base/secret.h"
 #include "tutti/store/manifest.h"
 #include "tutti/train/run_state.h"
+#include "tutti/web/page.h"
 
 namespace tutti {
 namespace {
@@ -223,6 +224,7 @@ void RunFolder::note(RunState::Phase phase, int64_t fit, int64_t step) {
   run_.phase = phase;
   run_.fit = fit;
   run_.step = step;
+  if (context_.page() != nullptr) run_.web = context_.page()->address();
   try {
     write_run_state(path_, run_);
   } catch (const Error& error) {

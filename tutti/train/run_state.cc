@@ -47,7 +47,7 @@ void write_run_state(const std::string& folder, const RunState& state) {
   const Json json = {{"id", state.id},        {"phase", name_of(state.phase)},
                      {"fit", state.fit},      {"step", state.step},
                      {"chief", state.chief},  {"first_sequence", state.first_sequence},
-                     {"launch", state.launch}};
+                     {"launch", state.launch}, {"web", state.web}};
   replace_file(folder + "/" + kRunStateName, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
@@ -63,6 +63,7 @@ std::optional<RunState> read_run_state(const std::string& folder) {
   state.first_sequence = count_of(json, "first_sequence", path);
   state.launch = value_in<std::string>(json, "launch", path);
   state.chief = value_in<std::string>(json, "chief", path);
+  state.web = value_in<std::string>(json, "web", path, "");
   return state;
 }
 

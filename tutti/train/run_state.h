@@ -27,6 +27,7 @@ struct RunState {
   int64_t first_sequence = 0;
   std::string launch;  // launch_of(); "" if the launcher has no name for it
   std::string chief;   // as it names itself in the folder's lock
+  std::string web;     // HOST:PORT of its page (--web); "": none
 
   bool operator==(const RunState&) const = default;
 };

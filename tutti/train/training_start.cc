@@ -104,6 +104,8 @@ TrainingRun::TrainingRun(const Context& context, Strategy& strategy, std::vector
   validation_ = add_first_hook(std::make_unique<EvaluationHook>());
   evaluations_ = {validation_};
   history_ = add_first_hook(std::make_unique<HistoryHook>());
+  // Before the validation, whose time is not part of a step.
+  if (context.page() != nullptr) add_first_hook(hooks::web_page());
 }
 
 void TrainingRun::validate(Evaluation evaluation) {
