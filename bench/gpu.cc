@@ -32,8 +32,8 @@ using bench::MnistNet;
 using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kExamples = 20000;
-constexpr int64_t kWarmUp = 100;
-constexpr int64_t kSteps = 600;
+constexpr int64_t kWarmUp = 50;
+constexpr int64_t kSteps = 300;
 constexpr int64_t kLookEvery = 25;  // steps between looks at the loss, as often as Tutti's guard
 constexpr int kRounds = 3;
 

@@ -8,7 +8,7 @@ from torch import nn
 
 import mnist_loop
 
-EXAMPLES, WARM_UP, STEPS, LOOK_EVERY = 20000, 100, 600, 25
+EXAMPLES, WARM_UP, STEPS, LOOK_EVERY = 20000, 50, 300, 25
 
 
 def train(bf16, batch):
