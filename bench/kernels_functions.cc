@@ -1,5 +1,6 @@
 // The functions of one element, reductions, normalisations, losses and attention that bench_kernels measures.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/torch.h>
 
 #include "bench/kernels.h"

@@ -111,7 +111,9 @@ std::optional<std::string> pytorch_python(const std::string& libtorch) {
   const auto fits = [&](const std::string& python) {
     return last_line_of({python, "-c", "import torch; print(torch.__version__)"}).starts_with(wanted);
   };
-  if (fits("/usr/bin/python3")) return "/usr/bin/python3";
+  for (const char* python : {"/usr/bin/python3", "python3"}) {
+    if (fits(python)) return python;
+  }
   std::optional<std::string> other = peer_python("torch");
   return other && fits(*other) ? other : std::nullopt;
 }

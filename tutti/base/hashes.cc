@@ -5,6 +5,7 @@
 #include <openssl/evp.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tutti/base/check.h"
 

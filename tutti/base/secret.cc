@@ -8,6 +8,7 @@
 #include <sys/random.h>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"

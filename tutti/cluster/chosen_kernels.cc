@@ -1,16 +1,29 @@
 #include "tutti/cluster/chosen_kernels.h"
 
+#include <ATen/Context.h>
+
 #include "tutti/base/environment.h"
 #include "tutti/base/error.h"
 #include "tutti/kernels/instructions.h"
 
 namespace tutti {
 
+namespace {
+
+// Some of cuDNN's algorithms add in another order each time. LibTorch then chooses among the others.
+void use_repeatable_algorithms() { at::globalContext().setDeterministicCuDNN(true); }
+
+}  // namespace
+
 // TUTTI_TEST_INSTRUCTIONS limits the kernels as if this processor had no better instructions, for
 // comparisons.
 std::shared_ptr<kernels::SameKernels> chosen_kernels(std::string_view kernels, c10::Device device,
                                                      const Log& log) {
-  if (kernels == "libtorch" || (kernels == "auto" && !device.is_cpu())) return nullptr;
+  if (kernels == "libtorch") return nullptr;
+  if (kernels == "auto" && !device.is_cpu()) {
+    use_repeatable_algorithms();
+    return nullptr;
+  }
   if (!device.is_cpu())
     fail(ErrorKind::Unimplemented,
          "--kernels {} is for the CPU, but this task computes on {}: use --device cpu or --kernels libtorch",

@@ -50,13 +50,20 @@ std::shared_ptr<Timeline> make_timeline(const RunConfig& config) {
   return timeline;
 }
 
-// A server sends its part from host memory, so it uses a GPU only if --device asks for one.
+// A server sends its part from host memory, so it uses a GPU only if --device asks for one and there is one:
+// `tutti run` gives servers the flags of the workers, but shows them no GPU.
 c10::Device device_of(const RunConfig& config, const Identity& identity) {
-  if (config.compute.device == "cpu" ||
-      (config.compute.device == "auto" && is_server_job(identity.task.job))) {
-    return {c10::DeviceType::CPU};
-  }
-  return choose_device(config.compute.device, identity.membership.local_rank, count_gpus());
+  const c10::Device cpu(c10::DeviceType::CPU);
+  const std::string& asked = config.compute.device;
+  if (asked == "cpu") return cpu;
+  const int local_rank = identity.membership.local_rank;
+  const bool is_server = is_server_job(identity.task.job);
+  if (is_server && asked == "auto") return cpu;
+  const int gpus = count_gpus();
+  if (!is_server || gpus > 0) return choose_device(asked, local_rank, gpus);
+  constexpr int kAny = std::numeric_limits<c10::DeviceIndex>::max();
+  static_cast<void>(choose_device(asked, local_rank, kAny));  // throws if it is no device
+  return cpu;
 }
 
 int threads_of(const RunConfig& config, const Identity& identity) {
@@ -143,7 +150,8 @@ std::vector<Task> all_workers(const Identity& identity) {
 DeviceSpec device_of_task(const Task& task, const RunConfig& config, const Identity& identity,
                           c10::Device own) {
   const bool is_given = config.compute.device != "auto";
-  if (is_given ? own.is_cpu() : is_server_job(task.job)) return spec_of(task, c10::DeviceType::CPU);
+  const bool is_cpu = config.compute.device == "cpu" || (own.is_cpu() && !is_server_job(identity.task.job));
+  if (is_server_job(task.job) || (is_given && is_cpu)) return spec_of(task, c10::DeviceType::CPU);
   if (!identity.cluster.empty() && is_on_same_host(identity.cluster, task, identity.task)) {
     const Membership membership = identity_in(identity.cluster, task, identity.source).membership;
     return spec_of(task, choose_device(config.compute.device, membership.local_rank, count_gpus()));

@@ -11,6 +11,7 @@
 #include "tutti/base/file.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
+#include "tutti/cluster/device_spec.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/cluster/test_identity.h"
 
@@ -113,6 +114,24 @@ TEST(Context, a_server_stays_on_the_cpu_unless_told_otherwise) {
   const Context context(RunConfig(), identity("ps|a:1,worker|a:2", "ps", 0));
   EXPECT_TRUE(context.device().is_cpu());
   EXPECT_FALSE(context.is_chief());
+}
+
+// `tutti run` shows a server no GPU, but gives it the flags of the workers.
+TEST(Context, a_server_that_sees_no_gpu_stays_on_the_cpu_though_the_workers_have_gpus) {
+  const std::string cluster = "ps|a:1,worker|a:2;b:2";
+  if (count_gpus() > 0) GTEST_SKIP() << "NOT TESTED: this process sees a GPU";
+  for (const char* device : {"cuda", "/gpu:1"}) {
+    RunConfig config;
+    config.compute.device = device;
+    const Context context(config, identity(cluster, "ps", 0));
+    EXPECT_TRUE(context.device().is_cpu());
+    EXPECT_EQ(context.devices().back().to_string(), "/job:ps/replica:0/task:0/device:CPU:0");
+    EXPECT_EQ(context.devices().front().device_type, "GPU");
+  }
+  RunConfig config;
+  config.compute.device = "gpuu";
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("'gpuu'"),
+               [&] { Context(config, identity(cluster, "ps", 0)); });
 }
 
 TEST(Context, refuses_devices_and_threads_that_are_none) {

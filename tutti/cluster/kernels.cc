@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <dlfcn.h>
 
+#include <ATen/Context.h>
 #include <ATen/Version.h>
 #include <c10/core/DispatchKeySet.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -70,8 +71,9 @@ std::string gpu_name(int index) {
 }
 
 std::string gpu_libraries(c10::Device device) {
-  return fmt::format("LibTorch {} with CUDA {} and cuDNN {} on {}", TORCH_VERSION,
+  return fmt::format("LibTorch {} with CUDA {} and cuDNN {}{} on {}", TORCH_VERSION,
                      configured("CUDA Runtime "), configured("CuDNN "),
+                     at::globalContext().deterministicCuDNN() ? " in a fixed order" : "",
                      gpu_name(device.has_index() ? device.index() : 0));
 }
 

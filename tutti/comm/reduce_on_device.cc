@@ -12,13 +12,14 @@
 namespace tutti::comm {
 namespace {
 
-torch::Tensor combine(ReduceOp op, const torch::Tensor& a, const torch::Tensor& b) {
+// Uses the memory of `to` for the result if it is defined, which may be one of the two.
+torch::Tensor combine(ReduceOp op, const torch::Tensor& a, const torch::Tensor& b, torch::Tensor to) {
   switch (op) {
     case ReduceOp::Sum:
     case ReduceOp::Average:
-      return a + b;
+      return to.defined() ? at::add_out(to, a, b) : a + b;
     case ReduceOp::Product:
-      return a * b;
+      return to.defined() ? at::mul_out(to, a, b) : a * b;
     case ReduceOp::Min:
       return torch::where((b < a).logical_or(b != b), b, a);
     case ReduceOp::Max:
@@ -27,10 +28,10 @@ torch::Tensor combine(ReduceOp op, const torch::Tensor& a, const torch::Tensor& 
   return {};
 }
 
-}  // namespace
-
-torch::Tensor reduce_on_device(std::span<const torch::Tensor> inputs, const Reduction& reduction,
-                               const Program& program) {
+// Like reduce_on_device(), but the result may be in the memory of `output`, if that is defined. `output` may
+// be one of the inputs: it is written when nothing else is left to be read.
+torch::Tensor reduce_near(const torch::Tensor& output, std::span<const torch::Tensor> inputs,
+                          const Reduction& reduction, const Program& program) {
   TUTTI_CHECK(!program.empty(), "nothing to reduce");
   const torch::NoGradGuard no_grad;
   // The values are 0 or 1: Max is "any" and Min is "all".
@@ -39,14 +40,15 @@ torch::Tensor reduce_on_device(std::span<const torch::Tensor> inputs, const Redu
   const ReduceOp op = !bits ? reduction.op : any ? ReduceOp::Max : ReduceOp::Min;
   const torch::ScalarType wide = bits ? torch::kByte : sum_type(reduction.type);
   std::vector<torch::Tensor> stack;
-  for (const int code : program) {
-    if (code != kCombine) {
-      stack.push_back(inputs[static_cast<size_t>(code)].to(wide));
+  for (size_t i = 0; i < program.size(); ++i) {
+    if (program[i] != kCombine) {
+      stack.push_back(inputs[static_cast<size_t>(program[i])].to(wide));
       continue;
     }
     const torch::Tensor right = std::move(stack.back());
     stack.pop_back();
-    stack.back() = combine(op, stack.back(), right);
+    const bool fits = i + 1 == program.size() && output.defined() && output.scalar_type() == wide;
+    stack.back() = combine(op, stack.back(), right, fits ? output : torch::Tensor());
     if (reduction.round_each) stack.back() = stack.back().to(reduction.type).to(wide);
   }
   torch::Tensor result = stack.back();
@@ -63,10 +65,17 @@ torch::Tensor reduce_on_device(std::span<const torch::Tensor> inputs, const Redu
   return result.to(reduction.type);
 }
 
+}  // namespace
+
+torch::Tensor reduce_on_device(std::span<const torch::Tensor> inputs, const Reduction& reduction,
+                               const Program& program) {
+  return reduce_near({}, inputs, reduction, program);
+}
+
 void reduce_tensors(std::span<const torch::Tensor> inputs, const torch::Tensor& output,
                     const Reduction& reduction, const Program& program) {
   if (!output.is_cpu()) {
-    output.copy_(reduce_on_device(inputs, reduction, program));
+    output.copy_(reduce_near(output, inputs, reduction, program));
     return;
   }
   std::vector<const std::byte*> from;

@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <torch/cuda.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 

@@ -177,8 +177,10 @@ struct Normalise : torch::autograd::Function<Normalise> {
   static std::pair<Tensor, Tensor> local_sums(const Tensor& dy, const Tensor& x, const Tensor& weight,
                                               const Tensor& mean, const Tensor& variance, double eps) {
     if (x.numel() == 0) return {torch::zeros_like(mean), torch::zeros_like(mean)};
+    // What a forward pass with constants saves, without which CUDA's kernel fails.
+    const Tensor nothing = torch::empty({0}, mean.options());
     const auto [none, dweight, dbias] = torch::native_batch_norm_backward(
-        dy, x, weight, mean, variance, Tensor(), Tensor(), /*train=*/false, eps, {false, true, true});
+        dy, x, weight, mean, variance, nothing, nothing, /*train=*/false, eps, {false, true, true});
     return {dweight, dbias};
   }
 };

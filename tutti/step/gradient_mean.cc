@@ -108,6 +108,7 @@ void GradientMean::begin_step(int64_t step, const Wishes& wishes, double learnin
   reducer_.begin(step, wishes, learning_rate);
   break_off();
   lanes_added_ = 0;
+  own_ = {};
   step_ = step;
 }
 
@@ -128,6 +129,7 @@ void GradientMean::begin_lane() {
 void GradientMean::begin_backward(const torch::Tensor& loss, int64_t examples) {
   const torch::NoGradGuard no_grad;
   vectors_.count(loss, examples);
+  of_lane_ = {examples, !loss.defined()};
   if (!watch_ || !reducer_.open()) return;
   heard_.assign(parameters_.trained().size(), false);
   missing_.assign(reducer_.buckets().all.size(), 0);
@@ -190,6 +192,8 @@ void GradientMean::add() {
   }
   reducer_.add();
   ++lanes_added_;
+  own_.examples += of_lane_.examples;
+  own_.without_loss = own_.without_loss || of_lane_.without_loss;
 }
 
 GradientMean::Result GradientMean::finish() {
@@ -199,6 +203,9 @@ GradientMean::Result GradientMean::finish() {
   vectors_.take_over_buffers();
   lane_begun_ = false;
   const torch::Tensor& numbers = vectors_.numbers();
+  // A worker that is alone knows its numbers, and need not wait for a GPU to read them.
+  if (comm_.world() == 1)
+    return {own_.examples, own_.without_loss ? torch::Tensor() : numbers[kLoss].clone(), outcome.wishes};
   return {numbers[kExamples].item<int64_t>(), vectors_.loss_sum(), outcome.wishes};
 }
 

@@ -96,6 +96,12 @@ class GradientMean final : public LaneSum {
   const bool checks_;  // whether gradients are finite, before they are sent
   LaneVectors vectors_;
   int64_t lanes_added_ = 0;  // in this step, those without examples included
+  struct Counted {
+    int64_t examples = 0;
+    bool without_loss = false;
+  };
+  Counted own_;              // the sum over the lanes that were added in this step
+  Counted of_lane_;          // of the lane whose backward pass is the last
   bool lane_begun_ = false;  // in a step that is not finished: `vectors_` has saved the buffers
   int64_t step_ = 0;
   Reducer reducer_;
