@@ -80,6 +80,7 @@ TaskGroup::~TaskGroup() {
 GroupResult TaskGroup::run() {
   start_all();
   wait_for_all();
+  look_for_undone();
   end_leftover_processes();
   for (Member& member : members_) member.finish_output();
   flush();

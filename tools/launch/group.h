@@ -121,6 +121,7 @@ class TaskGroup {
   // group_survival.cc
   bool may_go_on_without(Member& member);
   void survive();
+  void look_for_undone();
   void evict_stopped();
   void go_on_without(Member& member);
   void drop_restarts();

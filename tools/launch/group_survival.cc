@@ -52,7 +52,7 @@ void TaskGroup::survive() {
   int restarts = survival->restarts_left();
   for (const Member* member : lost) {
     const auto worker = static_cast<int>(member - members_.data());
-    was_member.push_back(survival->keeper().is_member(worker));
+    was_member.push_back(survival->keeper().trained_last(worker));
     const bool may_return = !kill_at_ && !survival->keeper().finished() && !member->outcome()->interrupted();
     const bool again = may_return && restarts-- > 0;
     survival->lose(worker, again ? MembersKeeper::Then::ComesBack : MembersKeeper::Then::StaysAway);
@@ -75,6 +75,21 @@ void TaskGroup::survive() {
     member.signal(SIGKILL);
   }
   if (keeper.finished()) drop_restarts();
+}
+
+// After the last step nobody takes the place of a worker that is lost: what only it was to do, such as
+// writing the report, is undone.
+void TaskGroup::look_for_undone() {
+  Survival* const survival = options_.survival;
+  if (survival == nullptr || result_.exit_code != 0 || result_.interrupted) return;
+  uint64_t last = 0;
+  for (const comm::Members& epoch : survival->keeper().epochs()) {
+    if (epoch.end.empty()) last = epoch.epoch;
+  }
+  if (last == 0 || survival->has_entered(last)) return;
+  result_.exit_code = exit_code(ErrorKind::PeerLost);
+  say("a worker was lost when the others needed it no more: what it had to do alone, such as writing files, "
+      "may be undone");
 }
 
 // A worker that is stopped cannot say that it waits for another one, which then waits for ever.

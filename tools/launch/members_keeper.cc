@@ -92,6 +92,12 @@ bool MembersKeeper::is_member(int worker) const {
   return lives(present) && newest().rank_of(present);
 }
 
+bool MembersKeeper::trained_last(int worker) const {
+  const auto last = std::find_if(epochs_.rbegin(), epochs_.rend(),
+                                 [](const comm::Members& epoch) { return epoch.end.empty(); });
+  return last->rank_of({worker, at(worker).life}).has_value();
+}
+
 std::vector<comm::Member> MembersKeeper::possible_callers() const {
   std::vector<comm::Member> callers;
   for (size_t i = 0; i < workers_.size(); ++i) {

@@ -54,6 +54,8 @@ class MembersKeeper {
   bool is_changing() const;
   // Returns true if this worker is in the newest epoch in its present life.
   bool is_member(int worker) const;
+  // Returns true if it was in the last epoch that had members, in its present life.
+  bool trained_last(int worker) const;
   bool comes_back(int worker) const { return at(worker).state == State::ComesBack; }
   bool is_evicted(int worker) const { return evicted_.contains(worker); }
   int life_of(int worker) const { return at(worker).life; }

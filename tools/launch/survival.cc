@@ -32,7 +32,11 @@ bool Survival::may_lose(int worker, const Outcome& outcome) const {
   if (outcome.killed() || outcome.interrupted()) return true;
   const int code = outcome.exit_code();
   const bool misses_others = code == exit_code(ErrorKind::PeerLost) || code == exit_code(ErrorKind::Timeout);
-  return misses_others && (!keeper_.is_member(worker) || keeper_.is_evicted(worker));
+  return misses_others && (!keeper_.trained_last(worker) || keeper_.is_evicted(worker));
+}
+
+bool Survival::has_entered(uint64_t epoch) const {
+  return served_.board->peek(comm::kEnteredKey) == std::to_string(epoch);
 }
 
 int Survival::restarts_used() const {

@@ -43,6 +43,8 @@ class Survival {
   void ended_well(int worker) { keeper_.ended_well(worker); }
   // No worker takes the place of another any more, since `why`.
   void finish(const std::string& why) { keeper_.finish(why); }
+  // Returns true if the members of this epoch were connected.
+  bool has_entered(uint64_t epoch) const;
   int restarts_left() const { return options_.restarts - restarts_; }
   // Returns which restart it is, from 1.
   int use_restart() { return ++restarts_; }

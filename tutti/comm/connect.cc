@@ -233,6 +233,7 @@ EpochSource::Connection LaunchedEpochs::enter(Members members) {
     try {
       Connection connection = connect_ranks(at_place(context_, members_, list_.self()), board);
       board->connected();
+      list_.set_entered(members_.epoch);
       joining_ = false;
       return connection;
     } catch (const Error& error) {

@@ -16,6 +16,7 @@
 //   members/EPOCH      Members, written once, by the launcher
 //   call/WORKER/LIFE   Call, by that worker, when it cannot go on or asks for a place
 //   change             the epoch that the launcher wants to end after a step
+//   entered            the newest epoch whose members are connected, by each of them
 //   least              the number of members with which the job goes on, by the launcher
 //   stop               set before the launcher sends a signal to all, so that nobody leaves alone
 //   fit                the call of fit() that the members are in, by each; nobody joins before
@@ -66,6 +67,7 @@ std::string members_key(uint64_t epoch);
 std::string call_key(const Member& member);
 inline constexpr const char* kChangeKey = "change";
 inline constexpr const char* kFitKey = "fit";
+inline constexpr const char* kEnteredKey = "entered";
 inline constexpr const char* kLeastKey = "least";
 inline constexpr const char* kStopKey = "stop";
 
@@ -111,6 +113,8 @@ class MembersBoard {
   Members await_next(const Call& call) const;
   // Returns true if the launcher wants this epoch to end after the present step.
   bool change_is_due(uint64_t epoch) const;
+  // Says that the members of an epoch are connected.
+  void set_entered(uint64_t epoch) const { board_->set(kEnteredKey, std::to_string(epoch)); }
   // The least number of members with which the job goes on.
   int least() const;
   // Returns true if the launcher ends the whole job.

@@ -34,6 +34,8 @@ bool TrainingRun::is_loss(const Error& error) const {
 
 // Goes on without a task that was lost, or as planned with other workers.
 void TrainingRun::change(std::optional<Error> why) {
+  constexpr int kMost = 100;
+  if (may_change() && ++changes_in_step_ > kMost && why) throw Error(*why);
   const bool survives = strategy_.facts().survives;
   try {
     strategy_.settle();

@@ -209,6 +209,7 @@ void TrainingRun::after_step(const StepResult& result) {
     hooks_told_ = 0;
   }
   tell_step(result);
+  changes_in_step_ = 0;
   training_.last_step = training_.step;
   note_hash();
   is_told_ = true;

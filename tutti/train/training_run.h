@@ -270,6 +270,7 @@ class TrainingRun {
   bool is_running_ = false;  // between begin_steps() and the end
   bool has_ended_ = false;
   bool is_prepared_ = false;  // the hooks have been called for the next step
+  int changes_in_step_ = 0;   // of the workers; many of them lead nowhere
   bool joins_;                // this worker was started again, and the others train already
   bool is_chief_;             // since the last change of the workers
   // The last step is counted, but only the first `hooks_told_` hooks were told of it.
