@@ -107,9 +107,10 @@ torch::Tensor loss_of(MnistNet& net, const torch::Tensor& images, const torch::T
 }
 
 // Trains as a user would, with everything that is on by default: feed, hooks, guard, progress.
-double trainer(const Training& training, torch::Device place) {
-  std::vector<std::string> words = {"bench",       "--threads", "2", "--precision", training.precision,
-                                    "--log-level", "error"};
+double trainer(const Training& training, torch::Device place, const char* kernels) {
+  std::vector<std::string> words = {"bench",       "--threads",        "2",
+                                    "--precision", training.precision, "--log-level",
+                                    "error",       "--kernels",        kernels};
   std::vector<char*> arguments;
   arguments.reserve(words.size());
   for (std::string& word : words) arguments.push_back(word.data());
@@ -172,8 +173,10 @@ double loop(const Training& training, torch::Device place) {
 // Prints the images per second of every training, and the memory after the last.
 int run_side(const std::string& side) {
   const torch::Device place = side.ends_with("-there") ? device() : torch::Device(torch::kCPU);
+  const char* const kernels = side == "trainer-libtorch" ? "libtorch" : "auto";
   for (const Training& training : kTrainings) {
-    const double steps = side.starts_with("trainer") ? trainer(training, place) : loop(training, place);
+    const double steps =
+        side.starts_with("trainer") ? trainer(training, place, kernels) : loop(training, place);
     fmt::print("{:.1f} ", steps * static_cast<double>(training.batch));
     std::fflush(stdout);
   }
@@ -202,9 +205,10 @@ void compare_steps(const std::string& self) {
   std::vector<Side> sides = {
       {"Tutti's Trainer", {self, "--side", "trainer"}, 1},
       {"LibTorch loop by hand", {self, "--side", "loop"}, 1},
+      {"Tutti's Trainer, --kernels libtorch", {self, "--side", "trainer-libtorch"}, 1},
       {"PyTorch from Python", {python, peer}, 1},
-      {"Tutti's Trainer, examples on the GPU", {self, "--side", "trainer-there"}, 4},
-      {"LibTorch loop by hand, examples on the GPU", {self, "--side", "loop-there"}, 4},
+      {"Tutti's Trainer, examples on the GPU", {self, "--side", "trainer-there"}, 5},
+      {"LibTorch loop by hand, examples on the GPU", {self, "--side", "loop-there"}, 5},
   };
   for (int round = 0; round < kRounds; ++round) {
     for (Side& side : sides) {
