@@ -16,6 +16,7 @@
 #include "tutti/data/sampler.h"
 #include "tutti/store/report.h"
 #include "tutti/store/weight_hashes.h"
+#include "tutti/train/change.h"
 #include "tutti/train/evaluation.h"
 #include "tutti/train/evaluation_hook.h"
 #include "tutti/train/evaluator.h"
@@ -189,8 +190,7 @@ class TrainingRun {
   void go_on(const std::optional<Error>& why);
   void go_on_with_others();
   void join();
-  void enter_epoch(std::optional<Error> why,
-                   const std::function<void(const std::optional<Error>&)>& come_together);
+  void enter_epoch(std::optional<Error> why, const InEpoch& come_together);
   Strategy::Standing standing();
   void take_over(Strategy::Standing standing);
   void begin_feed();
