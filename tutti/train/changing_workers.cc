@@ -78,6 +78,7 @@ void TrainingRun::join() {
     strategy_.facts().survives ? go_on_with_others() : begin_run();
   });
   joins_ = false;
+  joined_in_ = progress_.fit;
 }
 
 void TrainingRun::enter_epoch(std::optional<Error> why, const InEpoch& come_together) {

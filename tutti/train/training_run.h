@@ -96,6 +96,8 @@ class TrainingRun {
   // Returns true if this call of fit() is none in which this worker, which was started again, can join the
   // others: they have made it already.
   bool passes_over(int64_t fit) const;
+  // Returns true if this worker was started again, and has joined the others in this fit or in a later one.
+  bool has_joined_since(int64_t fit) const { return fit <= joined_in_; }
   // In an evaluator: evaluates the checkpoints of this call of fit(), each once, until the fit is complete.
   void follow(int64_t fit);
   // Returns true if the present training has ended, or is only followed.
@@ -268,6 +270,7 @@ class TrainingRun {
   bool has_ended_ = false;
   bool is_prepared_ = false;  // the hooks have been called for the next step
   bool joins_;                // this worker was started again, and the others train already
+  int64_t joined_in_ = -1;    // the fit in which this worker has joined the others
   bool is_chief_;             // since the last change of the workers
   // The last step is counted, but only the first `hooks_told_` hooks were told of it.
   bool is_told_ = true;

@@ -83,8 +83,8 @@ std::string AllReduce::why_not_survive(int64_t lanes) const {
 std::optional<Strategy::Standing> AllReduce::go_on(Session& session, const std::vector<std::string>& plan,
                                                    const Standing* mine) {
   require_same(plan);
-  const int64_t own =
-      mine != nullptr ? place_of(mine->progress.step, mine->is_told, mine->hooks_told) : kNowhere;
+  const bool has_state = mine != nullptr && !half_taken_over_;
+  const int64_t own = has_state ? place_of(mine->progress.step, mine->is_told, mine->hooks_told) : kNowhere;
   const Farthest farthest = farthest_of(comm::gather_all(comm_, own, "the step of each worker"));
   if (farthest.all_are_there) {
     prepare(session.lanes());
@@ -108,7 +108,9 @@ std::optional<Strategy::Standing> AllReduce::go_on(Session& session, const std::
   }
   if (is_behind) session.follow(told.at("lanes").get<int64_t>());
   prepare(session.lanes());
+  half_taken_over_ = is_behind;
   broadcast_from(leader);
+  half_taken_over_ = false;
   if (!is_behind) return std::nullopt;
   return standing;
 }
