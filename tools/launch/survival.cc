@@ -1,7 +1,6 @@
 #include "tools/launch/survival.h"
 
 #include <algorithm>
-#include <utility>
 
 #include <fmt/format.h>
 
@@ -18,21 +17,14 @@ Survival::Survival(const SurvivalOptions& options)
       keeper_(options.workers, options.min, options.timeout),
       restarts_(options.restarts_before),
       served_(comm::serve_tcp_rendezvous(
-          {.credentials = {.secret = fmt::format("members\n{}\n{}", options.launch, options.secret)}})) {
+          {.credentials = {.secret = fmt::format("members\n{}\n{}", options.launch, options.secret)}})),
+      keeper_board_(keeper_, served_.board) {
   served_.board->set(comm::kLeastKey, std::to_string(options.min));
-  publish();
 }
 
 void Survival::add_variables(int worker, std::map<std::string, std::string>& variables) const {
   variables[kMembersVariable] = fmt::format("127.0.0.1:{}", served_.port);
   variables[kLifeVariable] = std::to_string(keeper_.life_of(worker));
-}
-
-bool Survival::may_lose(int worker, const Outcome& outcome) const {
-  if (outcome.killed() || outcome.interrupted()) return true;
-  const int code = outcome.exit_code();
-  const bool misses_others = code == exit_code(ErrorKind::PeerLost) || code == exit_code(ErrorKind::Timeout);
-  return misses_others && (!keeper_.trained_last(worker) || keeper_.is_evicted(worker));
 }
 
 bool Survival::has_entered(uint64_t epoch) const {
@@ -51,38 +43,6 @@ int Survival::restarts_used() const {
   }
   return restarts_ - options_.restarts_before - in_vain;
 }
-
-void Survival::look() {
-  read_calls();
-  keeper_.tick(std::chrono::steady_clock::now());
-  publish();
-}
-
-void Survival::read_calls() {
-  if (served_.board->peek(comm::kFitKey)) keeper_.training_has_begun();
-  for (const comm::Member& member : keeper_.possible_callers()) {
-    const std::string key = comm::call_key(member);
-    const auto text = served_.board->peek(key);
-    if (!text || read_[key] == *text) continue;
-    keeper_.called(member, comm::call_of(*text), std::chrono::steady_clock::now());
-    read_[key] = *text;
-  }
-}
-
-void Survival::publish() {
-  for (; published_ < keeper_.epochs().size(); ++published_) {
-    const comm::Members& epoch = keeper_.epochs()[published_];
-    served_.board->set(comm::members_key(epoch.epoch), comm::to_text(epoch));
-    for (const comm::Member& member : epoch.by_rank) {
-      if (published_ > 0 && !keeper_.epochs()[published_ - 1].rank_of(member)) joined_.push_back(member);
-    }
-  }
-  const auto change = keeper_.wanted_change();
-  if (change == std::exchange(published_change_, change)) return;
-  served_.board->set(comm::kChangeKey, change ? std::to_string(*change) : "");
-}
-
-std::vector<comm::Member> Survival::take_joined() { return std::exchange(joined_, {}); }
 
 std::chrono::milliseconds survival_timeout(const Environment& environment) {
   constexpr const char* kVariable = "TUTTI_TIMEOUT";

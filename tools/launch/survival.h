@@ -2,10 +2,10 @@
 
 #include <chrono>
 #include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "tools/launch/keeper_board.h"
 #include "tools/launch/members_keeper.h"
 #include "tools/launch/outcome.h"
 #include "tutti/base/environment.h"
@@ -33,12 +33,11 @@ class Survival {
 
   // Adds what a worker needs to find the board, and its life.
   void add_variables(int worker, std::map<std::string, std::string>& variables) const;
-  // Returns true if the others may go on although the process of this worker has ended like this: it was
-  // killed, has left because of a signal, or only says that it has lost the others, which had gone on without
-  // it.
-  bool may_lose(int worker, const Outcome& outcome) const;
   // A signal is sent to all workers: none of them leaves alone.
   void stop() { served_.board->set(comm::kStopKey, "yes"); }
+  bool may_lose(int worker, const Outcome& outcome) const {
+    return tutti::may_lose(keeper_, worker, outcome);
+  }
   void lose(int worker, MembersKeeper::Then then) { keeper_.lost(worker, then); }
   void ended_well(int worker) { keeper_.ended_well(worker); }
   // No worker takes the place of another any more, since `why`.
@@ -51,27 +50,21 @@ class Survival {
   // The number of restarts of single workers since this start of the job, without those that have not joined.
   int restarts_used() const;
   // Reads the calls, decides and publishes.
-  void look();
+  void look() { keeper_board_.look(std::chrono::steady_clock::now()); }
 
   const MembersKeeper& keeper() const { return keeper_; }
   const SurvivalOptions& options() const { return options_; }
   // Workers to be killed, each of them once.
   std::vector<comm::Member> take_evicted() { return keeper_.take_evicted(); }
   // Workers that have come back and have become members since the last call.
-  std::vector<comm::Member> take_joined();
+  std::vector<comm::Member> take_joined() { return keeper_board_.take_joined(); }
 
  private:
-  void read_calls();
-  void publish();
-
   const SurvivalOptions options_;
   MembersKeeper keeper_;
   int restarts_;  // so far
   const comm::ServedRendezvous served_;
-  std::map<std::string, std::string> read_;  // the calls that the keeper knows, by key
-  size_t published_ = 0;                     // epochs
-  std::optional<uint64_t> published_change_;
-  std::vector<comm::Member> joined_;
+  KeeperBoard keeper_board_;
 };
 
 // Returns the seconds of TUTTI_TIMEOUT, or the default of --timeout.

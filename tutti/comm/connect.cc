@@ -12,6 +12,7 @@
 #include "tutti/comm/failures.h"
 #include "tutti/comm/hierarchy/hierarchy.h"
 #include "tutti/comm/inproc/inproc.h"
+#include "tutti/comm/member_epochs.h"
 #include "tutti/comm/members.h"
 #include "tutti/comm/mpi/mpi.h"
 #include "tutti/comm/nccl/choice.h"
@@ -177,16 +178,16 @@ class LaunchedEpochs final : public EpochSource {
  public:
   explicit LaunchedEpochs(const Context& context)
       : context_(context),
-        list_(find_members_board(context), {context.task().index, context.identity().life}) {}
+        epochs_(MembersBoard(find_members_board(context), {context.task().index, context.identity().life})) {}
 
-  uint64_t number() const override { return members_.epoch; }
-  bool is_joining() const override { return joining_; }
+  uint64_t number() const override { return epochs_.members().epoch; }
+  bool is_joining() const override { return epochs_.is_joining(); }
   bool change_is_due() override;
-  int least() const override { return list_.least(); }
-  std::string change() const override { return difference(before_, members_); }
-  bool job_stops() const override { return list_.job_stops(); }
-  void set_fit(int64_t fit) override { list_.set_fit(fit); }
-  std::optional<int64_t> fit() const override { return list_.fit(); }
+  int least() const override { return epochs_.list().least(); }
+  std::string change() const override { return difference(epochs_.before(), epochs_.members()); }
+  bool job_stops() const override { return epochs_.list().job_stops(); }
+  void set_fit(int64_t fit) override { epochs_.list().set_fit(fit); }
+  std::optional<int64_t> fit() const override { return epochs_.list().fit(); }
   Connection next(const std::optional<Error>& why) override;
   // Connects the workers with which the job begins; nothing is connected in one that joins later.
   Connection first();
@@ -194,53 +195,35 @@ class LaunchedEpochs final : public EpochSource {
  private:
   using Clock = std::chrono::steady_clock;
 
-  Connection enter(Members members);
-  Call call(const std::optional<Error>& why) const;
+  // Returns a function that puts its connection there.
+  MemberEpochs::Connect connect_to(Connection& connection) const;
 
   const Context context_;
-  const MembersBoard list_;
-  Members members_;
-  Members before_;  // of the last epoch in which this worker was connected
-  bool joining_ = false;
+  MemberEpochs epochs_;
   bool due_ = false;  // a change of this epoch
   Clock::time_point looked_at_ = {};
 };
 
 EpochSource::Connection LaunchedEpochs::first() {
-  joining_ = list_.self().life > 0;
-  if (joining_) return {.transport = std::move(inproc_transports(1, timeout_of(context_)).front())};
-  return enter(list_.at(0));
+  Connection connection;
+  if (is_joining())
+    connection.transport = std::move(inproc_transports(1, timeout_of(context_)).front());
+  else
+    epochs_.enter_first(connect_to(connection));
+  return connection;
 }
 
 EpochSource::Connection LaunchedEpochs::next(const std::optional<Error>& why) {
-  return enter(list_.await_next(call(why)));
+  Connection connection;
+  epochs_.enter_next(why, connect_to(connection));
+  due_ = false;
+  return connection;
 }
 
-Call LaunchedEpochs::call(const std::optional<Error>& why) const {
-  Call call{.epoch = members_.epoch, .why = joining_ ? Call::Why::Joins : Call::Why::Change};
-  if (why) call.why = why->kind() == ErrorKind::Timeout ? Call::Why::Late : Call::Why::Lost;
-  if (why) call.text = why->what();
-  return call;
-}
-
-// Connects the members, or those of a later epoch if some are lost before they are connected.
-EpochSource::Connection LaunchedEpochs::enter(Members members) {
-  before_ = members_;
-  for (;;) {
-    members_ = std::move(members);
-    due_ = false;
-    const auto board = std::make_shared<EpochBoard>(list_.board(), members_.epoch);
-    try {
-      Connection connection = connect_ranks(at_place(context_, members_, list_.self()), board);
-      board->connected();
-      list_.set_entered(members_.epoch);
-      joining_ = false;
-      return connection;
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::PeerLost && error.kind() != ErrorKind::Timeout) throw;
-      members = list_.await_next(call(error));
-    }
-  }
+MemberEpochs::Connect LaunchedEpochs::connect_to(Connection& connection) const {
+  return [this, &connection](const Members& members, const std::shared_ptr<EpochBoard>& board) {
+    connection = connect_ranks(at_place(context_, members, epochs_.list().self()), board);
+  };
 }
 
 bool LaunchedEpochs::change_is_due() {
@@ -248,7 +231,7 @@ bool LaunchedEpochs::change_is_due() {
   const auto now = Clock::now();
   if (due_ || now < looked_at_ + kBetweenLooks) return due_;
   looked_at_ = now;
-  return due_ = list_.change_is_due(members_.epoch);
+  return due_ = epochs_.list().change_is_due(number());
 }
 
 }  // namespace

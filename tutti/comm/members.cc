@@ -22,13 +22,15 @@ constexpr std::array<const char*, 4> kWhys = {"lost", "late", "change", "joins"}
 // The pauses between two looks at the board: short ones first.
 class Pause {
  public:
+  explicit Pause(const Sleep& sleep) : sleep_(sleep) {}
   void wait() {
     constexpr std::chrono::milliseconds kLongest{20};
-    std::this_thread::sleep_for(next_);
+    sleep_(next_);
     next_ = std::min(2 * next_, kLongest);
   }
 
  private:
+  const Sleep& sleep_;
   std::chrono::milliseconds next_{1};
 };
 
@@ -115,7 +117,8 @@ EpochBoard::EpochBoard(std::shared_ptr<Rendezvous> board, uint64_t epoch)
 
 std::string EpochBoard::get(const std::string& key, std::chrono::milliseconds timeout) {
   const auto deadline = deadline_after(timeout);
-  for (Pause pause; std::chrono::steady_clock::now() < deadline; pause.wait()) {
+  const Sleep sleep = sleep_in_this_thread;
+  for (Pause pause(sleep); std::chrono::steady_clock::now() < deadline; pause.wait()) {
     if (auto value = peek(key)) return *std::move(value);
   }
   return own_->get(key, std::chrono::milliseconds(0));  // throws the Timeout
@@ -127,6 +130,8 @@ std::optional<std::string> EpochBoard::peek(const std::string& key) {
     fail(ErrorKind::PeerLost, "the workers of epoch {} have changed before all were connected", epoch_);
   return value;
 }
+
+void sleep_in_this_thread(std::chrono::milliseconds time) { std::this_thread::sleep_for(time); }
 
 Members MembersBoard::at(uint64_t epoch) const {
   const auto text = board_->peek(members_key(epoch));
@@ -146,7 +151,7 @@ std::optional<Members> MembersBoard::newest_after(uint64_t epoch) const {
 
 Members MembersBoard::await_next(const Call& call) const {
   board_->set(call_key(self_), to_text(call));
-  for (Pause pause;; pause.wait()) {
+  for (Pause pause(sleep_);; pause.wait()) {
     const std::optional<Members> next = newest_after(call.epoch);
     if (next && !next->end.empty())
       fail(ErrorKind::PeerLost, "{}{}the job ends: {}", call.text, call.text.empty() ? "" : "; ", next->end);

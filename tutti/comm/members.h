@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -98,11 +99,15 @@ class EpochBoard final : public Rendezvous {
   std::atomic<bool> connected_ = false;
 };
 
+// How somebody waits before the next look at a board.
+using Sleep = std::function<void(std::chrono::milliseconds)>;
+void sleep_in_this_thread(std::chrono::milliseconds time);
+
 // The list as one worker sees it. Thread-compatible.
 class MembersBoard {
  public:
-  MembersBoard(std::shared_ptr<Rendezvous> board, const Member& self)
-      : board_(std::move(board)), self_(self) {}
+  MembersBoard(std::shared_ptr<Rendezvous> board, const Member& self, Sleep sleep = sleep_in_this_thread)
+      : board_(std::move(board)), self_(self), sleep_(std::move(sleep)) {}
 
   const Member& self() const { return self_; }
   const std::shared_ptr<Rendezvous>& board() const { return board_; }
@@ -128,6 +133,7 @@ class MembersBoard {
 
   const std::shared_ptr<Rendezvous> board_;
   const Member self_;
+  const Sleep sleep_;
 };
 
 }  // namespace tutti::comm

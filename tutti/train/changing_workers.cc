@@ -105,22 +105,13 @@ void TrainingRun::join() {
     strategy_.facts().survives ? go_on_with_others() : begin_run();
   });
   joins_ = false;
+  joined_in_ = progress_.fit;
 }
 
-// Enters the next epoch, and does there what brings all its workers together: again if one is lost meanwhile.
-void TrainingRun::enter_epoch(std::optional<Error> why,
-                              const std::function<void(const std::optional<Error>&)>& come_together) {
-  constexpr int kMost = 100;  // if workers are lost again and again, something else is wrong
-  for (int tries = 1;; ++tries) {
-    strategy_.regroup(why);
-    try {
-      return come_together(why);
-    } catch (const Error& error) {
-      const bool is_lost = error.kind() == ErrorKind::PeerLost || error.kind() == ErrorKind::Timeout;
-      if (!is_lost || tries == kMost || epochs() == nullptr) throw;
-      why = error;
-    }
-  }
+void TrainingRun::enter_epoch(std::optional<Error> why, const InEpoch& come_together) {
+  tutti::enter_epoch(
+      std::move(why), epochs() != nullptr,
+      [this](const std::optional<Error>& reason) { strategy_.regroup(reason); }, come_together);
 }
 
 Strategy::Standing TrainingRun::standing() {

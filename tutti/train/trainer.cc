@@ -87,8 +87,9 @@ History Trainer::fit_once(const data::Feed& feed, const FitOptions& options) {
     run_.follow(next_fit_++);
     return run_.history();
   }
-  // The others have compared their plans when they began this fit.
-  if (strategy_->group().world > 1 && !strategy_->facts().chief_reads_all && !joins) {
+  // The others have compared their plans when they began this fit, or a later one.
+  const bool others_have_begun = joins || run_.has_joined_since(next_fit_);
+  if (strategy_->group().world > 1 && !strategy_->facts().chief_reads_all && !others_have_begun) {
     std::vector<std::string> plan;
     run_.or_abandon("inspect its data", [&] { plan = plan_of_fit(feed, options); });
     strategy_->require_same(plan);

@@ -16,6 +16,7 @@
 #include "tutti/data/sampler.h"
 #include "tutti/store/report.h"
 #include "tutti/store/weight_hashes.h"
+#include "tutti/train/change.h"
 #include "tutti/train/evaluation.h"
 #include "tutti/train/evaluation_hook.h"
 #include "tutti/train/evaluator.h"
@@ -95,6 +96,8 @@ class TrainingRun {
   // Returns true if this call of fit() is none in which this worker, which was started again, can join the
   // others: they have made it already.
   bool passes_over(int64_t fit) const;
+  // Returns true if this worker was started again, and has joined the others in this fit or in a later one.
+  bool has_joined_since(int64_t fit) const { return fit <= joined_in_; }
   // In an evaluator: evaluates the checkpoints of this call of fit(), each once, until the fit is complete.
   void follow(int64_t fit);
   // Returns true if the present training has ended, or is only followed.
@@ -192,8 +195,7 @@ class TrainingRun {
   void go_on(const std::optional<Error>& why);
   void go_on_with_others();
   void join();
-  void enter_epoch(std::optional<Error> why,
-                   const std::function<void(const std::optional<Error>&)>& come_together);
+  void enter_epoch(std::optional<Error> why, const InEpoch& come_together);
   Strategy::Standing standing();
   void take_over(Strategy::Standing standing);
   void begin_feed();
@@ -272,6 +274,7 @@ class TrainingRun {
   bool is_prepared_ = false;  // the hooks have been called for the next step
   int changes_in_step_ = 0;   // of the workers; many of them lead nowhere
   bool joins_;                // this worker was started again, and the others train already
+  int64_t joined_in_ = -1;    // the fit in which this worker has joined the others
   bool is_chief_;             // since the last change of the workers
   // The last step is counted, but only the first `hooks_told_` hooks were told of it.
   bool is_told_ = true;

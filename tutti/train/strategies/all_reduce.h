@@ -81,6 +81,8 @@ class AllReduce final : public DataParallel {
   std::vector<AllReduce*> nets_ = {this};  // with the others
   StrategyFacts facts_;
   int64_t step_ = 0;
+  // A worker was lost while this one took over the state of another: what it has is the state of no step.
+  bool half_taken_over_ = false;
   std::optional<GradientMean> mean_;                  // once prepared, like all below
   std::shared_ptr<comm::Communicator> module_group_;  // null if no module needs one
   std::optional<embedding::ConnectedRows> rows_;      // of sharded tables, once started

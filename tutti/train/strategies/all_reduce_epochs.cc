@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -7,19 +6,12 @@
 #include "tutti/base/json.h"
 #include "tutti/comm/gather_all.h"
 #include "tutti/params/plan.h"
+#include "tutti/train/change.h"
 #include "tutti/train/strategies/all_reduce.h"
 
 // The part of AllReduce in which its workers change while they train: some are lost, others come.
 namespace tutti {
 namespace {
-
-constexpr int64_t kNowhere = -1;  // the place of a worker that joins
-constexpr int64_t kMostHooks = int64_t{1} << 20;
-
-// Orders the workers by what they have done: a step, and then what its hooks were told.
-int64_t place_of(const Strategy::Standing& standing) {
-  return standing.progress.step * kMostHooks + (standing.is_told ? kMostHooks - 1 : standing.hooks_told);
-}
 
 Json to_json(const Wishes& wishes) {
   return {{"stop", wishes.stop}, {"save", wishes.save}, {"signal", wishes.signal}};
@@ -101,18 +93,15 @@ bool AllReduce::can_go_back(int64_t lanes) const {
 std::optional<Strategy::Standing> AllReduce::go_on(Session& session, const std::vector<std::string>& plan,
                                                    const Standing* mine) {
   require_same(plan);
-  const int64_t own = mine != nullptr ? place_of(*mine) : kNowhere;
-  const std::vector<int64_t> places = comm::gather_all(comm_, own, "the step of each worker");
-  const auto farthest = std::max_element(places.begin(), places.end());
-  if (*farthest == kNowhere) fail(ErrorKind::DataLoss, "all workers that had the state of the run are lost");
-  const bool all_are_there =
-      std::all_of(places.begin(), places.end(), [&](int64_t place) { return place == *farthest; });
-  if (all_are_there) {
+  const bool has_state = mine != nullptr && !half_taken_over_;
+  const int64_t own = has_state ? place_of(mine->progress.step, mine->is_told, mine->hooks_told) : kNowhere;
+  const Farthest farthest = farthest_of(comm::gather_all(comm_, own, "the step of each worker"));
+  if (farthest.all_are_there) {
     prepare(session.lanes());
     return std::nullopt;
   }
-  const bool is_behind = own != *farthest;
-  const int leader = static_cast<int>(farthest - places.begin());
+  const bool is_behind = own != farthest.place;
+  const int leader = farthest.rank;
   Standing standing;
   std::string text;
   if (group_.rank == leader) {
@@ -129,7 +118,9 @@ std::optional<Strategy::Standing> AllReduce::go_on(Session& session, const std::
   }
   if (is_behind) session.follow(told.at("lanes").get<int64_t>());
   prepare(session.lanes());
+  half_taken_over_ = is_behind;
   broadcast_from(leader);
+  half_taken_over_ = false;
   if (!is_behind) return std::nullopt;
   return standing;
 }

@@ -1,0 +1,41 @@
+#include "tutti/comm/member_epochs.h"
+
+#include <utility>
+
+namespace tutti::comm {
+
+MemberEpochs::MemberEpochs(MembersBoard list) : list_(std::move(list)), joining_(list_.self().life > 0) {}
+
+void MemberEpochs::enter_first(const Connect& connect) { enter(list_.at(0), connect); }
+
+void MemberEpochs::enter_next(const std::optional<Error>& why, const Connect& connect) {
+  enter(list_.await_next(call(why)), connect);
+}
+
+Call MemberEpochs::call(const std::optional<Error>& why) const {
+  Call call{.epoch = members_.epoch, .why = joining_ ? Call::Why::Joins : Call::Why::Change};
+  if (why) call.why = why->kind() == ErrorKind::Timeout ? Call::Why::Late : Call::Why::Lost;
+  if (why) call.text = why->what();
+  return call;
+}
+
+// Connects the members, or those of a later epoch if some are lost before they are connected.
+void MemberEpochs::enter(Members members, const Connect& connect) {
+  before_ = members_;
+  for (;;) {
+    members_ = std::move(members);
+    const auto board = std::make_shared<EpochBoard>(list_.board(), members_.epoch);
+    try {
+      connect(members_, board);
+      board->connected();
+      list_.set_entered(members_.epoch);
+      joining_ = false;
+      return;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::PeerLost && error.kind() != ErrorKind::Timeout) throw;
+      members = list_.await_next(call(error));
+    }
+  }
+}
+
+}  // namespace tutti::comm

@@ -1,0 +1,36 @@
+#include "tutti/train/change.h"
+
+#include <algorithm>
+
+namespace tutti {
+
+int64_t place_of(int64_t step, bool is_told, int64_t hooks_told) {
+  constexpr int64_t kMostHooks = int64_t{1} << 20;
+  return step * kMostHooks + (is_told ? kMostHooks - 1 : hooks_told);
+}
+
+Farthest farthest_of(const std::vector<int64_t>& places) {
+  const auto farthest = std::max_element(places.begin(), places.end());
+  if (*farthest == kNowhere) fail(ErrorKind::DataLoss, "all workers that had the state of the run are lost");
+  return {.rank = static_cast<int>(farthest - places.begin()),
+          .place = *farthest,
+          .all_are_there =
+              std::all_of(places.begin(), places.end(), [&](int64_t place) { return place == *farthest; })};
+}
+
+void enter_epoch(std::optional<Error> why, bool can_change, const InEpoch& regroup,
+                 const InEpoch& come_together) {
+  constexpr int kMost = 100;  // if workers are lost again and again, something else is wrong
+  for (int tries = 1;; ++tries) {
+    regroup(why);
+    try {
+      return come_together(why);
+    } catch (const Error& error) {
+      const bool is_lost = error.kind() == ErrorKind::PeerLost || error.kind() == ErrorKind::Timeout;
+      if (!is_lost || tries == kMost || !can_change) throw;
+      why = error;
+    }
+  }
+}
+
+}  // namespace tutti
