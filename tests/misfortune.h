@@ -2,6 +2,7 @@
 #pragma once
 
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <stdexcept>
@@ -33,6 +34,7 @@ class Misfortune final : public tutti::Hook {
     meet(training, "stop", SIGSTOP);
     meet(training, "leave", SIGTERM);
     meet(training, "saved", SIGKILL);
+    meet(training, "exit", 0);
   }
   // Between two lanes, while the gradients of the first may be on their way.
   void after_lane(tutti::Training& training, int64_t, const tutti::Batch&,
@@ -62,6 +64,7 @@ class Misfortune final : public tutti::Hook {
       if (!is_first(context, one)) continue;
       const std::string newest = context.config().checkpoints.logdir + "/latest";
       while (place == "saved" && !std::filesystem::exists(newest)) usleep(kPause);
+      if (signal == 0) std::_Exit(0);
       if (signal == SIGSEGV) std::signal(SIGSEGV, SIG_DFL);
       std::raise(signal);
     }

@@ -89,7 +89,7 @@ TEST_P(Survival, of_a_crash_in_a_lane) { EXPECT_EQ(disturbed("1@3/lane,3@8/lane"
 
 TEST_P(Survival, of_a_worker_that_is_killed_during_a_validation_and_at_the_end) {
   const Flags validating = {"--validate-every", "4", "--average", "0.9"};
-  const Outcome outcome = disturbed("1@4/validated,0@8/validated,3@12/end", validating);
+  const Outcome outcome = disturbed("1@4/validated,0@8/validated,2@12/end", validating);
   const nlohmann::json alone = report_of(on_workers(1, flags(validating)), folder_);
   EXPECT_EQ(outcome.sha256(), alone.at("weights_sha256"));
   EXPECT_EQ(outcome.report.at("metrics"), alone.at("metrics"));
@@ -167,6 +167,12 @@ TEST(SurvivalOfTooFew, saves_before_it_ends_if_they_leave_because_of_signals) {
   const Flags flags = with(kRun, {"--misfortune", "1@5/leave", "--logdir", folder / "run"});
   EXPECT_EQ(run_program(job(3, {"--min", "3"}, flags), {}, Crashes::AskedFor).exit_code, 128 + SIGTERM);
   EXPECT_TRUE(std::filesystem::exists(folder / "run/ckpt-6"));
+}
+
+TEST(SurvivalOfAnEnd, in_the_middle_is_a_failure_though_it_says_success) {
+  const ProgramResult result =
+      run_program(job(3, {"--min", "1"}, with(kRun, {"--misfortune", "1@5/exit"})), {}, Crashes::AskedFor);
+  EXPECT_EQ(result.exit_code, exit_code(ErrorKind::PeerLost)) << result.err;
 }
 
 TEST(SurvivalOfAnError, is_none) {

@@ -330,6 +330,8 @@ void TrainingRun::end(const Wishes& reasons) {
   write_report();
   begin_ = std::chrono::steady_clock::now();  // this training is counted
   examples_before_ = progress_.examples;
+  // If the chief was lost before it had written the report, the next one does.
+  if (may_change()) strategy_.group().communicator->barrier({.what = "the end of the training"}).wait();
   is_running_ = false;
   if (!stops_early) log_stop(reasons);
   if (interrupted) {
