@@ -1,0 +1,94 @@
+// What happens in a simulation: its scenario and its failures.
+#include <algorithm>
+#include <string>
+
+#include "tests/simulation/job.h"
+
+namespace tutti::simulation {
+namespace {
+
+// A failure during the recovery of another needs two in the right order.
+bool is_hand_over(const std::string& place) {
+  return place.starts_with("part ") || place == "the optimiser's state" || place == "the progress";
+}
+
+int draw_workers(Random& random) {
+  const int64_t kind = random.draw(0, 99);
+  if (kind < 55) return static_cast<int>(random.draw(2, 4));
+  if (kind < 90) return static_cast<int>(random.draw(5, 10));
+  if (kind < 98) return static_cast<int>(random.draw(11, 24));
+  return static_cast<int>(random.draw(25, 64));
+}
+
+}  // namespace
+
+Scenario draw_scenario(Random& random) {
+  Scenario scenario;
+  scenario.workers = draw_workers(random);
+  scenario.min = random.chance(0.7) ? 1 : static_cast<int>(random.draw(1, scenario.workers));
+  scenario.restarts = random.chance(0.25) ? 0 : static_cast<int>(random.draw(1, 2 * scenario.workers));
+  Program& program = scenario.program;
+  program.fits = random.chance(0.6) ? 1 : random.draw(2, 3);
+  program.steps_per_fit = random.draw(2, 12);
+  program.lanes = std::max<int64_t>(2, random.draw(scenario.workers / 2, 2 * scenario.workers));
+  program.step_time = random.draw(1, 30) * kMillisecond;
+  program.timeout = random.draw(1, 4) * kSecond;
+  scenario.board.most = random.draw(50, 1000);
+  if (random.chance(0.3)) scenario.board.slow_chance = 0.02;
+  scenario.board.slowest = random.draw(5, 100) * kMillisecond;
+  scenario.network.most = random.draw(50, 3000);
+  if (random.chance(0.3)) scenario.network.slow_chance = 0.02;
+  scenario.network.slowest = random.draw(5, 100) * kMillisecond;
+  scenario.network.lost_with_sender = random.chance(0.3) ? 1 : 0.5;
+  scenario.look_every = random.draw(2, 20) * kMillisecond;
+  scenario.longest_pause = random.draw(0, 500) * kMillisecond;
+  scenario.faults = random.chance(0.05) ? 0 : static_cast<int>(random.draw(1, 4 + scenario.workers));
+  // About as long as the training takes, so that failures fall on all of it.
+  const Time training = program.steps() * (program.step_time + 8 * scenario.network.most);
+  scenario.calm_from = training * random.draw(1, 4) / 2 + random.draw(0, 200) * kMillisecond;
+  scenario.kill_share = random.chance(0.5) ? 1 : random.draw(3, 9) * 0.1;
+  scenario.place_share = random.draw(0, 10) * 0.1;
+  scenario.place_chance = random.chance(0.5) ? 0.003 : 0.02;
+  if (random.chance(0.2)) scenario.hand_over_chance = 0.3;
+  return scenario;
+}
+
+// Failures of the machine come at any time, those of the program at its places.
+void Job::plan_faults() {
+  for (int fault = 0; fault < scenario_.faults; ++fault) {
+    if (world_.random().chance(scenario_.place_share)) {
+      ++place_faults_;
+      continue;
+    }
+    const Time time = world_.random().draw(0, scenario_.calm_from);
+    world_.at(time, [this] {
+      if (failed_) return;
+      const auto worker = static_cast<size_t>(world_.random().draw(0, scenario_.workers - 1));
+      Process& process = slots_[worker].newest();
+      if (process.lives()) hit(process);
+    });
+  }
+}
+
+void Job::at_place(Process& process, const char* place) {
+  if (place_faults_ == 0 || failed_ || world_.now() >= scenario_.calm_from) return;
+  const bool hands_over = is_hand_over(place) && scenario_.hand_over_chance > 0;
+  if (!world_.random().chance(hands_over ? scenario_.hand_over_chance : scenario_.place_chance)) return;
+  --place_faults_;
+  world_.log("{} is hit at '{}'", process.name(), place);
+  hit(process);
+}
+
+// A stop lasts from a moment to longer than --timeout.
+void Job::hit(Process& process) {
+  if (world_.random().chance(scenario_.kill_share)) {
+    ++result_.kills;
+    process.kill();
+    return;
+  }
+  ++result_.stops;
+  const Time most = world_.random().chance(0.5) ? 200 * kMillisecond : 3 * scenario_.program.timeout;
+  process.stop(world_.random().draw(kMillisecond, most));
+}
+
+}  // namespace tutti::simulation

@@ -1,0 +1,104 @@
+// Simulates jobs whose workers are killed, stopped and started again (docs/reliability.md, "Simulated
+// failures"). TUTTI_TEST_SEED=17 simulates that one and prints its log; TUTTI_TEST_SEED=0..100000 many.
+#include <chrono>
+#include <cstdlib>
+#include <iostream>
+#include <map>
+
+#include <gtest/gtest.h>
+
+#include "tests/simulation/job.h"
+#include "tutti/base/text.h"
+
+namespace tutti::simulation {
+namespace {
+
+struct Seeds {
+  uint64_t begin = 0;
+  uint64_t end = 1000;
+};
+
+Seeds asked_seeds() {
+  const char* const text = std::getenv("TUTTI_TEST_SEED");
+  if (text == nullptr) return {};
+  const std::string asked = text;
+  const size_t dots = asked.find("..");
+  const auto begin = static_cast<uint64_t>(parse_int(asked.substr(0, dots)).value());
+  if (dots == std::string::npos) return {begin, begin + 1};
+  return {begin, static_cast<uint64_t>(parse_int(asked.substr(dots + 2)).value())};
+}
+
+Result simulate(uint64_t seed, Mistake mistake = Mistake::None, bool prints = false) {
+  return Job(seed, mistake, prints).run();
+}
+
+std::string replay(uint64_t seed) {
+  return fmt::format(
+      "seed {}; to see it again: TUTTI_TEST_SEED={} GTEST_FILTER='Simulation.*' ctest --test-dir build -R "
+      "simulation_test -V",
+      seed, seed);
+}
+
+TEST(Simulation, keeps_all_promises) {
+  const Seeds seeds = asked_seeds();
+  const bool is_one = seeds.end == seeds.begin + 1;
+  std::map<std::string, int64_t> ends;
+  Result sum;
+  const auto begin = std::chrono::steady_clock::now();
+  int failures = 0;
+  for (uint64_t seed = seeds.begin; seed < seeds.end && failures < 5; ++seed) {
+    const Result result = simulate(seed, Mistake::None, is_one);
+    ++ends[name_of(result.end)];
+    sum.events += result.events;
+    sum.epochs += result.epochs;
+    sum.kills += result.kills;
+    sum.stops += result.stops;
+    sum.evicted += result.evicted;
+    sum.joined += result.joined;
+    sum.taken_over += result.taken_over;
+    sum.steps += result.steps;
+    if (result.end != Result::End::Violation) continue;
+    ++failures;
+    ADD_FAILURE() << result.violation << "\n" << replay(seed);
+  }
+  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
+  std::cout << fmt::format(
+      "{} seeds, {:.0f} a second: {} events, {} epochs, {} steps, {} killed, {} stopped, {} evicted, {} "
+      "joined, {} took a state over\n",
+      seeds.end - seeds.begin, static_cast<double>(seeds.end - seeds.begin) / time.count(), sum.events,
+      sum.epochs, sum.steps, sum.kills, sum.stops, sum.evicted, sum.joined, sum.taken_over);
+  for (const auto& [end, count] : ends) std::cout << fmt::format("{:>8} {}\n", count, end);
+}
+
+TEST(Simulation, is_the_same_each_time) {
+  constexpr uint64_t kSeeds = 50;
+  for (uint64_t seed = 0; seed < kSeeds; ++seed)
+    EXPECT_EQ(simulate(seed).log_hash, simulate(seed).log_hash) << replay(seed);
+}
+
+class Planted : public testing::TestWithParam<Mistake> {};
+
+TEST_P(Planted, mistake_is_found) {
+  constexpr uint64_t kSeeds = 2000;
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    const Result result = simulate(seed, GetParam());
+    if (result.end != Result::End::Violation) continue;
+    std::cout << fmt::format("found by seed {}: {}\n", seed, result.violation);
+    return;
+  }
+  ADD_FAILURE() << "not found by " << kSeeds << " seeds";
+}
+
+INSTANTIATE_TEST_SUITE_P(Mistakes, Planted,
+                         testing::Values(Mistake::StaleRate, Mistake::SlotsOfTheStart,
+                                         Mistake::ExportRacesStep, Mistake::OneBatchBehind,
+                                         Mistake::HealsForEver, Mistake::TwoRooms, Mistake::StoppedIsDead,
+                                         Mistake::NobodyIsTold, Mistake::EmptyIsAnAnswer, Mistake::ReusedRoom,
+                                         Mistake::SameLife, Mistake::HalfTakenOver, Mistake::JoinersFirst,
+                                         Mistake::LeastFarLeads, Mistake::HooksAreForgotten,
+                                         Mistake::EvictsCallers, Mistake::LanesOfTheLastWorld,
+                                         Mistake::EvictedLives, Mistake::JoinsAnyFit),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+}  // namespace
+}  // namespace tutti::simulation

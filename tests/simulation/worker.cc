@@ -1,0 +1,291 @@
+#include "tests/simulation/worker.h"
+
+#include <utility>
+
+#include "tutti/params/lanes.h"
+#include "tutti/train/change.h"
+
+namespace tutti::simulation {
+namespace {
+
+using comm::Member;
+using comm::Members;
+
+// For Mistake::TwoRooms: the board shows each worker only the members of its half.
+class HalfOfBoard final : public comm::Rendezvous {
+ public:
+  HalfOfBoard(std::shared_ptr<comm::Rendezvous> board, int worker)
+      : board_(std::move(board)), worker_(worker) {}
+  void set(const std::string& key, const std::string& value) override { board_->set(key, value); }
+  std::string get(const std::string& key, std::chrono::milliseconds timeout) override {
+    return board_->get(key, timeout);
+  }
+  std::optional<std::string> peek(const std::string& key) override {
+    const auto text = board_->peek(key);
+    if (!text || !key.starts_with("members/") || key == "members/0") return text;
+    Members members = comm::members_of(*text);
+    std::erase_if(members.by_rank, [&](const Member& member) { return member.worker % 2 != worker_ % 2; });
+    return members.by_rank.empty() ? text : to_text(members);
+  }
+  std::string set_once(const std::string& key, const std::string& value) override {
+    return board_->set_once(key, value);
+  }
+  std::string hold(const std::string& key, const std::string& value) override {
+    return board_->hold(key, value);
+  }
+  bool ended() const override { return board_->ended(); }
+
+ private:
+  const std::shared_ptr<comm::Rendezvous> board_;
+  const int worker_;
+};
+
+std::shared_ptr<comm::Rendezvous> seen_by(int worker, std::shared_ptr<comm::Rendezvous> board,
+                                          Mistake mistake) {
+  if (mistake != Mistake::TwoRooms) return board;
+  return std::make_shared<HalfOfBoard>(std::move(board), worker);
+}
+
+// Epochs have names of their own; the mistakes that have other ones need it.
+std::string name_of_transport(const Members& members, Mistake mistake) {
+  std::string name = fmt::format("epoch {}", members.epoch);
+  if (mistake == Mistake::ReusedRoom) name = fmt::format("{} workers", members.by_rank.size());
+  if (mistake == Mistake::TwoRooms) name += fmt::format(" of {}", members.by_rank.front().worker % 2);
+  return name;
+}
+
+}  // namespace
+
+Worker::Worker(Process& process, const Surroundings& around, std::shared_ptr<comm::Rendezvous> board)
+    : process_(process),
+      around_(around),
+      program_(around.program),
+      epochs_(comm::MembersBoard(
+          seen_by(process.self().worker, std::move(board), around.mistake), process.self(),
+          [&process](std::chrono::milliseconds time) { process.sleep(time.count() * kMillisecond); })),
+      joins_(epochs_.is_joining()) {}
+
+void Worker::run() {
+  if (!joins_)
+    epochs_.enter_first([this](const Members& members, const auto& board) { connect(members, *board); });
+  for (int64_t number = 0; number < program_.fits; ++number) fit(number);
+  phase_ = Phase::Ended;
+  around_.checks.ends(process_, state_);
+  place("end of the program");
+}
+
+// As make_transport(): each rank says where it listens and waits for all others, then they meet.
+void Worker::connect(const Members& members, comm::EpochBoard& board) {
+  place("connecting");
+  world_ = static_cast<int>(members.by_rank.size());
+  rank_ = *members.rank_of(process_.self());
+  process_.world().log("{} is rank {} of {} in epoch {}", process_.name(), rank_, world_, members.epoch);
+  if (world_ == 1) return;
+  const auto key = [](int rank) { return fmt::format("port/{}", rank); };
+  around_.network.enter(process_, name_of_transport(members, around_.mistake), rank_, world_);
+  try {
+    board.set(key(rank_), "a port");
+    place("listening");
+    const Time deadline = process_.world().now() + program_.timeout;
+    Time pause = kMillisecond;
+    for (int rank = 0; rank < world_; ++rank) {
+      while (!board.peek(key(rank))) {
+        if (process_.world().now() > deadline) fail(ErrorKind::Timeout, "rank {} does not connect", rank);
+        process_.sleep(pause);
+        pause = std::min(2 * pause, 20 * kMillisecond);
+      }
+    }
+    exchange("hello");
+  } catch (const Error&) {
+    around_.network.leave(process_);
+    throw;
+  }
+}
+
+Parts Worker::exchange(const std::string& what, Part part) {
+  place(what.c_str());
+  if (world_ == 1) return {std::make_shared<const Part>(std::move(part))};
+  return around_.network.exchange(process_, what, std::move(part), program_.timeout);
+}
+
+// Trainer::fit_once().
+void Worker::fit(int64_t number) {
+  if (joins_) {
+    const std::optional<int64_t> others = epochs_.list().fit();
+    if (others && number < *others) return;
+  }
+  const bool joins = joins_;
+  if (!started_) start();
+  started_ = true;
+  const bool others_have_begun = joins || (number <= joined_in_ && around_.mistake != Mistake::JoinsAnyFit);
+  if (!others_have_begun) {
+    if (phase_ == Phase::Trains) phase_ = Phase::BetweenFits;
+    exchange(fmt::format("the plan of fit {}", number));
+  }
+  phase_ = Phase::Trains;
+  if (number > state_.fit) {
+    state_.fit = number;
+    state_.fit_begin = state_.step;
+  }
+  if (number < state_.fit) return;
+  epochs_.list().set_fit(state_.fit);
+  change_wished_ = false;
+  while (next()) step();
+  phase_ = Phase::BetweenFits;
+}
+
+// TrainingRun::start().
+void Worker::start() {
+  at_start_ = state_;
+  if (!joins_) {
+    exchange("the plan");
+    exchange("the start");
+    has_state_ = true;
+    return;
+  }
+  enter_epoch({});
+  around_.checks.goes_on(process_, epoch(), state_);
+  joins_ = false;
+  joined_in_ = state_.fit;
+}
+
+// TrainingRun::next().
+bool Worker::next() {
+  for (;;) {
+    try {
+      if (const auto lost = std::exchange(lost_, std::nullopt)) throw Error(*lost);
+      tell_hooks();
+      const bool goes_on = state_.step < state_.fit_begin + program_.steps_per_fit;
+      if (goes_on && std::exchange(change_wished_, false)) {
+        change({});
+        continue;
+      }
+      if (goes_on) return true;
+      exchange("the end of the fit");
+      return false;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::PeerLost && error.kind() != ErrorKind::Timeout) throw;
+      change(error);
+    }
+  }
+}
+
+// TrainingRun::after_step(): each hook talks to the others before it notes the step.
+void Worker::tell_hooks() {
+  while (!state_.is_told) {
+    exchange(fmt::format("hook {} of step {}", state_.hooks_told, state_.step));
+    state_.tell();
+    place("a hook");
+  }
+}
+
+// AllReduce::step().
+void Worker::step() {
+  place("a step");
+  process_.sleep(process_.world().random().draw(1, program_.step_time));
+  try {
+    Part part{.change = change_is_due()};
+    LaneRange lanes = lanes_of(rank_, world_, program_.lanes);
+    if (around_.mistake == Mistake::LanesOfTheLastWorld && last_rank_ >= 0)
+      lanes = lanes_of(last_rank_, last_world_, program_.lanes);
+    for (int64_t lane = lanes.begin; lane < lanes.end; ++lane) part.terms.push_back(state_.term(lane));
+    around_.checks.computes(process_, epoch(), state_.step, part.terms);
+    const Parts parts = exchange(fmt::format("step {}", state_.step), std::move(part));
+    place("before the update");
+    std::vector<LaneTerm> terms;
+    change_wished_ = false;
+    for (const auto& each : parts) {
+      terms.insert(terms.end(), each->terms.begin(), each->terms.end());
+      change_wished_ = change_wished_ || each->change;
+    }
+    state_.update(terms);
+    around_.checks.commits(process_, epoch(), state_, parts);
+    place("after the update");
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::PeerLost && error.kind() != ErrorKind::Timeout) throw;
+    lost_ = error;
+  }
+}
+
+// LaunchedEpochs::change_is_due().
+bool Worker::change_is_due() {
+  constexpr Time kBetweenLooks = 100 * kMillisecond;
+  const Time now = process_.world().now();
+  if (due_ || now < looked_at_ + kBetweenLooks) return due_;
+  looked_at_ = now;
+  return due_ = epochs_.list().change_is_due(epoch());
+}
+
+void Worker::change(const std::optional<Error>& why) {
+  place("a change");
+  enter_epoch(why);
+  around_.checks.goes_on(process_, epoch(), state_);
+  if (around_.mistake == Mistake::HealsForEver) change_wished_ = true;
+}
+
+// TrainingRun::enter_epoch(), AllReduce::regroup() and Collectives::reconfigure().
+void Worker::enter_epoch(const std::optional<Error>& why) {
+  tutti::enter_epoch(
+      why, true,
+      [this](const std::optional<Error>& reason) {
+        around_.network.leave(process_);
+        last_rank_ = joins_ ? -1 : rank_;
+        last_world_ = world_;
+        const auto connects = [this](const Members& members, const auto& board) { connect(members, *board); };
+        epochs_.enter_next(reason, connects);
+        due_ = false;
+      },
+      [this](const std::optional<Error>& /*reason*/) { go_on(); });
+}
+
+// AllReduce::go_on().
+void Worker::go_on() {
+  exchange("the plan");
+  const bool is_half = half_taken_ && around_.mistake != Mistake::HalfTakenOver;
+  const int64_t own = joins_ || is_half ? kNowhere : place_of(state_.step, state_.is_told, state_.hooks_told);
+  std::vector<int64_t> places;
+  for (const auto& part : exchange("the places", {.number = own})) places.push_back(part->number);
+  Farthest farthest = farthest_of(places);
+  if (around_.mistake == Mistake::LeastFarLeads) {
+    for (size_t rank = 0; rank < places.size(); ++rank) {
+      if (places[rank] != kNowhere && places[rank] < farthest.place)
+        farthest = {static_cast<int>(rank), places[rank], false};
+    }
+  }
+  if (farthest.all_are_there) return;
+  take_over(farthest.rank, own != farthest.place);
+}
+
+// The rest of AllReduce::go_on(), and TrainingRun::take_over(). The tensors are received where they lie.
+void Worker::take_over(int leader, bool is_behind) {
+  const auto from_leader = [&](const std::string& what) {
+    Part part;
+    if (rank_ == leader) part.state = state_;
+    if (rank_ == leader && around_.mistake == Mistake::SlotsOfTheStart) part.state.slots = at_start_.slots;
+    return exchange(what, part)[static_cast<size_t>(leader)]->state;
+  };
+  const State standing = from_leader("the progress");
+  const State hooks = from_leader("the state of the run");
+  if (is_behind) half_taken_ = true;
+  for (size_t part = 0; part < kParts; ++part) {
+    const State told = from_leader(fmt::format("part {} of the weights", part));
+    const bool is_old = around_.mistake == Mistake::ExportRacesStep && part == 1;
+    if (is_behind && !is_old) state_.weights[part] = told.weights[part];
+  }
+  const State slots = from_leader("the optimiser's state");
+  if (!is_behind) return;
+  State taken = standing;
+  taken.weights = state_.weights;
+  taken.slots = slots.slots;
+  taken.hooks = hooks.hooks;
+  if (around_.mistake == Mistake::StaleRate) taken.rate = state_.rate;
+  if (around_.mistake == Mistake::OneBatchBehind) taken.cursor = std::max<int64_t>(0, taken.cursor - 1);
+  if (around_.mistake == Mistake::HooksAreForgotten && !taken.is_told) taken.hooks_told = 0;
+  state_ = taken;
+  has_state_ = true;
+  half_taken_ = false;
+  around_.checks.takes_over(process_, state_, standing);
+  place("having taken over");
+}
+
+}  // namespace tutti::simulation
