@@ -57,7 +57,7 @@ TEST(WebPageOfATraining, has_its_steps_evaluations_checkpoints_and_events) {
   EXPECT_GE(training.at("values").at("validation_accuracy"), 0);
   std::string events;
   for (const auto& event : status.at("events")) events += event.at("text").get<std::string>() + "\n";
-  for (const char* text : {"begins at step 0", "ckpt-8\n", "odd\n", "validation after step 20: accuracy",
+  for (const char* text : {"begins at step 0", "ckpt-20\n", "odd\n", "validation after step 20: accuracy",
                            "complete after step 20"})
     EXPECT_THAT(events, HasSubstr(text));
 }
