@@ -52,8 +52,8 @@ std::filesystem::path folder();
 std::optional<std::string> peer_python(const std::string& peers);
 
 // Returns a Python whose PyTorch has this version of LibTorch, such as "2.15.0", except for the last number:
-// the distribution's Python, the one in PATH, or one with PyPI's PyTorch, which scripts/peer-python installs on
-// first use. nullopt if there is none.
+// the distribution's Python, the one in PATH, or one with PyPI's PyTorch, which scripts/peer-python installs
+// on first use. nullopt if there is none.
 std::optional<std::string> pytorch_python(const std::string& libtorch);
 
 // Returns the last line that a command prints, without its errors; "" if there is none.

@@ -38,8 +38,8 @@ struct RunConfig {
     int64_t threads = 0;           // 0: cores / local workers
     int64_t inter_op_threads = 0;  // 0: LibTorch's default
     // "same" uses the operators of tutti/kernels. "strict" does so too, and an operator that is missing there
-    // is an error. "libtorch" uses LibTorch's operators. "auto" is "same" on CPUs; on GPUs it uses LibTorch's,
-    // without algorithms that give other bits each time.
+    // is an error. "libtorch" uses LibTorch's operators. "auto" is "same" on CPUs; on GPUs it uses
+    // LibTorch's, without algorithms that give other bits each time.
     std::string kernels = "auto";
     // Let tasks compute with different kernels, so that the bits of the result depend on the mix.
     bool mixed_machines = false;

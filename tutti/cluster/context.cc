@@ -152,7 +152,8 @@ DeviceSpec device_of_task(const Task& task, const RunConfig& config, const Ident
   const bool is_given = config.compute.device != "auto";
   const bool is_cpu = config.compute.device == "cpu" || (own.is_cpu() && !is_server_job(identity.task.job));
   if (is_server_job(task.job) || (is_given && is_cpu)) return spec_of(task, c10::DeviceType::CPU);
-  if (!identity.cluster.empty() && is_on_same_host(identity.cluster, task, identity.task)) {
+  const bool sees_no_gpu = is_given && own.is_cpu();  // a server, which cannot know the numbers of the GPUs
+  if (!sees_no_gpu && !identity.cluster.empty() && is_on_same_host(identity.cluster, task, identity.task)) {
     const Membership membership = identity_in(identity.cluster, task, identity.source).membership;
     return spec_of(task, choose_device(config.compute.device, membership.local_rank, count_gpus()));
   }
