@@ -49,7 +49,8 @@ class Context {
   int world() const { return identity_.membership.world; }
   int local_rank() const { return identity_.membership.local_rank; }
   int local_world() const { return identity_.membership.local_world; }
-  // Returns true in the worker that writes what is to be written once: rank 0, or another one if that was lost
+  // Returns true in the worker that writes what is to be written once: rank 0, or another one if that was
+  // lost
   // (`tutti run --min`). False in an evaluator.
   bool is_chief() const { return *chief_; }
   void set_chief(bool is_chief) const { *chief_ = is_chief; }
@@ -97,8 +98,8 @@ class Context {
   // The page of --web about the trainings of this process; null without the flag.
   web::Page* page() const { return page_.get(); }
   // Begins to serve the page, unless it is served or there is none: on the chief of the job when this context
-  // is made, and on the chief of another group when that trains. If the port is in use, logs a warning. Throws
-  // InvalidArgument if other machines could read the page without a secret.
+  // is made, and on the chief of another group when that trains. If the port is in use, logs a warning.
+  // Throws InvalidArgument if other machines could read the page without a secret.
   void serve_page() const;
   // True after the workers have been connected, which happens once (comm/connect.h).
   std::atomic<bool>& connected() const { return *connected_; }
