@@ -10,13 +10,10 @@
 #ifndef __has_feature
 #define __has_feature(x) 0
 #endif
-#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
+#if (defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)) && \
+    __has_include(<sanitizer/common_interface_defs.h>)
 #define TUTTI_ASAN_FIBERS 1
 #include <sanitizer/common_interface_defs.h>
-#endif
-#if defined(__SANITIZE_THREAD__) || __has_feature(thread_sanitizer)
-#define TUTTI_TSAN_FIBERS 1
-#include <sanitizer/tsan_interface.h>
 #endif
 
 namespace tutti::simulation {
@@ -35,15 +32,6 @@ Fiber::Fiber(std::function<void()> body)
   const auto self = reinterpret_cast<uintptr_t>(this);
   makecontext(&inside_, reinterpret_cast<void (*)()>(&Fiber::enter), 2,
               static_cast<unsigned>(uint64_t{self} >> 32), static_cast<unsigned>(self));
-#ifdef TUTTI_TSAN_FIBERS
-  own_thread_ = __tsan_create_fiber(0);
-#endif
-}
-
-Fiber::~Fiber() {
-#ifdef TUTTI_TSAN_FIBERS
-  __tsan_destroy_fiber(own_thread_);
-#endif
 }
 
 // makecontext() passes ints.
@@ -63,14 +51,9 @@ void Fiber::run() {
 
 void Fiber::resume() {
   TUTTI_CHECK(!ended_, "a fiber that has ended was resumed");
-  begun_ = true;
 #ifdef TUTTI_ASAN_FIBERS
   void* fake = nullptr;
   __sanitizer_start_switch_fiber(&fake, stack_.get(), kStackBytes);
-#endif
-#ifdef TUTTI_TSAN_FIBERS
-  outside_thread_ = __tsan_get_current_fiber();
-  __tsan_switch_to_fiber(own_thread_, 0);
 #endif
   swap(outside_, inside_);
 #ifdef TUTTI_ASAN_FIBERS
@@ -81,9 +64,6 @@ void Fiber::resume() {
 void Fiber::pause() {
 #ifdef TUTTI_ASAN_FIBERS
   __sanitizer_start_switch_fiber(ended_ ? nullptr : &fake_stack_, outside_stack_, outside_size_);
-#endif
-#ifdef TUTTI_TSAN_FIBERS
-  __tsan_switch_to_fiber(outside_thread_, 0);
 #endif
   swap(inside_, outside_);
 #ifdef TUTTI_ASAN_FIBERS

@@ -9,14 +9,14 @@ namespace tutti::simulation {
 
 // A function with a stack of its own, which runs in the caller's thread until it pauses or ends. Blocking
 // production code runs in it unchanged while others in the same thread take their turns. No exception may
-// leave the function. Not thread-safe.
+// leave the function, which has to have ended before the fiber is destroyed, if it has begun. Not
+// thread-safe.
 class Fiber {
  public:
   explicit Fiber(std::function<void()> body);
   Fiber(const Fiber&) = delete;
   Fiber& operator=(const Fiber&) = delete;
-  // Requires that the function has ended, or was never resumed.
-  ~Fiber();
+  ~Fiber() = default;
 
   // Runs until the function pauses or ends. Called from outside.
   void resume();
@@ -39,14 +39,11 @@ class Fiber {
   ucontext_t outside_ = {};
   ucontext_t inside_ = {};
   Exceptions exceptions_;  // of the stack that does not run
-  bool begun_ = false;
   bool ended_ = false;
-  // For the sanitizers.
+  // For the address sanitizer.
   void* fake_stack_ = nullptr;
   const void* outside_stack_ = nullptr;
   size_t outside_size_ = 0;
-  void* own_thread_ = nullptr;
-  void* outside_thread_ = nullptr;
 };
 
 }  // namespace tutti::simulation
