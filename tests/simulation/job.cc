@@ -153,7 +153,7 @@ void Job::survive() {
   std::vector<bool> was_member;
   int restarts = scenario_.restarts - restarts_used_;
   for (const int worker : lost) {
-    was_member.push_back(keeper_.is_member(worker));
+    was_member.push_back(keeper_.trained_last(worker));
     const bool again = !keeper_.finished() && restarts-- > 0;
     keeper_.lost(worker, again ? Then::ComesBack : Then::StaysAway);
   }

@@ -49,9 +49,8 @@ class Context {
   int world() const { return identity_.membership.world; }
   int local_rank() const { return identity_.membership.local_rank; }
   int local_world() const { return identity_.membership.local_world; }
-  // Returns true in the worker that writes what is to be written once: rank 0, or another one if that was
-  // lost
-  // (`tutti run --min`). False in an evaluator.
+  // Returns true in the worker that writes what is to be written once: rank 0 or, with `tutti run --min`, if
+  // that was lost, another one. False in an evaluator.
   bool is_chief() const { return *chief_; }
   void set_chief(bool is_chief) const { *chief_ = is_chief; }
   const Task& task() const { return identity_.task; }
