@@ -25,9 +25,9 @@ struct RunState {
   // The sequence of the first checkpoint of this run. Earlier ones in the folder belong to a run that was
   // abandoned (--resume never).
   int64_t first_sequence = 0;
-  std::string launch;  // launch_of(); "" if the launcher has no name for it
-  std::string chief;   // as it names itself in the folder's lock
-  std::string web;     // HOST:PORT of its page (--web); "": none
+  std::string launch;    // launch_of(); "" if the launcher has no name for it
+  std::string chief;     // as it names itself in the folder's lock
+  std::string web = {};  // HOST:PORT of its page (--web); "": none
 
   bool operator==(const RunState&) const = default;
 };
