@@ -44,9 +44,9 @@ int64_t count_of(const Json& json, const char* name, const std::string& path) {
 }  // namespace
 
 void write_run_state(const std::string& folder, const RunState& state) {
-  const Json json = {{"id", state.id},        {"phase", name_of(state.phase)},
-                     {"fit", state.fit},      {"step", state.step},
-                     {"chief", state.chief},  {"first_sequence", state.first_sequence},
+  const Json json = {{"id", state.id},         {"phase", name_of(state.phase)},
+                     {"fit", state.fit},       {"step", state.step},
+                     {"chief", state.chief},   {"first_sequence", state.first_sequence},
                      {"launch", state.launch}, {"web", state.web}};
   replace_file(folder + "/" + kRunStateName, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
