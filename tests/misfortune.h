@@ -62,8 +62,7 @@ class Misfortune final : public tutti::Hook {
     for (const One& one : all_) {
       if (one.worker != context.task().index || one.step != training.step || one.place != place) continue;
       if (!is_first(context, one)) continue;
-      const std::string newest = context.config().checkpoints.logdir + "/latest";
-      while (place == "saved" && !std::filesystem::exists(newest)) usleep(kPause);
+      while (place == "saved" && !has_saved(context.config().checkpoints.logdir)) usleep(kPause);
       if (signal == 0) std::_Exit(0);
       if (signal == SIGSEGV) std::signal(SIGSEGV, SIG_DFL);
       std::raise(signal);
@@ -71,6 +70,13 @@ class Misfortune final : public tutti::Hook {
   }
 
   static constexpr useconds_t kPause = 10'000;
+
+  // Returns true if there is a checkpoint after the first step.
+  static bool has_saved(const std::string& folder) {
+    std::error_code none;
+    const std::string newest = std::filesystem::read_symlink(folder + "/latest", none).string();
+    return !newest.empty() && !newest.ends_with("ckpt-0");
+  }
 
   // A job that is started again as a whole is spared what its log directory has seen.
   static bool is_first(const tutti::Context& context, const One& one) {

@@ -260,11 +260,13 @@ void AllReduce::save(Session& session, const Progress& progress, const Snapshots
   }
   if (!folder.empty()) session.write_parts(folder, own, progress.step);
   std::vector<store::SharedFile> files;
+  writer_is_lost_ = std::make_shared<std::atomic<bool>>(false);
   for (const auto& [part, tensors] : own) {
     for (int rank = 0; rank < group_.world; ++rank)
       files.push_back({.part = part,
                        .name = store::shared_file_name(part, rank, group_.world),
-                       .writer = fmt::format("worker {} of {}", rank, group_.world)});
+                       .writer = fmt::format("worker {} of {}", rank, group_.world),
+                       .is_lost = writer_is_lost_});
   }
   on_chief(context_, comm_, {.what = "the checkpoint", .step = progress.step},
            [&] { session.save(progress, states, all, files, base); });

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <optional>
@@ -81,6 +82,8 @@ class AllReduce final : public DataParallel {
   std::vector<AllReduce*> nets_ = {this};  // with the others
   StrategyFacts facts_;
   int64_t step_ = 0;
+  // Set when a worker is lost that may have had to write a part of the last checkpoint.
+  std::shared_ptr<std::atomic<bool>> writer_is_lost_ = std::make_shared<std::atomic<bool>>(false);
   // A worker was lost while this one took over the state of another: what it has is the state of no step.
   bool half_taken_over_ = false;
   std::optional<GradientMean> mean_;                  // once prepared, like all below

@@ -64,6 +64,7 @@ bool AllReduce::joins() const { return comm_.epochs() != nullptr && comm_.epochs
 // Whatever the former workers have made together ends here.
 void AllReduce::regroup(const std::optional<Error>& why) {
   if (comm_.epochs() == nullptr) return;
+  if (why) *writer_is_lost_ = true;
   if (mean_) mean_->break_off();
   mean_.reset();
   rows_.reset();
