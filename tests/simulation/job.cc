@@ -104,7 +104,7 @@ void Job::program(Process& process, size_t life) {
 
 // The launcher has a descriptor of the process, and notices its end soon.
 void Job::has_ended(Process& process) {
-  network_.ended(process);
+  network_.ended(process, process.outcome().killed());
   const Member self = process.self();
   const auto index = static_cast<int>(slots_[static_cast<size_t>(self.worker)].lives.size()) - 1;
   world_.after(world_.random().draw(0, 5 * kMillisecond),

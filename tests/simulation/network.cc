@@ -16,11 +16,13 @@ void Network::enter(Process& process, const std::string& name, int rank, int wor
   room.members.resize(size);
   room.next.resize(size);
   room.broken.resize(size);
+  room.left.resize(size);
   const auto index = static_cast<size_t>(rank);
   if (room.members[index] != nullptr)
     world_.violate("{} takes rank {} of {}, which {} has", process.name(), rank, name,
                    room.members[index]->name());
   if (mistake_ == Mistake::ReusedRoom) room.broken[index].reset();
+  room.left[index].reset();
   room.members[index] = &process;
   places_[&process] = {&room, rank};
 }
@@ -58,6 +60,12 @@ Parts Network::exchange(Process& process, const std::string& what, Part part, Ti
   if (op.arrived == static_cast<int>(op.parts.size())) {
     for (int r = 0; r < op.arrived; ++r)
       world_.after(delay(), [this, &room, number, r] { deliver(room, number, r); });
+  }
+  for (size_t other = 0; other < op.parts.size(); ++other) {
+    if (room.left[other] && op.parts[other] == nullptr)
+      world_.after(delay(), [this, &room, rank, error = *room.left[other]] {
+        give_up(room, static_cast<int>(rank), error);
+      });
   }
   if (mistake_ != Mistake::NobodyIsTold)
     world_.after(timeout,
@@ -108,6 +116,13 @@ void Network::give_up(Room& room, int rank, const Error& error) {
   }
 }
 
+// A rank that has all that another one had to send does not mind that it has left, before its next operation.
+bool Network::misses(Room& room, size_t rank, size_t other) {
+  if (room.next[rank] == 0) return true;
+  const Operation& op = room.operations[static_cast<size_t>(room.next[rank] - 1)];
+  return op.waits[rank] == 0 || op.parts[other] == nullptr || op.lost[rank] != 0;
+}
+
 // What a process has sent before its end arrives before the end of the connection, unless it is lost.
 void Network::leave(const Process& process, bool dies) {
   const auto found = places_.find(&process);
@@ -129,12 +144,16 @@ void Network::leave(const Process& process, bool dies) {
     world_.after(delays_.most + delay(), [this, room, other, error, own] {
       if (mistake_ == Mistake::EmptyIsAnAnswer && room->members[other] != nullptr && room->next[other] > 0) {
         Operation& op = operation(*room, room->next[other] - 1, "");
-        if (op.parts[own] == nullptr) op.parts[own] = std::make_shared<const Part>();
+        for (auto& part : op.parts) {
+          if (part == nullptr) part = std::make_shared<const Part>();
+        }
         op.done[other] = 1;
         if (op.waits[other] != 0) room->members[other]->wake(op.waits[other]);
         return;
       }
-      if (room->members[other] != nullptr) give_up(*room, static_cast<int>(other), error);
+      room->left[own] = error;
+      if (room->members[other] != nullptr && misses(*room, other, own))
+        give_up(*room, static_cast<int>(other), error);
     });
   }
 }

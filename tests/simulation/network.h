@@ -46,8 +46,9 @@ class Network {
   void leave(const Process& process);
   // Called in the process. Throws PeerLost and Timeout.
   Parts exchange(Process& process, const std::string& what, Part part, Time timeout);
-  // The kernel closes the connections of a process that has ended.
-  void ended(const Process& process) { leave(process, true); }
+  // The kernel closes the connections of a process that has ended. If it was killed, some of what it has sent
+  // is lost.
+  void ended(const Process& process, bool killed) { leave(process, killed); }
 
  private:
   struct Operation {
@@ -63,6 +64,7 @@ class Network {
     std::vector<int64_t> next;      // the number of each rank's next operation
     std::deque<Operation> operations;
     std::vector<std::optional<Error>> broken;
+    std::vector<std::optional<Error>> left;  // by rank; not empty: it has left, as the others know
   };
   struct Place {
     Room* room = nullptr;
@@ -73,6 +75,7 @@ class Network {
   void time_out(Room& room, Operation& op, size_t rank, int64_t wait);
   void fail_rank(Room& room, int rank, const Error& error);
   void give_up(Room& room, int rank, const Error& error);
+  static bool misses(Room& room, size_t rank, size_t other);
   void leave(const Process& process, bool dies);
   Time delay();
 

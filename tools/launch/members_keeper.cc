@@ -95,7 +95,7 @@ bool MembersKeeper::is_member(int worker) const {
 bool MembersKeeper::trained_last(int worker) const {
   const auto last = std::find_if(epochs_.rbegin(), epochs_.rend(),
                                  [](const comm::Members& epoch) { return epoch.end.empty(); });
-  return last->rank_of({worker, at(worker).life}).has_value();
+  return last != epochs_.rend() && last->rank_of({worker, at(worker).life}).has_value();
 }
 
 std::vector<comm::Member> MembersKeeper::possible_callers() const {
