@@ -79,7 +79,7 @@ TEST(Simulation, is_the_same_each_time) {
 class Planted : public testing::TestWithParam<Mistake> {};
 
 TEST_P(Planted, mistake_is_found) {
-  constexpr uint64_t kSeeds = 2000;
+  constexpr uint64_t kSeeds = 5000;
   for (uint64_t seed = 0; seed < kSeeds; ++seed) {
     const Result result = simulate(seed, GetParam());
     if (result.end != Result::End::Violation) continue;
