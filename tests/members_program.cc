@@ -62,6 +62,7 @@ class Worker {
   int run() {
     Members members = self_.life == 0 ? board_.at(0) : join();
     while (true) {
+      board_.set_entered(members.epoch);
       begin_training(*members.rank_of(self_));
       std::printf("life %d, rank %d of %d, epoch %d, pid %d\n", self_.life, *members.rank_of(self_),
                   static_cast<int>(members.by_rank.size()), static_cast<int>(members.epoch), getpid());

@@ -125,8 +125,8 @@ void TaskGroup::go_on_without(Member& member) {
   const auto index = static_cast<size_t>(&member - members_.data());
   if (!survival.keeper().comes_back(static_cast<int>(index))) return say("{}", text);
   const std::chrono::seconds pause = pauses_[index].next(std::chrono::duration<double>(member.seconds()));
-  say("{}; restarting it: restart {} of {}{}", text, survival.use_restart(), survival.options().restarts,
-      describe_pause(pause));
+  say("{}; restarting it: restart {} of {}{}", text, survival.use_restart(static_cast<int>(index)),
+      survival.options().restarts, describe_pause(pause));
   start_again(index, pause);
 }
 

@@ -31,15 +31,20 @@ bool Survival::has_entered(uint64_t epoch) const {
   return served_.board->peek(comm::kEnteredKey) == std::to_string(epoch);
 }
 
+int Survival::use_restart(int worker) {
+  last_restart_[worker] = keeper_.life_of(worker);
+  return ++restarts_;
+}
+
 int Survival::restarts_used() const {
+  const auto& epochs = keeper_.epochs();
   int in_vain = 0;
-  for (int worker = 0; worker < options_.workers; ++worker) {
-    const comm::Member now{worker, keeper_.life_of(worker)};
-    const auto& epochs = keeper_.epochs();
+  for (const auto& [worker, life] : last_restart_) {
+    const comm::Member member{worker, life};
     const bool has_joined = std::any_of(epochs.begin(), epochs.end(), [&](const comm::Members& epoch) {
-      return epoch.rank_of(now).has_value();
+      return epoch.rank_of(member).has_value();
     });
-    if (now.life > 0 && !has_joined) ++in_vain;
+    if (!has_joined) ++in_vain;
   }
   return restarts_ - options_.restarts_before - in_vain;
 }

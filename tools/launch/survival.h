@@ -45,8 +45,8 @@ class Survival {
   // Returns true if the members of this epoch were connected.
   bool has_entered(uint64_t epoch) const;
   int restarts_left() const { return options_.restarts - restarts_; }
-  // Returns which restart it is, from 1.
-  int use_restart() { return ++restarts_; }
+  // This worker is started again. Returns which restart it is, from 1.
+  int use_restart(int worker);
   // The number of restarts of single workers since this start of the job, without those that have not joined.
   int restarts_used() const;
   // Reads the calls, decides and publishes.
@@ -62,7 +62,8 @@ class Survival {
  private:
   const SurvivalOptions options_;
   MembersKeeper keeper_;
-  int restarts_;  // so far
+  int restarts_;                     // so far
+  std::map<int, int> last_restart_;  // by worker: the life that has begun
   const comm::ServedRendezvous served_;
   KeeperBoard keeper_board_;
 };
