@@ -7,11 +7,13 @@
 #include <fstream>
 #include <stdexcept>
 #include <string>
-#include <tutti/tutti.h>
 #include <unistd.h>
 #include <vector>
 
 #include "tutti/base/text.h"
+#include "tutti/cluster/context.h"
+#include "tutti/comm/communicator.h"
+#include "tutti/train/hook.h"
 
 namespace tutti::testing {
 

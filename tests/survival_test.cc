@@ -12,7 +12,6 @@ namespace tutti::testing::survival_test {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
