@@ -4,7 +4,6 @@
 //   bench_gpt --side loop      one side, for the parent or a profiler
 #include "examples/common/gpt.h"
 
-#include <chrono>
 #include <cmath>
 #include <map>
 #include <string>
@@ -14,11 +13,10 @@
 #include <torch/torch.h>
 
 #include "bench/sides.h"
+#include "bench/step_clock.h"
 #include "tutti/tutti.h"
 
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kBatch = 16;
 constexpr int64_t kLength = 64;
@@ -26,33 +24,6 @@ constexpr int64_t kExamples = 2000;
 constexpr int64_t kWarmUp = 10;
 constexpr int64_t kSteps = 60;
 constexpr int kRounds = 7;
-
-// Measures the speed over the steps after the warm-up.
-class StepClock {
- public:
-  void step() {
-    if (++steps_ == kWarmUp) begin_ = Clock::now();
-    if (steps_ == kWarmUp + kSteps) end_ = Clock::now();
-  }
-  double characters_per_second() const {
-    return static_cast<double>(kSteps * kBatch * kLength) /
-           std::chrono::duration<double>(end_ - begin_).count();
-  }
-
- private:
-  int64_t steps_ = 0;
-  Clock::time_point begin_;
-  Clock::time_point end_;
-};
-
-class ClockHook final : public tutti::Hook {
- public:
-  explicit ClockHook(StepClock& clock) : clock_(clock) {}
-  void after_step(tutti::Training&, const tutti::StepResult&) override { clock_.step(); }
-
- private:
-  StepClock& clock_;
-};
 
 std::pair<torch::Tensor, torch::Tensor> examples() {
   torch::manual_seed(1);
@@ -78,11 +49,11 @@ int trainer(const std::string& precision) {
                            [](example::Gpt& gpt, const tutti::Batch& batch) {
                              return loss_of(gpt, batch["tokens"], batch["next"]);
                            });
-    StepClock clock;
-    trainer.add_hook(std::make_unique<ClockHook>(clock));
+    bench::StepClock clock(kWarmUp, kSteps);
+    trainer.add_hook(std::make_unique<bench::ClockHook>(clock));
     const auto [tokens, next] = examples();
     trainer.fit(tutti::data::Feed(tutti::data::from_tensors({{"tokens", tokens}, {"next", next}})).shuffle());
-    bench::print_measured(clock.characters_per_second());
+    bench::print_measured(clock.steps_per_second() * kBatch * kLength);
   });
 }
 
@@ -96,7 +67,7 @@ int loop() {
   }
   torch::optim::AdamW optimizer(parameters, torch::optim::AdamWOptions(1e-3));
   const torch::Tensor order = torch::randperm(kExamples);
-  StepClock clock;
+  bench::StepClock clock(kWarmUp, kSteps);
   for (int64_t step = 0; step < kWarmUp + kSteps; ++step) {
     const torch::Tensor picked = order.narrow(0, step * kBatch % (kExamples - kBatch), kBatch);
     optimizer.zero_grad();
@@ -106,7 +77,7 @@ int loop() {
     if (!std::isfinite(loss.item<double>())) return 1;
     clock.step();
   }
-  bench::print_measured(clock.characters_per_second());
+  bench::print_measured(clock.steps_per_second() * kBatch * kLength);
   return 0;
 }
 

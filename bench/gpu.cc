@@ -21,6 +21,7 @@
 
 #include "bench/mnist_net.h"
 #include "bench/sides.h"
+#include "bench/step_clock.h"
 #include "tutti/base/torch_compat.h"
 #include "tutti/cluster/kernels.h"
 #include "tutti/comm/reduce_on_device.h"
@@ -37,7 +38,7 @@ constexpr int64_t kSteps = 300;
 constexpr int64_t kLookEvery = 25;  // steps between looks at the loss, as often as Tutti's guard
 constexpr int kRounds = 3;
 
-// What every side trains, in this order.
+// Every side makes these trainings, in this order.
 struct Training {
   const char* precision;
   int64_t batch;
@@ -45,10 +46,6 @@ struct Training {
 constexpr std::array<Training, 4> kTrainings = {{{"fp32", 50}, {"bf16", 50}, {"fp32", 1024}, {"bf16", 1024}}};
 
 torch::Device device() { return torch::cuda::is_available() ? torch::kCUDA : torch::kCPU; }
-
-void finish_kernels() {
-  if (torch::cuda::is_available()) torch::cuda::synchronize();
-}
 
 // Memory that is not free on the GPU, in MiB: what LibTorch keeps for tensors, and the driver's own.
 double gpu_mebibytes() {
@@ -60,38 +57,6 @@ double gpu_mebibytes() {
   if (ask == nullptr || ask(&free, &total) != 0) return 0;
   return static_cast<double>(total - free) / 1048576;
 }
-
-// Measures the speed over the steps after the warm-up, all of whose kernels have finished.
-class StepClock {
- public:
-  void step() {
-    ++steps_;
-    if (steps_ == kWarmUp) begin_ = now();
-    if (steps_ == kWarmUp + kSteps) end_ = now();
-  }
-  double steps_per_second() const {
-    return static_cast<double>(kSteps) / std::chrono::duration<double>(end_ - begin_).count();
-  }
-
- private:
-  static Clock::time_point now() {
-    finish_kernels();
-    return Clock::now();
-  }
-
-  int64_t steps_ = 0;
-  Clock::time_point begin_;
-  Clock::time_point end_;
-};
-
-class ClockHook final : public tutti::Hook {
- public:
-  explicit ClockHook(StepClock& clock) : clock_(clock) {}
-  void after_step(tutti::Training&, const tutti::StepResult&) override { clock_.step(); }
-
- private:
-  StepClock& clock_;
-};
 
 // Random examples: bytes, which the network turns into numbers on the GPU.
 struct Examples {
@@ -117,14 +82,14 @@ double trainer(const Training& training, torch::Device place, const char* kernel
   tutti::Program program;
   program.defaults.training.batch = training.batch;
   program.defaults.training.steps = kWarmUp + kSteps;
-  StepClock clock;
+  bench::StepClock clock(kWarmUp, kSteps);
   const int status =
       tutti::run(static_cast<int>(arguments.size()), arguments.data(), program, [&](tutti::Context& ctx) {
         tutti::Trainer trainer(ctx, std::make_shared<MnistNet>(), torch::optim::AdamOptions(1e-4),
                                [](MnistNet& net, const tutti::Batch& batch) {
                                  return loss_of(net, batch["image"], batch["label"]);
                                });
-        trainer.add_hook(std::make_unique<ClockHook>(clock));
+        trainer.add_hook(std::make_unique<bench::ClockHook>(clock));
         const Examples all(place);
         const auto source = tutti::data::from_tensors({{"image", all.images}, {"label", all.labels}});
         trainer.fit(tutti::data::Feed(source).shuffle());
@@ -147,7 +112,7 @@ double loop(const Training& training, torch::Device place) {
     return found.pin_memory().to(device(), /*non_blocking=*/true);
   };
   const int64_t steps_per_epoch = kExamples / training.batch;
-  StepClock clock;
+  bench::StepClock clock(kWarmUp, kSteps);
   torch::Tensor order;
   for (int64_t step = 0; step < kWarmUp + kSteps; ++step) {
     const int64_t at = step % steps_per_epoch * training.batch;

@@ -3,7 +3,6 @@
 //   bench_train_step                         all sides, also with the distribution's LibTorch (./dev build
 //   system) bench_train_step --side trainer-fp32     one side, for the parent or a profiler bench_train_step
 //   --libtorch              the version of LibTorch
-#include <chrono>
 #include <filesystem>
 #include <string>
 
@@ -13,6 +12,7 @@
 
 #include "bench/mnist_net.h"
 #include "bench/sides.h"
+#include "bench/step_clock.h"
 #include "examples/common/digits.h"
 #include "tutti/base/file.h"
 #include "tutti/base/memory.h"
@@ -22,38 +22,11 @@
 namespace {
 
 using bench::MnistNet;
-using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kBatch = 50;
 constexpr int64_t kWarmUp = 20;
 constexpr int64_t kSteps = 120;
 constexpr int kRounds = 7;
-
-// Measures the speed over the steps after the warm-up.
-class StepClock {
- public:
-  void step() {
-    if (++steps_ == kWarmUp) begin_ = Clock::now();
-    if (steps_ == kWarmUp + kSteps) end_ = Clock::now();
-  }
-  double images_per_second() const {
-    return static_cast<double>(kSteps * kBatch) / std::chrono::duration<double>(end_ - begin_).count();
-  }
-
- private:
-  int64_t steps_ = 0;
-  Clock::time_point begin_;
-  Clock::time_point end_;
-};
-
-class ClockHook final : public tutti::Hook {
- public:
-  explicit ClockHook(StepClock& clock) : clock_(clock) {}
-  void after_step(tutti::Training&, const tutti::StepResult&) override { clock_.step(); }
-
- private:
-  StepClock& clock_;
-};
 
 // Trains as a user would, with everything that is on by default: feed, hooks, guard, progress.
 int trainer(const std::string& precision) {
@@ -70,10 +43,10 @@ int trainer(const std::string& precision) {
                            [](MnistNet& net, const tutti::Batch& batch) {
                              return torch::cross_entropy_loss(net.forward(batch["image"]), batch["label"]);
                            });
-    StepClock clock;
-    trainer.add_hook(std::make_unique<ClockHook>(clock));
+    bench::StepClock clock(kWarmUp, kSteps);
+    trainer.add_hook(std::make_unique<bench::ClockHook>(clock));
     trainer.fit(example::digits("").train().take(10000).shuffle());
-    bench::print_measured(clock.images_per_second());
+    bench::print_measured(clock.steps_per_second() * kBatch);
   });
 }
 
@@ -99,7 +72,7 @@ int loop(const LoopOptions& options) {
     }
   }
   torch::optim::Adam optimizer(net.parameters(), torch::optim::AdamOptions(1e-4));
-  StepClock clock;
+  bench::StepClock clock(kWarmUp, kSteps);
   torch::Tensor order;
   for (int64_t step = 0; step < kWarmUp + kSteps; ++step) {
     const int64_t at = step * kBatch % 10000;
@@ -120,7 +93,7 @@ int loop(const LoopOptions& options) {
     if (!std::isfinite(loss.item<double>())) return 1;
     clock.step();
   }
-  bench::print_measured(clock.images_per_second());
+  bench::print_measured(clock.steps_per_second() * kBatch);
   return 0;
 }
 

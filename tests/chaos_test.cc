@@ -45,20 +45,11 @@ std::vector<pid_t> children_of(pid_t parent) {
   return all;
 }
 
-// It has not been reaped yet.
-bool has_ended(pid_t pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string line;
-  std::getline(file, line);
-  const size_t name_end = line.rfind(") ");
-  return name_end == std::string::npos || line[name_end + 2] == 'Z';
-}
-
 // Acts until the program has ended, or until there were enough events. Returns their number.
 int disturb(RunningProgram& launcher, std::mt19937_64& random, int events) {
   constexpr int kLongest = 600;  // milliseconds between two events
   int done = 0;
-  while (done < events && !has_ended(launcher.pid())) {
+  while (done < events && state_of(launcher.pid()) != 'Z') {
     std::this_thread::sleep_for(std::chrono::milliseconds(20 + random() % kLongest));
     const std::vector<pid_t> workers = children_of(launcher.pid());
     if (workers.empty()) continue;

@@ -1,4 +1,5 @@
-// What befalls workers of a test: "1@5/before,2@7/stop" kills worker 1 before step 5, and stops worker 2.
+// A hook that kills and stops workers of a test: "1@5/before,2@7/stop" kills worker 1 before step 5, and
+// stops worker 2 at step 7.
 #pragma once
 
 #include <csignal>

@@ -17,14 +17,6 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// Returns 'T' for a process that is stopped, 'Z' for one that has ended and is not reaped, '?' if there is
-// none.
-char state_of(pid_t pid) {
-  const std::string line = read_system_file(fmt::format("/proc/{}/stat", pid));
-  const size_t at = line.rfind(") ");
-  return at == std::string::npos ? '?' : line[at + 2];
-}
-
 class RunMin : public Run {
  protected:
   // Starts `tutti run -n WORKERS FLAGS -- members_program` and waits until all workers have begun.

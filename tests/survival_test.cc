@@ -18,7 +18,7 @@ using ::testing::Not;
 // With dropout and batch norm.
 const Flags kRun = {"--net", "normed", "--lanes", "8", "--batch", "2", "--steps", "12"};
 
-// The flags of `tutti run`, then those of the program.
+// Takes the flags of `tutti run`, and then the flags of the program.
 Flags job(int workers, const Flags& launch, const Flags& flags) {
   Flags command = {program_path("tutti"), "run", "-n", std::to_string(workers)};
   command = with(with(command, launch), {"--", together_program(), "--threads", "1"});

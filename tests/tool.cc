@@ -169,6 +169,12 @@ ProgramResult run_program(const std::vector<std::string>& command,
   return {exit_code, program.out(), program.err()};
 }
 
+char state_of(pid_t pid) {
+  const std::string line = read_system_file(fmt::format("/proc/{}/stat", pid));
+  const size_t at = line.rfind(") ");
+  return at == std::string::npos ? '?' : line[at + 2];
+}
+
 bool eventually(const std::function<bool()>& condition) {
   const auto limit = steady_clock::now() + kPatience;
   while (!condition()) {

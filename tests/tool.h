@@ -79,6 +79,10 @@ inline SocketAddress loopback(int port) { return resolve("127.0.0.1", port).addr
 // Returns true as soon as `condition` holds, and false after a minute.
 bool eventually(const std::function<bool()>& condition);
 
+// Returns 'T' for a process that is stopped, 'Z' for one that has ended and is not reaped, '?' if there is
+// none.
+char state_of(pid_t pid);
+
 // Returns the running processes (no zombies) whose environment contains the variable "NAME=value".
 std::vector<pid_t> processes_with(const std::string& variable);
 

@@ -13,7 +13,7 @@
 
 namespace tutti::simulation {
 
-// What must be true at any time of any history.
+// The facts that must be true at any time of any history.
 class Checks {
  public:
   Checks(World& world, int64_t lanes, int64_t steps) : world_(world), lanes_(lanes), oracle_(lanes, steps) {}

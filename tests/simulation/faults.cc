@@ -1,4 +1,4 @@
-// What happens in a simulation: its scenario and its failures.
+// Draws the scenario of a simulation and its failures.
 #include <algorithm>
 #include <string>
 
@@ -53,7 +53,7 @@ Scenario draw_scenario(Random& random) {
   return scenario;
 }
 
-// Failures of the machine come at any time, those of the program at its places.
+// The machine fails at any time; the program fails at the places that it names.
 void Job::plan_faults() {
   for (int fault = 0; fault < scenario_.faults; ++fault) {
     if (world_.random().chance(scenario_.place_share)) {

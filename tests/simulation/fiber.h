@@ -25,7 +25,7 @@ class Fiber {
   bool ended() const { return ended_; }
 
  private:
-  // What a thread knows of the exceptions that it handles: each stack has its own.
+  // The exceptions that are being handled: each stack has others.
   struct Exceptions {
     void* caught = nullptr;
     unsigned uncaught = 0;

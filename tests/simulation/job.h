@@ -19,7 +19,7 @@
 
 namespace tutti::simulation {
 
-// What one simulation is like. Drawn from its seed.
+// The circumstances of one simulation, drawn from its seed.
 struct Scenario {
   int workers = 2;
   int min = 1;

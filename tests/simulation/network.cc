@@ -123,7 +123,7 @@ bool Network::misses(Room& room, size_t rank, size_t other) {
   return op.waits[rank] == 0 || op.parts[other] == nullptr || op.lost[rank] != 0;
 }
 
-// What a process has sent before its end arrives before the end of the connection, unless it is lost.
+// Messages that a process has sent before its end arrive before the end of the connection, or are lost.
 void Network::leave(const Process& process, bool dies) {
   const auto found = places_.find(&process);
   if (found == places_.end()) return;

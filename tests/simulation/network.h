@@ -16,7 +16,7 @@
 
 namespace tutti::simulation {
 
-// What one rank adds to an operation in which all ranks take part.
+// One rank's contribution to an operation in which all ranks take part.
 struct Part {
   std::vector<LaneTerm> terms = {};
   bool change = false;

@@ -144,9 +144,10 @@ class Communicator {
   // Returns nullptr unless the ranks may change.
   virtual Epochs* epochs() { return nullptr; }
   // Leaves the present ranks, because of this error or, without one, because a change is due, and connects to
-  // those of the next epoch, who all call this. Rank and world are other ones afterwards. Vectors in memory
-  // that the former ranks shared stay, without their other owners; communicators that were split from this
-  // one stay broken. Throws the PeerLost for which the job ends, or this worker has no place any more.
+  // the ranks of the next epoch, who all call this. Rank and world are other ones afterwards. Vectors in
+  // memory that the former ranks shared stay, but their other owners may be gone; communicators that were
+  // split from this one stay broken. Throws the PeerLost for which the job ends, or this worker has no place
+  // any more.
   virtual void reconfigure(const std::optional<Error>& why);
 };
 

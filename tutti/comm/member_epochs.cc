@@ -19,7 +19,7 @@ Call MemberEpochs::call(const std::optional<Error>& why) const {
   return call;
 }
 
-// Connects the members, or those of a later epoch if some are lost before they are connected.
+// Connects the members. If some are lost before, connects the members of a later epoch.
 void MemberEpochs::enter(Members members, const Connect& connect) {
   before_ = members_;
   for (;;) {
