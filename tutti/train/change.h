@@ -13,8 +13,9 @@ namespace tutti {
 inline constexpr int64_t kNowhere = -1;   // the place of a worker that has no state of the run
 inline constexpr int64_t kUnbegun = -2;  // the place of a worker for which the run has not begun
 
-// Orders the workers by what they have done: `step` steps, and then how many hooks were told of the last one.
-int64_t place_of(int64_t step, bool is_told, int64_t hooks_told);
+// Orders the workers by what they have done: `step` steps, then how many hooks were told of the last one, and
+// then the fit() in which they are, since one may have left a fit that another one has not.
+int64_t place_of(int64_t step, bool is_told, int64_t hooks_told, int64_t fit);
 
 struct Farthest {
   int rank = 0;  // the first one that has got there

@@ -58,6 +58,14 @@ void TrainingRun::change(std::optional<Error> why) {
               [&](const std::optional<Error>& reason) { survives ? go_on(reason) : start_again(reason); });
 }
 
+// Another worker was lost at the end of this fit, which the others have left already.
+void TrainingRun::leave_fit() {
+  has_ended_ = true;
+  is_running_ = false;
+  joined_in_ = progress_.fit;
+  signals_.reset();
+}
+
 // Before a planned change: the rows of tables go to their new owners by a checkpoint.
 void TrainingRun::save_for_others() {
   if (strategy_.facts().survives) return;

@@ -196,6 +196,7 @@ class TrainingRun {
   [[noreturn]] void leave();
   void note_change(const std::optional<Error>& error);
   void go_on(const std::optional<Error>& why);
+  void leave_fit();
   bool go_on_with_others();
   void begin_together();
   void join();
