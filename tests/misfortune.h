@@ -41,6 +41,7 @@ class Misfortune final : public tutti::Hook {
   }
   // While the others begin the run, or after they have.
   void begins(const tutti::Context& context) const { meet(context, 0, "begins", SIGKILL); }
+  void is_between_fits(const tutti::Context& context) const { meet(context, 0, "between", SIGKILL); }
   // Between two lanes, while the gradients of the first may be on their way.
   void after_lane(tutti::Training& training, int64_t, const tutti::Batch&,
                   const tutti::LossOutput&) override {

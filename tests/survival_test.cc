@@ -122,6 +122,18 @@ TEST_P(Survival, of_one_that_is_left_alone_by_a_signal) {
   EXPECT_EQ(outcome.report.at("world"), 1);
 }
 
+TEST(SurvivalOfFits, of_workers_that_are_killed_at_the_end_of_a_fit_and_between_two) {
+  const TestFolder folder;
+  const Flags twice = with(kRun, {"--fits-twice"});
+  const std::string undisturbed = hash_of(on_workers(1, twice), folder);
+  for (const Flags& comm : {Flags{}, Flags{"--comm", "tcp"}}) {
+    for (const char* misfortune : {"2@0/between", "0@0/between,1@12/end", "1@12/end,2@0/between,3@15/before"}) {
+      const Outcome outcome = run(folder, 4, {"--min", "1"}, with(twice, comm + Flags{"--misfortune", misfortune}));
+      EXPECT_EQ(outcome.sha256(), undisturbed) << misfortune;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Ways, Survival,
                          ::testing::Values(Way{"shm", {"--comm", "shm"}}, Way{"tcp", {"--comm", "tcp"}},
                                            Way{"own_loop", {"--own-loop"}},

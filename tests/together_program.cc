@@ -460,7 +460,10 @@ void train(tutti::Context& ctx, const Options& options) {
   }
   trainer.add_hook(std::make_unique<KillServerAndWorker>(options.kill_both_at));
   const tutti::data::Feed feed = digits.train().take(options.examples);
-  if (options.fits_twice) trainer.fit(feed.shuffle());
+  if (options.fits_twice) {
+    trainer.fit(feed.shuffle());
+    tutti::testing::Misfortune(options.misfortune).is_between_fits(ctx);
+  }
   const tutti::History history =
       trainer.fit((options.other_labels ? with_other_labels(feed) : feed).shuffle(), fit);
   if (options.validate_every > 0) print_history(ctx, history);
