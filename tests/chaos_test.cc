@@ -82,8 +82,8 @@ class ChaosJob {
 
  private:
   void start(size_t node) {
-    Flags command = {program_path("tutti"), "run", "-n", two_nodes_ ? "2" : "4", "--min", "1", "--restarts",
-                     "1000"};
+    Flags command = {program_path("tutti"), "run", "-n", two_nodes_ ? "2" : "4", "--min", "1",
+                     "--restarts",          "1000"};
     if (two_nodes_)
       command = with(command, {"--nnodes", "2", "--node-rank", std::to_string(node), "--rendezvous",
                                fmt::format("127.0.0.1:{}", port_)});

@@ -1,5 +1,5 @@
-// Tests how the workers of several launchers go on without those that are lost (`tutti run --min` with --nnodes
-// and -H). All launchers are on this machine; the workers are those of members_program.cc.
+// Tests how the workers of several launchers go on without those that are lost (`tutti run --min` with
+// --nnodes and -H). All launchers are on this machine; the workers are those of members_program.cc.
 #include <filesystem>
 #include <map>
 #include <signal.h>
@@ -209,8 +209,8 @@ TEST_F(RunMinOnNodes, refuses_flags_that_differ_or_do_not_fit) {
 class RunMinOnHosts : public Run {
  protected:
   void start(const Words& flags) {
-    program_.emplace(Words{program_path("tutti"), "run", "--rsh", agent(), "-H", "a:2,b:2"} +
-                         flags + Words{"--", program_path("../test/members_program"), folder_.path()},
+    program_.emplace(Words{program_path("tutti"), "run", "--rsh", agent(), "-H", "a:2,b:2"} + flags +
+                         Words{"--", program_path("../test/members_program"), folder_.path()},
                      Words{mark_});
     for (int worker = 0; worker < 4; ++worker) wait_for(worker, 0, worker, 4);
   }

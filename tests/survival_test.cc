@@ -127,8 +127,10 @@ TEST(SurvivalOfFits, of_workers_that_are_killed_at_the_end_of_a_fit_and_between_
   const Flags twice = with(kRun, {"--fits-twice"});
   const std::string undisturbed = hash_of(on_workers(1, twice), folder);
   for (const Flags& comm : {Flags{}, Flags{"--comm", "tcp"}}) {
-    for (const char* misfortune : {"2@0/between", "0@0/between,1@12/end", "1@12/end,2@0/between,3@15/before"}) {
-      const Outcome outcome = run(folder, 4, {"--min", "1"}, with(twice, comm + Flags{"--misfortune", misfortune}));
+    for (const char* misfortune :
+         {"2@0/between", "0@0/between,1@12/end", "1@12/end,2@0/between,3@15/before"}) {
+      const Outcome outcome =
+          run(folder, 4, {"--min", "1"}, with(twice, comm + Flags{"--misfortune", misfortune}));
       EXPECT_EQ(outcome.sha256(), undisturbed) << misfortune;
     }
   }

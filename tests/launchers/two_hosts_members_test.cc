@@ -35,15 +35,22 @@ class MinOnTwoHosts : public ::testing::Test {
   }
   void start_node(int node) {
     const Host& host = node == 0 ? hosts_->east() : hosts_->west();
-    const Flags launcher = {
-        program_path("tutti"), "run", "--nnodes",     "2",
-        "--node-rank",         std::to_string(node),  "--rendezvous",
-        fmt::format("{}:4000", TwoHosts::kEastAddress), "-n", "2"};
+    const Flags launcher = {program_path("tutti"),
+                            "run",
+                            "--nnodes",
+                            "2",
+                            "--node-rank",
+                            std::to_string(node),
+                            "--rendezvous",
+                            fmt::format("{}:4000", TwoHosts::kEastAddress),
+                            "-n",
+                            "2"};
     const Flags command = host.here() + launcher + launch_ +
                           Flags{"--", together_program(), "--threads", "1", "--report", report_} + program_ +
                           disturbs_;
     nodes_[node] = std::make_unique<RunningProgram>(
-        command, Flags{mark_, "CUDA_VISIBLE_DEVICES=", "TUTTI_SECRET=of both hosts", "TUTTI_TIMEOUT=" + timeout_});
+        command,
+        Flags{mark_, "CUDA_VISIBLE_DEVICES=", "TUTTI_SECRET=of both hosts", "TUTTI_TIMEOUT=" + timeout_});
   }
   RunningProgram& east() { return *nodes_.at(0); }
   RunningProgram& west() { return *nodes_.at(1); }

@@ -110,7 +110,7 @@ void Job::has_ended(Process& process) {
                [this, self, index] { notice_end(self.worker, index); });
 }
 
-// TaskGroup::may_go_on_without().
+// SurvivalKeeper::ended().
 void Job::notice_end(int worker, int life) {
   if (failed_) return;
   Slot& slot = slots_[static_cast<size_t>(worker)];
@@ -145,7 +145,7 @@ void Job::look() {
   world_.after(scenario_.look_every, [this] { look(); });
 }
 
-// TaskGroup::survive().
+// SurvivalKeeper::settle_losses().
 void Job::survive() {
   if (failed_) return;
   const std::vector<int> lost = std::exchange(lost_, {});
@@ -198,7 +198,7 @@ void Job::start_again_after_pause(int worker) {
     Slot& slot = slots_[static_cast<size_t>(worker)];
     slot.starts_again = false;
     if (failed_) return;
-    // TaskGroup::drop_restarts(), or the host was lost meanwhile.
+    // SurvivalKeeper::stays_away(), or the host was lost meanwhile.
     if (keeper_.finished() || gone_hosts_.contains(host_of(worker)))
       return keeper_.lost(worker, Then::StaysAway);
     const bool one_life = mistake_ == Mistake::StoppedIsDead;

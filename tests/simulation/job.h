@@ -44,11 +44,11 @@ Scenario draw_scenario(Random& random);
 
 struct Result {
   enum class End {
-    Complete,     // all members have made all steps
-    TooFew,       // fewer than --min were left, or none
-    NoState,      // all that had the state were lost
-    AtStart,      // a worker was lost while the others made their models
-    AtTheEnd,     // a worker was lost after another had ended its program
+    Complete,  // all members have made all steps
+    TooFew,    // fewer than --min were left, or none
+    NoState,   // all that had the state were lost
+    AtStart,   // a worker was lost while the others made their models
+    AtTheEnd,  // a worker was lost after another had ended its program
     Violation,
   };
   End end = End::Complete;
@@ -65,8 +65,8 @@ struct Result {
 };
 const char* name_of(Result::End end);
 
-// One job under `tutti run --min`: its launcher (the production keeper and its board; the rest as TaskGroup
-// does it), the processes of its workers, and what happens to them. Not thread-safe.
+// One job under `tutti run --min`: its launcher (the production keeper and its board; the rest as
+// SurvivalKeeper does it), the processes of its workers, and what happens to them. Not thread-safe.
 class Job {
  public:
   Job(uint64_t seed, Mistake mistake, bool prints);

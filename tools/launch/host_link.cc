@@ -69,9 +69,8 @@ std::string to_line(const HostJob& job) {
   for (const Task& task : job.tasks) tasks.push_back({task.job, task.index});
   Json members;
   if (job.members)
-    members = {{"addresses", job.members->addresses},
-               {"port", job.members->port},
-               {"host", job.members->host}};
+    members = {
+        {"addresses", job.members->addresses}, {"port", job.members->port}, {"host", job.members->host}};
   const Json message = {{"host", job.host},
                         {"directory", job.directory},
                         {"command", job.command},

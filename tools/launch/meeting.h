@@ -49,8 +49,8 @@ class OpenMeeting {
 
 struct MeetingResult {
   std::vector<HostOffer> hosts = {};
-  std::string launch = "";         // identifies this start of the job (Identity::launch)
-  std::optional<int> signal = {};  // that this process received meanwhile and that ended the wait
+  std::string launch = "";                 // identifies this start of the job (Identity::launch)
+  std::optional<int> signal = {};          // that this process received meanwhile and that ended the wait
   std::shared_ptr<OpenMeeting> open = {};  // at the first host, if the meeting stays open
 };
 

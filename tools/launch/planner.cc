@@ -58,16 +58,16 @@ std::optional<Meeting> meeting_of(const JobHosts& hosts, int restarts) {
 // Launchers compare the file name of the program: it may be in another folder on each host.
 std::optional<Meeting> meeting_of(const LaunchOptions& options, const std::string& program) {
   const NodeOptions& nodes = *options.nodes;
-  Meeting meeting{.own = static_cast<size_t>(nodes.rank),
-                  .address = nodes.rendezvous,
-                  .terms = fmt::format("{} nodes, {} servers, {} more, {} restarts, least {} of {}",
-                                       nodes.count, options.servers, more_tasks(options) - options.servers,
-                                       options.restarts, options.min.value_or(0),
-                                       std::filesystem::path(program).filename().string()),
-                  .if_terms_differ =
-                      "its flags are not those of node 0; give all launchers the same "
-                      "--nnodes, --ps, --evaluator, --restarts, --min and PROGRAM",
-                  .if_index_is_taken = "give each launcher its own --node-rank"};
+  Meeting meeting{
+      .own = static_cast<size_t>(nodes.rank),
+      .address = nodes.rendezvous,
+      .terms = fmt::format("{} nodes, {} servers, {} more, {} restarts, least {} of {}", nodes.count,
+                           options.servers, more_tasks(options) - options.servers, options.restarts,
+                           options.min.value_or(0), std::filesystem::path(program).filename().string()),
+      .if_terms_differ =
+          "its flags are not those of node 0; give all launchers the same "
+          "--nnodes, --ps, --evaluator, --restarts, --min and PROGRAM",
+      .if_index_is_taken = "give each launcher its own --node-rank"};
   for (int node = 0; node < nodes.count; ++node) meeting.hosts.push_back(fmt::format("node {}", node));
   return meeting;
 }

@@ -218,9 +218,8 @@ class HostsStarter {
       job.host = hosts_[i].name();
       job.tasks = all.tasks[i];
       if (options_.min)
-        job.members = {.addresses = addresses_towards(hosts_[i]),
-                       .port = members_port_,
-                       .host = static_cast<int>(i)};
+        job.members = {
+            .addresses = addresses_towards(hosts_[i]), .port = members_port_, .host = static_cast<int>(i)};
       if (hosts_[i].send(to_line(job), signals_, signal_)) continue;
       if (signal_) return {};
       fail(ErrorKind::PeerLost, "tutti run: host {}: its launcher was ready, but did not read its tasks",

@@ -118,15 +118,16 @@ std::vector<WorkerOrder> SurvivalGuest::look(const Say& say) {
   known_ = received_;
   if (end_) return orders;
   end_ = known_.end;
-  const JobEnd alone{
-      .exit_code = exit_code(ErrorKind::PeerLost), .signal = SIGTERM, .grace = kFailureGrace};
+  const JobEnd alone{.exit_code = exit_code(ErrorKind::PeerLost), .signal = SIGTERM, .grace = kFailureGrace};
   if (!end_ && known_.is_lost) {
-    say(fmt::format("{} has heard nothing from here for {:g} s, and the others have gone on: "
+    say(
+        fmt::format("{} has heard nothing from here for {:g} s, and the others have gone on: "
                     "ending the tasks of this host",
                     options_.keeper, std::chrono::duration<double>(options_.timeout).count()));
     end_ = alone;
   } else if (!end_ && !lost_.empty()) {
-    say(fmt::format("{}, which has the list of the workers, is lost ({}): ending the tasks of "
+    say(
+        fmt::format("{}, which has the list of the workers, is lost ({}): ending the tasks of "
                     "this host",
                     options_.keeper, lost_));
     end_ = alone;

@@ -70,8 +70,8 @@ class SurvivalGuest final : public Survival {
   std::condition_variable changed_;
   std::deque<std::pair<std::string, std::string>> reports_;  // not sent yet; guarded by mutex_
   HostOrders received_;                                      // guarded by mutex_
-  std::string lost_;      // why the keeper cannot be reached any more; guarded by mutex_
-  bool leaves_ = false;   // guarded by mutex_
+  std::string lost_;       // why the keeper cannot be reached any more; guarded by mutex_
+  bool leaves_ = false;    // guarded by mutex_
   std::thread messenger_;  // sends reports and looks for orders, since the network may block
 };
 

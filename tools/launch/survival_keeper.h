@@ -33,11 +33,11 @@ struct SurvivalOptions {
   int restarts_before = 0;        // how many of them there were before this start of the job
   // The time that members have for their calls after the first of them has called.
   std::chrono::milliseconds timeout{60'000};
-  std::string launch = {};               // as Identity::launch
-  std::string secret = {};               // of the tasks
-  std::string listen_at = "127.0.0.1";   // "": all addresses of this machine
-  uint16_t port = 0;                     // 0: any
-  std::function<void()> at_end = {};     // called before other launchers hear of the end of the job
+  std::string launch = {};              // as Identity::launch
+  std::string secret = {};              // of the tasks
+  std::string listen_at = "127.0.0.1";  // "": all addresses of this machine
+  uint16_t port = 0;                    // 0: any
+  std::function<void()> at_end = {};    // called before other launchers hear of the end of the job
 };
 
 // The Survival of the launcher that keeps the list of members: has the keeper of the list and the board on

@@ -267,8 +267,8 @@ std::shared_ptr<Rendezvous> find_members_board(const Context& context) {
 }
 
 Roster find_roster(const Context& context, std::shared_ptr<Rendezvous> board) {
-  Roster roster = board ? Roster{.board = std::move(board), .board_host = own_host(context)}
-                        : find_board(context);
+  Roster roster =
+      board ? Roster{.board = std::move(board), .board_host = own_host(context)} : find_board(context);
   take_place(context, *roster.board);
   call_roll(context, roster);
   require_same_flags(context, *roster.board, roster.who);

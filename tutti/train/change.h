@@ -10,7 +10,7 @@
 // The decisions of a training whose workers change (`tutti run --min`). They do no I/O and need no LibTorch.
 namespace tutti {
 
-inline constexpr int64_t kNowhere = -1;   // the place of a worker that has no state of the run
+inline constexpr int64_t kNowhere = -1;  // the place of a worker that has no state of the run
 inline constexpr int64_t kUnbegun = -2;  // the place of a worker for which the run has not begun
 
 // Orders the workers by what they have done: `step` steps, then how many hooks were told of the last one, and
