@@ -16,7 +16,6 @@ namespace tutti::testing::run_hosts_members_test {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 constexpr int kWorkers = 2;  // of each host
 

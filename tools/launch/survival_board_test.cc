@@ -32,9 +32,9 @@ TEST(SurvivalBoard, messages_arrive_as_they_were_sent) {
 }
 
 TEST(SurvivalBoard, damaged_messages_are_refused) {
-  for (const char* text : {"", "{", "[]", "{}", "{\"orders\": 1}",
-                           "{\"orders\": [[7, 0, 0, 0]], \"done\": "
-                           "true, \"lost\": false, \"end\": null}"}) {
+  const std::string unknown_order = R"({"orders": [[7, 0, 0, 0]], "done": true, "lost": false, "end": null})";
+  for (const std::string& text : {std::string(), std::string("{"), std::string("[]"), std::string("{}"),
+                                  std::string(R"({"orders": 1})"), unknown_order}) {
     error_of(ErrorKind::DataLoss, [&] { host_orders_of(text); });
     error_of(ErrorKind::DataLoss, [&] { ended_worker_of(text); });
   }
