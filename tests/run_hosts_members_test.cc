@@ -178,6 +178,17 @@ TEST_F(RunMinOnNodes, ends_without_the_launcher_that_has_the_list) {
   EXPECT_THAT(err(1), HasSubstr("the launcher of node 0, which has the list of the workers, is lost"));
 }
 
+TEST_F(RunMinOnNodes, begins_again_when_the_launcher_that_has_the_list_is_there_again) {
+  start({"--min", "1", "--restarts", "1"});
+  kill(nodes_[0]->pid(), SIGKILL);
+  nodes_[1]->wait_for_error("tutti run: restart 1 of 1");
+  expect_end(0, 128 + SIGKILL);
+  start_node(0);
+  for (const int worker : {0, 1}) wait_for(worker, 0, worker, 2 * kWorkers);
+  finish();
+  expect_ends(0, 0);
+}
+
 TEST_F(RunMinOnNodes, a_worker_that_fails_by_itself_ends_and_restarts_the_job) {
   for (const int worker : {0, 3}) {
     start({"--min", "1", "--restarts", "1"});

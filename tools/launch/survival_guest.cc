@@ -103,8 +103,10 @@ void SurvivalGuest::stays_away(int worker) {
 
 // A launcher that was told to end by a signal leaves the job, which goes on without its workers.
 void SurvivalGuest::stop(const JobEnd& end) {
-  if (!end_ && !end.interrupted) report(failed_key(token_), std::to_string(end.exit_code));
-  if (!end_) end_ = end;
+  if (end_) return;
+  end_ = end;
+  awaits_answer_ = !end.interrupted;
+  if (awaits_answer_) report(failed_key(token_), std::to_string(end.exit_code));
 }
 
 std::vector<WorkerOrder> SurvivalGuest::look(const Say& say) {
@@ -116,6 +118,7 @@ std::vector<WorkerOrder> SurvivalGuest::look(const Say& say) {
     if (order.what == WorkerOrder::What::Start) life_of(order.worker) = order.life;
   }
   known_ = received_;
+  if (known_.end || !lost_.empty()) awaits_answer_ = false;
   if (end_) return orders;
   end_ = known_.end;
   const JobEnd alone{.exit_code = exit_code(ErrorKind::PeerLost), .signal = SIGTERM, .grace = kFailureGrace};

@@ -250,7 +250,7 @@ void SurvivalKeeper::give(const WorkerOrder& order) {
 }
 
 void SurvivalKeeper::finish_if_over(const Say& say) {
-  if (end_ || fails_ || !is_over()) return;
+  if (end_ || !is_over()) return;
   if (!something_is_undone()) return end_with({});
   end_with({.exit_code = exit_code(ErrorKind::PeerLost)});
   say("a worker was lost when the others needed it no more: what it had to do alone, such as writing files, "

@@ -60,7 +60,7 @@ class SurvivalKeeper final : public Survival {
   void stop(const JobEnd& end) override;
   std::vector<WorkerOrder> look(const Say& say) override;
   bool job_is_done() const override { return keeper_.finished(); }
-  bool is_over() const override { return running_.empty(); }
+  bool is_over() const override { return running_.empty() && (end_ || !fails_); }
   std::optional<JobEnd> end() const override { return end_; }
 
  private:
