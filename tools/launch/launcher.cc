@@ -133,21 +133,23 @@ std::unique_ptr<Survival> survival_of(const Plan& plan, const LaunchOptions& opt
   }
   check_min(options, workers);
   const HostOffer& first = plan.hosts.front();
+  const bool at_loopback = is_loopback(first.address);
   if (plan.own > 0)
-    return std::make_unique<SurvivalGuest>(GuestOptions{.host = plan.own,
-                                                        .first_worker = first_worker,
-                                                        .workers = plan.hosts[plan.own].workers,
-                                                        .addresses = {first.address},
-                                                        .port = static_cast<uint16_t>(first.members_port),
-                                                        .keeper = "the launcher of " + plan.names.front(),
-                                                        .launch = plan.launch,
-                                                        .secret = keeper.secret,
-                                                        .timeout = keeper.timeout,
-                                                        .start_timeout = options.start_timeout});
+    return std::make_unique<SurvivalGuest>(
+        GuestOptions{.host = plan.own,
+                     .first_worker = first_worker,
+                     .workers = plan.hosts[plan.own].workers,
+                     .addresses = {at_loopback ? "127.0.0.1" : first.address},
+                     .port = static_cast<uint16_t>(first.members_port),
+                     .keeper = "the launcher of " + plan.names.front(),
+                     .launch = plan.launch,
+                     .secret = keeper.secret,
+                     .timeout = keeper.timeout,
+                     .start_timeout = options.start_timeout});
   keeper.launch = plan.launch;
   if (plan.meeting) keeper.at_end = [meeting = plan.meeting] { meeting->close(); };
   keeper.port = static_cast<uint16_t>(first.members_port);
-  if (plan.hosts.size() > 1 && !is_loopback(first.address)) keeper.listen_at = "";
+  if (plan.hosts.size() > 1 && !at_loopback) keeper.listen_at = "";
   return std::make_unique<SurvivalKeeper>(keeper);
 }
 

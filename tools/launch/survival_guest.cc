@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "tutti/base/address.h"
 #include "tutti/base/error.h"
 #include "tutti/base/secret.h"
 #include "tutti/cluster/identity.h"
@@ -28,7 +29,7 @@ SurvivalGuest::SurvivalGuest(const GuestOptions& options) : options_(options), t
                                  .several_machines = options.addresses.size() > 1,
                                  .timeout = options.start_timeout});
   board_ = found.board;
-  address_ = fmt::format("{}:{}", found.host, options.port);
+  address_ = to_string(Address{found.host, options.port});
   if (board_->hold(host_key(options.host), token_) != token_)
     fail(ErrorKind::InvalidArgument, "tutti run: another launcher of this host is part of the job");
   lives_ = lives_of(board_->get(welcome_key(token_), options.start_timeout));
