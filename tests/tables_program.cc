@@ -146,7 +146,7 @@ void train_in_own_loop(const tutti::Context& ctx, const Options& options, const 
   std::vector<int64_t> ids;
   while (loop.goes_on()) {
     std::vector<Batch> batches;
-    for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
+    for (const int64_t lane : opt.lanes_of_step()) {
       sampler.examples(loop.batch(), lane, ids);
       batches.push_back(feed.read(ids));
     }

@@ -68,6 +68,19 @@ TEST(Tables, are_clipped_alike_in_any_way) {
   expect_same_everywhere(clipped);
 }
 
+// A lane that is audited is fetched by another worker too.
+TEST(Tables, have_the_same_weights_if_lanes_are_audited) {
+  for (const Flags& kind : {Flags(), Flags{"--own-loop"}, Flags{"--bare"},
+                            Flags{"--dynamic", "--rows", "1000", "--admit-after", "2"}}) {
+    const Result alone = result_of(on_workers(1, kind));
+    for (const int workers : {1, 2, 3}) {
+      const Flags audited = with(kind, {"--audit", "1"});
+      EXPECT_EQ(result_of(on_workers(workers, audited)), alone) << workers;
+      EXPECT_EQ(result_of(on_workers(workers, with(audited, {"--comm", "tcp"}))), alone) << workers << " tcp";
+    }
+  }
+}
+
 // Each group has rows of its own, also where both use the same servers.
 TEST(Tables, of_two_groups_do_not_touch_each_other) {
   const Flags kind = {"--dynamic", "--rows", "1000"};

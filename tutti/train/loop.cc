@@ -250,6 +250,7 @@ void Loop::note_step() {
 }
 
 void Loop::observe(int64_t lane, const Batch& batch, const LossOutput& output) {
+  if (optimizer_.copy_) return;  // of another worker
   run_.or_give_up([&] {
     if (context_.config().training.nan_guard)
       hooks::nan_guard(parts_.front().parameters, run_.progress().step, lane, batch, output);
