@@ -36,7 +36,8 @@ class Fault final : public tutti::Hook {
         return std::exchange(due_, false) ? flipped(gradient) : gradient;
       });
     }
-    due_ = place_ == "broken" ? training.step >= step_ : training.step == step_;
+    due_ = training.step == step_ || (place_ == "broken" && training.step > step_);
+    if (due_ && place_ != "broken") step_ = -1;  // once, also if the step is made again
     if (due_ && place_ == "weight") flip(parameters.trained().back().tensor);
     if (due_ && place_ == "buffer") flip(parameters.buffers().front().tensor);
   }

@@ -313,7 +313,8 @@ int64_t DistributedOptimizer::step(int64_t examples) {
   wishes_ = {};
   try {
     const StepResult result = strategy_->end_step();
-    if (result.again) return 0;  // Loop::goes_on() comes next
+    again_ = result.again;
+    if (again_) return 0;  // Loop::goes_on() comes next
     last_step_ = result;
     ++steps_here_;
     return last_step_.examples;

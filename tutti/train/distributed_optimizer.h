@@ -62,8 +62,9 @@ struct DistributedOptimizerOptions {
 //
 // With --audit N a worker computes another worker's lane as well in some steps, for a comparison. Loop then
 // over lanes_of_step() in place of lanes():
-//   for (const int64_t lane : opt.lanes_of_step()) { opt.zero_grad(); loss_of(lane).backward();
-//   opt.add_lane(); }
+//   for (const int64_t lane : opt.lanes_of_step()) {
+//     opt.zero_grad(); loss_of(lane).backward(); opt.add_lane();
+//   }
 //
 // With parameter servers, step() pushes the gradients to them and pulls the new values, as the steps of a
 // Trainer do. The steps have to be made in a Loop, which begins the run on the servers and saves their state;
@@ -151,9 +152,8 @@ class DistributedOptimizer {
   LaneRange lanes() const { return lanes_of(group().rank, group().world, all_lanes_); }
   int64_t all_lanes() const { return all_lanes_; }
   // The lanes that this worker has to compute in the next step, in this order: its own and, in some steps
-  // with
-  // --audit, before them a lane of another worker, whose results are compared and dropped. A loop that counts
-  // something itself leaves out the lanes that are not in lanes().
+  // with --audit, before them a lane of another worker, whose results are compared and dropped. A loop that
+  // counts something itself leaves out the lanes that are not in lanes().
   std::vector<int64_t> lanes_of_step();
   const ReducerOptions& reducer_options() const { return reducer_options_; }
   double clip_norm() const { return options_.clip_norm; }
@@ -202,6 +202,7 @@ class DistributedOptimizer {
   StepResult last_step_;
   int64_t steps_here_ = 0;
   std::optional<Error> lost_;  // a task was lost in the last step, which was not made
+  bool again_ = false;         // the last step was not made, since an audit has found a difference
   bool in_loop_ = false;       // which has begun
   bool fetched_ = false;       // the rows of the current step
   bool in_step_ = false;

@@ -149,6 +149,8 @@ bool Loop::advance(const std::optional<bool>& has_data) {
       run_.lost(*lost);
     else if (optimizer_.steps_here() != steps_seen_)
       note_step();
+    else if (std::exchange(optimizer_.again_, false))
+      run_.done({.again = true});
     going_on = run_.next(has_data ? [&] { return optimizer_.goes_on(*has_data); } : std::function<bool()>());
     if (going_on && !optimizer_.in_step_) optimizer_.wish(run_.training().wishes);
   });
