@@ -1,6 +1,7 @@
 // A hook that lets the hardware of one worker of a test compute wrongly, without an error: "1@5/weight" flips
-// a bit on worker 1 before step 5. The places: a weight, a buffer, an activation or a gradient of the first
-// lane that the worker computes in this step; "broken" is every activation from this step on.
+// a bit on worker 1 before step 5. The places: a weight, a buffer, and in the first lane that the worker
+// computes in this step an activation, its gradient ("backward"), or the gradient of a parameter; "broken" is
+// every activation from this step on.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +44,10 @@ class Fault final : public tutti::Hook {
   }
   // Returns the activation as this worker has computed it.
   torch::Tensor in(const torch::Tensor& activation) {
-    if (place_ == "activation" && std::exchange(due_, false)) flip(activation);
     if (place_ == "broken" && due_) flip(activation);
+    if (place_ == "activation" && std::exchange(due_, false)) flip(activation);
+    if (place_ == "backward" && std::exchange(due_, false))
+      activation.register_hook([](const torch::Tensor& gradient) { return flipped(gradient); });
     return activation;
   }
 
