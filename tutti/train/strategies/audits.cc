@@ -118,16 +118,15 @@ std::vector<LaneResult> Audits::results_of(const AuditedLane& audited,
 
 bool Audits::agree(const AuditedLane& audited, int64_t step, const GradientMean::LaneHashes& mine) {
   std::vector<LaneResult> results = results_of(audited, mine);
-  if (results.size() < 2) return true;
+  if (first_try_.empty() && results.size() < 2) return true;
   const Verdict verdict = judge(first_try_, results);
   if (first_try_.empty()) {
     ++made_;
     if (verdict.has_passed) return true;
     if (may_repeat_) {
-      say(
-          fmt::format("at step {}, the results of lane {} from {} differ: the step is made again to find out "
-                      "which are wrong",
-                      step, audited.lane, names_of(verdict.wrong)));
+      say(fmt::format("at step {}, the results of lane {} from {} differ: ", step, audited.lane,
+                      names_of(verdict.wrong)) +
+          "the step is made again to find out which are wrong");
       repeated_ = step;
       first_try_ = std::move(results);
       return false;
@@ -138,8 +137,7 @@ bool Audits::agree(const AuditedLane& audited, int64_t step, const GradientMean:
   return conclude(audited, step, verdict);
 }
 
-// Does what --audit-action says. Returns true if the training goes on with the results of this worker's
-// lanes.
+// Does what --audit-action says. Returns true if the step counts, as it was made again.
 bool Audits::conclude(const AuditedLane& audited, int64_t step, const Verdict& verdict) {
   const std::string& asked = context_.config().training.audit_action;
   const bool redoes = asked == "redo" && verdict.has_passed;
@@ -160,8 +158,7 @@ bool Audits::conclude(const AuditedLane& audited, int64_t step, const Verdict& v
   }
   if (!evicts)
     fail(ErrorKind::DataLoss,
-         "{}. The weights have not changed. Start the job again {}; it goes on from its "
-         "newest checkpoint",
+         "{}. The weights have not changed. Start the job again {}; it goes on from its newest checkpoint",
          text, verdict.is_clear ? "without that machine" : "on other machines");
   if (verdict.wrong.front() == comm_->rank())
     throw Interrupted(SIGTERM, text + ". This worker leaves the others (--audit-action evict)");
