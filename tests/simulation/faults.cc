@@ -43,6 +43,10 @@ Scenario draw_scenario(Random& random) {
   scenario.look_every = random.draw(2, 20) * kMillisecond;
   scenario.longest_pause = random.draw(0, 500) * kMillisecond;
   scenario.faults = random.chance(0.05) ? 0 : static_cast<int>(random.draw(1, 4 + scenario.workers));
+  if (scenario.workers > 2 && random.chance(0.3)) {
+    scenario.hosts = static_cast<int>(random.draw(2, std::min(4, scenario.workers)));
+    scenario.lost_hosts = static_cast<int>(random.draw(0, 3));
+  }
   // About as long as the training takes, so that failures fall on all of it.
   const Time training = program.steps() * (program.step_time + 8 * scenario.network.most);
   scenario.calm_from = training * random.draw(1, 4) / 2 + random.draw(0, 200) * kMillisecond;
@@ -55,6 +59,9 @@ Scenario draw_scenario(Random& random) {
 
 // The machine fails at any time; the program fails at the places that it names.
 void Job::plan_faults() {
+  for (int lost = 0; lost < scenario_.lost_hosts; ++lost)
+    world_.at(world_.random().draw(0, scenario_.calm_from),
+              [this] { lose_host(static_cast<int>(world_.random().draw(0, scenario_.hosts - 1))); });
   for (int fault = 0; fault < scenario_.faults; ++fault) {
     if (world_.random().chance(scenario_.place_share)) {
       ++place_faults_;
@@ -67,6 +74,37 @@ void Job::plan_faults() {
       Process& process = slots_[worker].newest();
       if (process.lives()) hit(process);
     });
+  }
+}
+
+std::vector<int> Job::hosts_of_workers() const {
+  std::vector<int> hosts;
+  for (int worker = 0; worker < scenario_.workers; ++worker) hosts.push_back(host_of(worker));
+  return hosts;
+}
+
+// Its launcher has gone too, so its workers stay away (SurvivalKeeper::lose_host()).
+void Job::lose_host(int host) {
+  if (failed_ || !gone_hosts_.insert(host).second) return;
+  world_.log("host {} is lost", host);
+  for (Slot& slot : slots_) {
+    Process& process = slot.newest();
+    if (host_of(process.self().worker) != host || !process.lives()) continue;
+    ++result_.kills;
+    process.kill();
+  }
+  world_.after(world_.random().draw(10, 500) * kMillisecond, [this, host] { bring_back(host); });
+}
+
+// Its launcher comes again and starts its workers in their next lives (SurvivalKeeper::welcome()).
+void Job::bring_back(int host) {
+  if (failed_) return;
+  gone_hosts_.erase(host);
+  world_.log("host {} is back", host);
+  for (int worker = 0; worker < scenario_.workers; ++worker) {
+    const Slot& slot = slots_[static_cast<size_t>(worker)];
+    if (host_of(worker) == host && slot.is_over() && keeper_.returns(worker))
+      start(worker, keeper_.life_of(worker));
   }
 }
 

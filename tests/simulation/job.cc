@@ -46,8 +46,6 @@ const char* name_of(Result::End end) {
       return "no state";
     case Result::End::AtStart:
       return "lost at the start";
-    case Result::End::BetweenFits:
-      return "lost between fits";
     case Result::End::AtTheEnd:
       return "lost at the end";
     case Result::End::Violation:
@@ -63,7 +61,8 @@ Job::Job(uint64_t seed, Mistake mistake, bool prints)
       checks_(world_, scenario_.program.lanes, scenario_.program.steps()),
       network_(world_, scenario_.network, mistake),
       board_(std::make_shared<BoardOfJob>(mistake)),
-      keeper_(scenario_.workers, scenario_.min, milliseconds_of_time(scenario_.program.timeout)),
+      keeper_(scenario_.workers, scenario_.min, milliseconds_of_time(scenario_.program.timeout),
+              hosts_of_workers()),
       keeper_board_(keeper_, board_),
       slots_(static_cast<size_t>(scenario_.workers)) {
   for (int worker = 0; worker < scenario_.workers; ++worker) start(worker, 0);
@@ -154,7 +153,7 @@ void Job::survive() {
   int restarts = scenario_.restarts - restarts_used_;
   for (const int worker : lost) {
     was_member.push_back(keeper_.trained_last(worker));
-    const bool again = !keeper_.finished() && restarts-- > 0;
+    const bool again = !keeper_.finished() && !gone_hosts_.contains(host_of(worker)) && restarts-- > 0;
     keeper_.lost(worker, again ? Then::ComesBack : Then::StaysAway);
   }
   keeper_board_.look(time_of(world_.now()));
@@ -199,7 +198,9 @@ void Job::start_again_after_pause(int worker) {
     Slot& slot = slots_[static_cast<size_t>(worker)];
     slot.starts_again = false;
     if (failed_) return;
-    if (keeper_.finished()) return keeper_.lost(worker, Then::StaysAway);  // TaskGroup::drop_restarts()
+    // TaskGroup::drop_restarts(), or the host was lost meanwhile.
+    if (keeper_.finished() || gone_hosts_.contains(host_of(worker)))
+      return keeper_.lost(worker, Then::StaysAway);
     const bool one_life = mistake_ == Mistake::StoppedIsDead;
     start(worker, one_life ? 0 : keeper_.life_of(worker));
   });
@@ -241,7 +242,6 @@ Result::End Job::why_failed(const Process& process) {
   if (keeper_.ended()) return keeper_.finished() ? Result::End::AtTheEnd : Result::End::TooFew;
   const Phase phase = slot.workers.back()->phase();
   if (phase == Phase::Starts && process.self().life == 0) return Result::End::AtStart;
-  if (phase == Phase::BetweenFits) return Result::End::BetweenFits;
   return Result::End::Violation;
 }
 

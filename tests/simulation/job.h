@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@ struct Scenario {
   int workers = 2;
   int min = 1;
   int restarts = 0;  // of single workers
+  int hosts = 1;     // each with the same number of workers, or one less
   Program program;
   BoardDelays board;
   NetworkDelays network;
@@ -31,6 +33,7 @@ struct Scenario {
   Time longest_pause = 300 * kMillisecond;  // before a restart
   // Failures, which all happen before `calm_from`.
   int faults = 0;
+  int lost_hosts = 0;  // times that a host is lost with all its workers; it comes again after a while
   Time calm_from = kSecond;
   double kill_share = 0.7;   // of the faults; the others stop a process
   double place_share = 0.5;  // of the faults happen at a place of the program, the others at a time
@@ -44,8 +47,7 @@ struct Result {
     Complete,     // all members have made all steps
     TooFew,       // fewer than --min were left, or none
     NoState,      // all that had the state were lost
-    AtStart,      // a worker was lost before the training had begun
-    BetweenFits,  // a worker was lost between two fits
+    AtStart,      // a worker was lost while the others made their models
     AtTheEnd,     // a worker was lost after another had ended its program
     Violation,
   };
@@ -96,6 +98,10 @@ class Job {
   // Failures.
   void plan_faults();
   void hit(Process& process);
+  void lose_host(int host);
+  void bring_back(int host);
+  int host_of(int worker) const { return worker % scenario_.hosts; }
+  std::vector<int> hosts_of_workers() const;
   void at_place(Process& process, const char* place);
 
   void check_end();
@@ -112,6 +118,7 @@ class Job {
   KeeperBoard keeper_board_;
   std::vector<Slot> slots_;
   std::vector<int> lost_;
+  std::set<int> gone_hosts_;
   int restarts_used_ = 0;
   int place_faults_ = 0;  // left
   size_t checked_epochs_ = 1;

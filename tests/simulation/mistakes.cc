@@ -42,6 +42,8 @@ const char* name_of(Mistake mistake) {
       return "LanesOfTheLastWorld";
     case Mistake::EvictedLives:
       return "EvictedLives";
+    case Mistake::StaysInFit:
+      return "StaysInFit";
     case Mistake::JoinsAnyFit:
       return "JoinsAnyFit";
   }

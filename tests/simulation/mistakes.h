@@ -26,6 +26,7 @@ enum class Mistake {
   EvictsCallers,        // evicts those that have called instead of those that have not
   LanesOfTheLastWorld,  // computes the lanes that it had in the epoch before
   EvictedLives,         // nobody kills an evicted worker
+  StaysInFit,           // does not leave a fit that the others have left when a worker was lost at its end
   JoinsAnyFit,          // a joiner compares its plan with the others although they are in a later fit already
 };
 

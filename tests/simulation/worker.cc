@@ -11,6 +11,10 @@ namespace {
 using comm::Member;
 using comm::Members;
 
+bool is_loss(const Error& error) {
+  return error.kind() == ErrorKind::PeerLost || error.kind() == ErrorKind::Timeout;
+}
+
 // For Mistake::TwoRooms: the board shows each worker only the members of its half.
 class HalfOfBoard final : public comm::Rendezvous {
  public:
@@ -119,10 +123,13 @@ void Worker::fit(int64_t number) {
   started_ = true;
   const bool others_have_begun = joins || (number <= joined_in_ && around_.mistake != Mistake::JoinsAnyFit);
   if (!others_have_begun) {
-    if (phase_ == Phase::Trains) phase_ = Phase::BetweenFits;
-    exchange(fmt::format("the plan of fit {}", number));
+    try {
+      exchange(fmt::format("the plan of fit {}", number));
+    } catch (const Error& error) {
+      if (!is_loss(error)) throw;
+      lost_ = error;
+    }
   }
-  phase_ = Phase::Trains;
   if (number > state_.fit) {
     state_.fit = number;
     state_.fit_begin = state_.step;
@@ -131,26 +138,45 @@ void Worker::fit(int64_t number) {
   epochs_.list().set_fit(state_.fit);
   change_wished_ = false;
   while (next()) step();
-  phase_ = Phase::BetweenFits;
 }
 
-// TrainingRun::start().
+// The constructor of AllReduce, and TrainingRun::start().
 void Worker::start() {
   at_start_ = state_;
   if (!joins_) {
-    exchange("the plan");
-    exchange("the start");
-    has_state_ = true;
-    return;
+    exchange("the plan of the model");
+    phase_ = Phase::Trains;
+    return begin_together();
   }
-  enter_epoch({});
+  phase_ = Phase::Trains;
+  enter_epoch({}, [this] { go_on(); });
   around_.checks.goes_on(process_, epoch(), state_);
   joins_ = false;
   joined_in_ = state_.fit;
 }
 
+void Worker::begin_together() {
+  try {
+    return begin_run();
+  } catch (const Error& error) {
+    if (!is_loss(error)) throw;
+    enter_epoch(error, [this] {
+      if (!go_on()) begin_run();
+    });
+  }
+  around_.checks.goes_on(process_, epoch(), state_);
+  joined_in_ = state_.fit;
+}
+
+void Worker::begin_run() {
+  exchange("the plan");
+  exchange("the start");
+  has_state_ = true;
+}
+
 // TrainingRun::next().
 bool Worker::next() {
+  const int64_t fit = state_.fit;
   for (;;) {
     try {
       if (const auto lost = std::exchange(lost_, std::nullopt)) throw Error(*lost);
@@ -164,8 +190,11 @@ bool Worker::next() {
       exchange("the end of the fit");
       return false;
     } catch (const Error& error) {
-      if (error.kind() != ErrorKind::PeerLost && error.kind() != ErrorKind::Timeout) throw;
+      if (!is_loss(error)) throw;
       change(error);
+      if (state_.fit <= fit || around_.mistake == Mistake::StaysInFit) continue;
+      joined_in_ = state_.fit;
+      return false;
     }
   }
 }
@@ -202,7 +231,7 @@ void Worker::step() {
     around_.checks.commits(process_, epoch(), state_, parts);
     place("after the update");
   } catch (const Error& error) {
-    if (error.kind() != ErrorKind::PeerLost && error.kind() != ErrorKind::Timeout) throw;
+    if (!is_loss(error)) throw;
     lost_ = error;
   }
 }
@@ -218,13 +247,13 @@ bool Worker::change_is_due() {
 
 void Worker::change(const std::optional<Error>& why) {
   place("a change");
-  enter_epoch(why);
+  enter_epoch(why, [this] { go_on(); });
   around_.checks.goes_on(process_, epoch(), state_);
   if (around_.mistake == Mistake::HealsForEver) change_wished_ = true;
 }
 
 // TrainingRun::enter_epoch(), AllReduce::regroup() and Collectives::reconfigure().
-void Worker::enter_epoch(const std::optional<Error>& why) {
+void Worker::enter_epoch(const std::optional<Error>& why, const std::function<void()>& come_together) {
   tutti::enter_epoch(
       why, true,
       [this](const std::optional<Error>& reason) {
@@ -235,25 +264,27 @@ void Worker::enter_epoch(const std::optional<Error>& why) {
         epochs_.enter_next(reason, connects);
         due_ = false;
       },
-      [this](const std::optional<Error>& /*reason*/) { go_on(); });
+      [&](const std::optional<Error>& /*reason*/) { come_together(); });
 }
 
-// AllReduce::go_on().
-void Worker::go_on() {
+// AllReduce::go_on(). Returns false if the run has begun for nobody.
+bool Worker::go_on() {
   exchange("the plan");
   const bool is_half = half_taken_ && around_.mistake != Mistake::HalfTakenOver;
-  const int64_t own = joins_ || is_half ? kNowhere : place_of(state_.step, state_.is_told, state_.hooks_told);
+  const int64_t place = place_of(state_.step, state_.is_told, state_.hooks_told, state_.fit);
+  const int64_t own = joins_ || is_half ? kNowhere : has_state_ ? place : kUnbegun;
   std::vector<int64_t> places;
   for (const auto& part : exchange("the places", {.number = own})) places.push_back(part->number);
   Farthest farthest = farthest_of(places);
+  if (farthest.place == kUnbegun) return false;
   if (around_.mistake == Mistake::LeastFarLeads) {
     for (size_t rank = 0; rank < places.size(); ++rank) {
       if (places[rank] != kNowhere && places[rank] < farthest.place)
         farthest = {static_cast<int>(rank), places[rank], false};
     }
   }
-  if (farthest.all_are_there) return;
-  take_over(farthest.rank, own != farthest.place);
+  if (!farthest.all_are_there) take_over(farthest.rank, own != farthest.place);
+  return true;
 }
 
 // The rest of AllReduce::go_on(), and TrainingRun::take_over(). The tensors are received where they lie.

@@ -36,7 +36,7 @@ struct Surroundings {
 };
 
 // Why a worker whose program has failed cannot have gone on.
-enum class Phase { Starts, Trains, BetweenFits, Ended };
+enum class Phase { Starts, Trains, Ended };
 
 // The program of one worker. Its way through the epochs is the production code (comm::MemberEpochs, the
 // decisions of tutti/train/change.h); its steps are those of TrainingRun and AllReduce without tensors, with
@@ -57,12 +57,14 @@ class Worker {
   Parts exchange(const std::string& what, Part part = {});
   void fit(int64_t number);
   void start();
+  void begin_together();
+  void begin_run();
   bool next();
   void step();
   void tell_hooks();
   void change(const std::optional<Error>& why);
-  void enter_epoch(const std::optional<Error>& why);
-  void go_on();
+  void enter_epoch(const std::optional<Error>& why, const std::function<void()>& come_together);
+  bool go_on();
   void take_over(int leader, bool is_behind);
   bool change_is_due();
   void place(const char* name) { around_.place(process_, name); }

@@ -4,9 +4,11 @@
 
 namespace tutti {
 
-int64_t place_of(int64_t step, bool is_told, int64_t hooks_told) {
-  constexpr int64_t kMostHooks = int64_t{1} << 20;
-  return step * kMostHooks + (is_told ? kMostHooks - 1 : hooks_told);
+int64_t place_of(int64_t step, bool is_told, int64_t hooks_told, int64_t fit) {
+  constexpr int64_t kMostHooks = int64_t{1} << 12;
+  constexpr int64_t kMostFits = int64_t{1} << 18;
+  const int64_t told = is_told ? kMostHooks - 1 : std::min(hooks_told, kMostHooks - 2);
+  return (step * kMostHooks + told) * kMostFits + std::min(fit, kMostFits - 1);
 }
 
 Farthest farthest_of(const std::vector<int64_t>& places) {

@@ -57,6 +57,7 @@ void TrainingRun::begin(const Length& length) {
 
 // The order of all work between two steps, from the first to the last.
 bool TrainingRun::next(const std::function<bool()>& has_data) {
+  const int64_t fit = progress_.fit;
   for (;;) {
     try {
       if (const auto lost = std::exchange(lost_, std::nullopt)) throw Error(*lost);
@@ -81,6 +82,9 @@ bool TrainingRun::next(const std::function<bool()>& has_data) {
     } catch (const Error& error) {
       if (!is_loss(error)) throw;
       change(error);
+      if (progress_.fit <= fit) continue;
+      leave_fit();
+      return false;
     }
   }
 }
@@ -334,7 +338,8 @@ void TrainingRun::end(const Wishes& reasons) {
   write_report();
   begin_ = std::chrono::steady_clock::now();  // this training is counted
   examples_before_ = progress_.examples;
-  // If the chief was lost before it had written the report, the next one does.
+  // If the chief was lost before it had written the report, the next one does. All workers that come to this
+  // have ended all the rest: see leave_fit().
   if (may_change()) strategy_.group().communicator->barrier({.what = "the end of the training"}).wait();
   is_running_ = false;
   if (!stops_early) log_stop(reasons);
