@@ -41,6 +41,15 @@ TEST(OwnLoop, refuses_a_strategy_that_only_a_trainer_has_and_servers_that_are_no
   expect_refused("ps-async", "--strategy ps-async needs parameter servers");
 }
 
+TEST(OwnLoop, refuses_audits_if_it_does_not_know_them_or_has_several_nets) {
+  const ProgramResult unaware = run_program(alone_with({"--steps", "1", "--audit", "2"}));
+  EXPECT_EQ(unaware.exit_code, exit_code(ErrorKind::InvalidArgument)) << unaware.err;
+  EXPECT_THAT(unaware.err, ::testing::HasSubstr("Let its loop use lanes_of_step()"));
+  const ProgramResult nets = run_program({program_path("two_nets"), "--steps", "1", "--audit", "2"});
+  EXPECT_EQ(nets.exit_code, exit_code(ErrorKind::InvalidArgument)) << nets.err;
+  EXPECT_THAT(nets.err, ::testing::HasSubstr("a loop of several nets cannot make a step again"));
+}
+
 TEST(OwnLoop, refuses_to_train_alone_with_several_workers) {
   const ProgramResult result =
       run_program(with(workers(2), alone_with({"--steps", "1", "--strategy", "single"})));

@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include "tests/fault.h"
+
 namespace tables_program {
 namespace {
 
@@ -26,6 +28,7 @@ struct Options {
   bool keep_best = false;
   bool bare = false;
   bool two_groups = false;
+  std::string fault;
   bool own_loop = false;
   std::string export_to;  // a folder
   std::string checker;    // of exports: this program may run in a fork of the tests
@@ -115,8 +118,11 @@ class StopAfter final : public tutti::Hook {
   const int64_t step_;
 };
 
-tutti::LossOutput loss_of(Net& net, const Batch& batch) {
-  const torch::Tensor logits = net.forward(batch);
+using tutti::testing::Fault;
+
+tutti::LossOutput loss_of(Net& net, const Batch& batch, Fault* fault = nullptr) {
+  torch::Tensor logits = net.forward(batch);
+  if (fault != nullptr) logits = fault->in(logits);
   return {torch::binary_cross_entropy_with_logits(logits, batch["click"]), logits};
 }
 
@@ -140,25 +146,29 @@ void train_in_own_loop(const tutti::Context& ctx, const Options& options, const 
                    {.steps_per_epoch = sampler.steps_per_epoch(), .average = options.average});
   loop.add_hook(std::make_unique<StopAfter>(options.stop_after));
   if (options.keep_best) loop.add_hook(tutti::hooks::keep_best({.monitor = "auc"}));
+  auto faults = std::make_unique<Fault>(options.fault);
+  Fault* const fault = faults.get();
+  loop.add_hook(std::move(faults));
+  const auto loss = [](Net& of, const Batch& batch) { return loss_of(of, batch); };
   tutti::Evaluation evaluation = validation(options);
-  evaluation.model = tutti::make_trainable(net, loss_of);
+  evaluation.model = tutti::make_trainable(net, loss);
   loop.validate_with(evaluation);
   std::vector<int64_t> ids;
   while (loop.goes_on()) {
     std::vector<Batch> batches;
-    for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
+    for (const int64_t lane : opt.lanes_of_step()) {
       sampler.examples(loop.batch(), lane, ids);
       batches.push_back(feed.read(ids));
     }
     if (!opt.fetch(batches)) continue;
     for (const Batch& batch : batches) {
       opt.zero_grad();
-      opt.backward(loss_of(*net, batch).loss, batch.size());
+      opt.backward(loss_of(*net, batch, fault).loss, batch.size());
     }
     opt.step();
   }
   if (options.export_to.empty()) return;
-  tutti::Trainable model = tutti::make_trainable(net, loss_of);
+  tutti::Trainable model = tutti::make_trainable(net, loss);
   model.predict = [net](const Batch& batch) { return net->forward(batch); };
   loop.export_model(options.export_to, model, *evaluation.feed);
 }
@@ -185,6 +195,7 @@ int main(int argc, char** argv) {
     flags.add("--own-loop", options.own_loop, "train in a loop of its own");
     flags.add("--export-to", options.export_to, "where the loop of its own exports the model");
     flags.add("--export-checker", options.checker, "the program that checks the exported model");
+    flags.add("--fault", options.fault, "which worker computes wrongly at which step");
     flags.add("--bare", options.bare, "the tables are all that the model learns");
     flags.add(
         "--two-groups", options.two_groups,
@@ -202,7 +213,12 @@ int main(int argc, char** argv) {
       how.group = tutti::all_workers(ctx).split([](int rank) { return rank % 2; });
       config.output.report += fmt::format(".{}", ctx.rank() % 2);
     }
-    tutti::Trainer trainer(ctx.with(config), net, optimizer_of(options), loss_of, how);
+    auto faults = std::make_unique<Fault>(options.fault);
+    const auto loss = [fault = faults.get()](Net& of, const Batch& batch) {
+      return loss_of(of, batch, fault);
+    };
+    tutti::Trainer trainer(ctx.with(config), net, optimizer_of(options), loss, how);
+    trainer.add_hook(std::move(faults));
     trainer.add_hook(std::make_unique<StopAfter>(options.stop_after));
     if (options.keep_best) trainer.add_hook(tutti::hooks::keep_best({.monitor = "auc"}));
     trainer.fit(examples(options, 1).shuffle(), {.validate = validation(options)});

@@ -6,6 +6,7 @@
 
 #include "tests/served.h"
 #include "tutti/base/file.h"
+#include "tutti/train/strategies/audits.h"
 
 namespace tutti::testing::tables_test {
 namespace {
@@ -66,6 +67,39 @@ TEST(Tables, are_clipped_alike_in_any_way) {
   const Flags clipped = {"--clip-norm", "0.05"};
   EXPECT_NE(result_of(on_workers(1, clipped)).hash, result_of(on_workers(1)).hash);
   expect_same_everywhere(clipped);
+}
+
+// A lane that is audited is fetched by another worker too.
+TEST(Tables, have_the_same_weights_if_lanes_are_audited) {
+  for (const Flags& kind : {Flags(), Flags{"--own-loop"}, Flags{"--bare"},
+                            Flags{"--dynamic", "--rows", "1000", "--admit-after", "2"}}) {
+    const Result alone = result_of(on_workers(1, kind));
+    for (const int workers : {1, 2, 3}) {
+      const Flags audited = with(kind, {"--audit", "1"});
+      EXPECT_EQ(result_of(on_workers(workers, audited)), alone) << workers;
+      EXPECT_EQ(result_of(on_workers(workers, with(audited, {"--comm", "tcp"}))), alone) << workers << " tcp";
+    }
+  }
+}
+
+// Each of two workers has two of the four lanes, and so takes part in every audit.
+TEST(Tables, are_spared_wrong_gradients_of_rows_by_an_audit) {
+  for (const Flags& kind : {Flags(), Flags{"--own-loop"}, Flags{"--bare"},
+                            Flags{"--dynamic", "--rows", "1000", "--admit-after", "2"}}) {
+    const Result alone = result_of(on_workers(1, kind));
+    int64_t step = 2;  // at which worker 1 audits a lane of worker 0, which it computes first
+    while (draw_audit(1, step, 4, {"this", "this"}, 1).owner != 0) ++step;
+    const Flags audited =
+        with(kind, {"--audit", "1", "--audit-action", "redo", "--fault", fmt::format("1@{}/backward", step)});
+    const TestFolder folder;
+    const nlohmann::json report = report_of(on_workers(2, audited), folder);
+    EXPECT_EQ(result_in(report), alone);
+    const nlohmann::json& found = report.at("audits").at("found");
+    ASSERT_EQ(found.size(), 1U) << report;
+    EXPECT_EQ(found[0].at("step"), step);
+    const bool is_bare = kind == Flags{"--bare"};
+    EXPECT_EQ(found[0].at("tensor") == "the gradient of a row of a table", is_bare) << found;
+  }
 }
 
 // Each group has rows of its own, also where both use the same servers.

@@ -14,6 +14,7 @@
 #include <torch/torch.h>
 
 #include "examples/common/digits.h"
+#include "tests/fault.h"
 #include "tests/misfortune.h"
 #include "tests/networks.h"
 
@@ -282,6 +283,7 @@ struct Options {
   int64_t fail_at = -1;
   int64_t kill_at = -1;
   std::string misfortune;
+  std::string fault;
   int64_t await_world = 0;
   int64_t flip_at = -1;
   int64_t flip_on = 1;
@@ -391,6 +393,9 @@ void train_in_own_loop(tutti::Context& ctx, const Options& options) {
   auto breaks = std::make_unique<BreakGradient>(options.break_gradient_at);
   const BreakGradient& gradient = *breaks;
   loop.add_hook(std::move(breaks));
+  auto faults = std::make_unique<tutti::testing::Fault>(options.fault);
+  tutti::testing::Fault& fault = *faults;
+  loop.add_hook(std::move(faults));
   if (options.validate_every > 0) {
     loop.add_hook(tutti::hooks::early_stopping({.patience = 1, .min_delta = kLeastGain}));
     const auto loss = [](const torch::Tensor& prediction, const tutti::Batch& batch) {
@@ -404,12 +409,12 @@ void train_in_own_loop(tutti::Context& ctx, const Options& options) {
   }
   std::vector<int64_t> examples;
   while (loop.goes_on()) {
-    for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
+    for (const int64_t lane : opt.lanes_of_step()) {
       sampler.examples(loop.batch(), lane, examples);
       const tutti::Batch batch = feed.read(examples);
       opt.zero_grad();
-      opt.backward(gradient.in(torch::cross_entropy_loss(net->forward(batch["image"]), batch["label"])),
-                   batch.size());
+      const torch::Tensor prediction = fault.in(net->forward(batch["image"]));
+      opt.backward(gradient.in(torch::cross_entropy_loss(prediction, batch["label"])), batch.size());
     }
     opt.step();
   }
@@ -425,14 +430,16 @@ void train(tutti::Context& ctx, const Options& options) {
   if (options.own_loop) return train_in_own_loop<Net>(ctx, options);
   const auto digits = example::digits("");
   auto breaks = std::make_unique<BreakGradient>(options.break_gradient_at);
-  tutti::Trainer trainer(
-      ctx, make_net<Net>(options), optimizer_of(options),
-      [&gradient = *breaks](Net& net, const tutti::Batch& batch) {
-        return gradient.in(torch::cross_entropy_loss(net.forward(batch["image"]), batch["label"]));
-      },
-      {.clip_norm = options.clip_norm, .average = options.average});
+  auto faults = std::make_unique<tutti::testing::Fault>(options.fault);
+  tutti::Trainer trainer(ctx, make_net<Net>(options), optimizer_of(options),
+                         [&gradient = *breaks, &fault = *faults](Net& net, const tutti::Batch& batch) {
+                           const torch::Tensor prediction = fault.in(net.forward(batch["image"]));
+                           return gradient.in(torch::cross_entropy_loss(prediction, batch["label"]));
+                         },
+                         {.clip_norm = options.clip_norm, .average = options.average});
   trainer.add_hook(std::make_unique<FailOnOne>(options.fail_at));
   trainer.add_hook(std::move(breaks));
+  trainer.add_hook(std::move(faults));
   trainer.add_hook(std::make_unique<KillChief>(options.kill_at));
   trainer.add_hook(std::make_unique<tutti::testing::Misfortune>(options.misfortune));
   tutti::testing::Misfortune(options.misfortune).begins(ctx);
@@ -530,6 +537,7 @@ int main(int argc, char** argv) {
     flags.add("--kill-at", options.kill_at, "the step at which the chief is killed, once in a log directory");
     flags.add("--await-world", options.await_world, "how many workers are awaited before the last step");
     flags.add("--misfortune", options.misfortune, "what befalls which worker at which step");
+    flags.add("--fault", options.fault, "which worker computes wrongly at which step");
     flags.add("--flip-at", options.flip_at, "the step after which a bit of a weight changes");
     flags.add("--flip-on", options.flip_on, "the rank where it does");
     flags.add("--break-gradient-at", options.break_gradient_at,

@@ -61,7 +61,7 @@ int main(int argc, char** argv) {
 
     std::vector<int64_t> examples;
     while (loop.goes_on()) {
-      for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
+      for (const int64_t lane : opt.lanes_of_step()) {
         sampler.examples(loop.batch(), lane, examples);
         const tutti::Batch batch = train.read(examples).to(ctx.device());
         opt.zero_grad();  // from here on, random numbers and --precision are set for the lane

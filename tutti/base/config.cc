@@ -67,8 +67,16 @@ void add_training_flags(FlagSet& set, RunConfig& config) {
                  "convolutions");
   set.add("--nan-guard", config.training.nan_guard,
           "stop when the loss is NaN or infinite, and name the first tensor with such a value");
-  set.scope(FlagScope::Job,
-            {"--strategy", "--lanes", "--steps", "--epochs", "--stop-after", "--nan-guard", "--layout"});
+  set.add("--audit", config.training.audit,
+          "number of steps after which one lane, drawn from the seed, is computed by another worker as well, "
+          "which finds hardware that computes wrongly before it changes a weight; 0: never");
+  set.between("--audit", 0, kMostSteps);
+  set.add_choice("--audit-action", config.training.audit_action, {"stop", "redo", "evict"},
+                 "what to do if --audit finds a difference: stop: end the job with an error that names the "
+                 "worker; redo: make the step again, and stop if that does not help; evict: go on without "
+                 "the worker (`tutti run --min`)");
+  set.scope(FlagScope::Job, {"--strategy", "--lanes", "--steps", "--epochs", "--stop-after", "--nan-guard",
+                             "--audit", "--audit-action", "--layout"});
   set.scope(FlagScope::Model, {"--batch", "--drop-remainder", "--seed", "--precision"});
 }
 

@@ -27,6 +27,9 @@ struct RunConfig {
         true;  // leave out the last examples of an epoch that do not fill a step of all lanes
     int64_t seed = 1;
     bool nan_guard = true;  // stop when the loss is NaN or infinite
+    // Every so many steps, another worker computes one lane again and compares the bits; 0: never.
+    int64_t audit = 0;
+    std::string audit_action = "stop";  // if they differ; or "redo", "evict"
     // No flag; tutti::run() sets it. After SIGTERM, SIGINT or SIGHUP, a training completes the step, saves a
     // checkpoint and throws Interrupted. If false, Tutti does not touch the process's signal handlers.
     bool stop_on_signals = false;

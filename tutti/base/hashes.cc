@@ -100,4 +100,6 @@ XxhBits128 xxh128(std::string_view text) {
   return {hash.high64, hash.low64};
 }
 
+std::string bytes_of(const XxhBits128& hash) { return {reinterpret_cast<const char*>(&hash), sizeof hash}; }
+
 }  // namespace tutti

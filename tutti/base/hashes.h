@@ -42,7 +42,8 @@ struct XxhBits128 {
   uint64_t low = 0;
   auto operator<=>(const XxhBits128&) const = default;
 };
-XxhBits128 xxh128(std::string_view text);  // XXH3 with 128 bits
+XxhBits128 xxh128(std::string_view text);      // XXH3 with 128 bits
+std::string bytes_of(const XxhBits128& hash);  // 16 bytes
 
 inline constexpr uint64_t kGoldenBits = 0x9e3779b97f4a7c15ULL;  // 2^64 / the golden ratio
 

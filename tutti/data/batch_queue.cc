@@ -79,6 +79,7 @@ struct BatchQueue::Shared {
 
   void read_batches(int64_t reader, Lock lock);
   Slot make(int64_t ticket, Lock& lock);
+  Batch transformed(std::vector<int64_t> examples, Fetched fetched) const;
   void wait_for(int64_t ticket, Lock& lock);
   [[noreturn]] void fail_late(int64_t ticket) const;
 
@@ -202,21 +203,31 @@ BatchQueue::Shared::Slot BatchQueue::Shared::make(int64_t ticket, Lock& lock) {
   if (stopping) return {};
   lock.unlock();
   if (slot.batch) {
-    slot = outcome_of([&] {
-      Batch batch = feed.transform(examples, std::move(fetched));
-      batch.name_examples([names = names, examples = std::move(examples)](int64_t example) {
-        const int64_t number = examples.at(static_cast<size_t>(example));
-        const std::string place = names->place_of(number);
-        return fmt::format("'{}'{}", names->id(number), place.empty() ? "" : " (" + place + ")");
-      });
-      return options.device.is_cuda() ? batch.pinned() : std::move(batch);
-    });
+    slot = outcome_of([&] { return transformed(std::move(examples), std::move(fetched)); });
   }
   if (timeline != nullptr) {
     timeline->record(Activity::Read, "read a batch", "", step_in_timeline(ticket), begin, timeline->now());
   }
   lock.lock();
   return slot;
+}
+
+Batch BatchQueue::Shared::transformed(std::vector<int64_t> examples, Fetched fetched) const {
+  Batch batch = feed.transform(examples, std::move(fetched));
+  batch.name_examples([names = names, examples = std::move(examples)](int64_t example) {
+    const int64_t number = examples.at(static_cast<size_t>(example));
+    const std::string place = names->place_of(number);
+    return fmt::format("'{}'{}", names->id(number), place.empty() ? "" : " (" + place + ")");
+  });
+  return options.device.is_cuda() ? batch.pinned() : std::move(batch);
+}
+
+Batch BatchQueue::read(int64_t step, int64_t lane) const {
+  const at::NoGradGuard no_grad;
+  std::vector<int64_t> examples;
+  shared_->sampler.examples(step, lane, examples);
+  Fetched fetched = shared_->feed.fetch(examples);
+  return shared_->transformed(std::move(examples), std::move(fetched));
 }
 
 std::optional<Batch> BatchQueue::next() {

@@ -43,6 +43,8 @@ class BatchQueue {
   // timeout, throws a Timeout that names its examples; next() may then be called again. If reading a batch
   // failed, throws the reader's Error, and again at every later call.
   std::optional<Batch> next();
+  // Reads the batch of any step and lane on the calling thread, such as that of another worker's lane.
+  Batch read(int64_t step, int64_t lane) const;
 
  private:
   struct Shared;

@@ -9,6 +9,7 @@
 
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
+#include "tutti/base/hashes.h"
 
 namespace tutti::embedding {
 
@@ -174,11 +175,21 @@ torch::Tensor Lookups::in_shape(const torch::Tensor& rows, const torch::Tensor& 
   return rows.view(shape).to(ids.device());
 }
 
+std::string Lookups::hash_of_lane(size_t lane) const {
+  std::string hashes;
+  for (size_t i = lanes_.at(lane).begin; i < lanes_[lane].end; ++i) {
+    const torch::Tensor& grads = columns_[i].grads;
+    if (grads.defined())
+      hashes += bytes_of(xxh128({static_cast<const char*>(grads.data_ptr()), grads.nbytes()}));
+  }
+  return bytes_of(xxh128(hashes));
+}
+
 RowSums Lookups::sums(int bits, const LaneRange& range, int64_t lanes) {
   index(bits);
   std::vector<const float*> gradients(keys_.size(), nullptr);
   std::vector<int64_t> ends;
-  for (const Lane& lane : lanes_) {
+  for (const Lane& lane : std::span(lanes_).first(static_cast<size_t>(range.size()))) {
     ends.push_back(ends.empty() ? 0 : ends.back());
     for (size_t i = lane.begin; i < lane.end; ++i) {
       const InLane& column = columns_[i];

@@ -61,7 +61,10 @@ class Lookups {
   // Returns the rows of all lookups, (lookups, dim).
   torch::Tensor all_rows() const;
 
-  // Returns the sums of the gradients over the lanes of this worker; RowSum::row is a row of the index.
+  // Returns a hash of the gradients of a lane that has ended, of 16 bytes.
+  std::string hash_of_lane(size_t lane) const;
+  // Returns the sums of the gradients over the lanes of this worker, which were added first; RowSum::row is a
+  // row of the index. Further lanes are left out.
   RowSums sums(int bits, const LaneRange& range, int64_t lanes);
 
  private:

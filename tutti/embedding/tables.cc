@@ -212,6 +212,12 @@ void Tables::end_lane() {
   for (const auto& table : tables_) table->lookups().end_lane();
 }
 
+std::string Tables::hashes_of_lane(size_t lane) const {
+  std::string hashes;
+  for (const auto& table : tables_) hashes += table->lookups().hash_of_lane(lane);
+  return hashes;
+}
+
 TableGradients Tables::gradients(const LaneRange& range, int64_t lanes) {
   TableGradients gradients{.sums = {},
                            .of_owners = std::vector<RowGradients>(static_cast<size_t>(owners_->count()))};

@@ -105,7 +105,8 @@ class Tables {
   // True if a worker may fetch rows by itself.
   bool can_read_alone() const { return are_direct() || owners_->answer_one(); }
 
-  // Fetches the rows for these batches, one for each lane of this worker, or for an evaluation.
+  // Fetches the rows for these batches, one for each lane of this worker, or for an evaluation. After the
+  // lanes of this worker there may be others, whose gradients are not used.
   void fetch(std::span<const Batch> batches);
   // If looks_ahead(): announces the batches of the next step, for which fetch_ahead() is then called in place
   // of fetch(). Other calls of fetch() may come in between.
@@ -118,6 +119,8 @@ class Tables {
   // Lookups of forward passes between these two calls belong to this lane, by its index among the batches.
   void begin_lane(size_t lane);
   void end_lane();
+  // Returns hashes of the gradients of a lane that has ended, of 16 bytes for each table.
+  std::string hashes_of_lane(size_t lane) const;
   // Returns the sums of the gradients over the lanes of this worker, `range` out of `lanes`.
   TableGradients gradients(const LaneRange& range, int64_t lanes);
 

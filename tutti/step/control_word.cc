@@ -127,6 +127,7 @@ ReduceOutcome ControlWord::read(const std::vector<torch::Tensor>& words) {
   }
   require_one_rate(words);
   outcome.first_with_data = -1;
+  size_t ranks_with_data = 0;
   std::vector<comm::Source> order = std::move(order_.all);
   for (size_t s = 0; s < sources_.size();) {
     const int rank = sources_[s].rank;
@@ -136,9 +137,10 @@ ReduceOutcome ControlWord::read(const std::vector<torch::Tensor>& words) {
       with_data = with_data || order[s].present;
     }
     if (with_data && outcome.first_with_data < 0) outcome.first_with_data = rank;
-    outcome.data_everywhere = outcome.data_everywhere && with_data;
+    if (with_data) ++ranks_with_data;
   }
   outcome.any_data = outcome.first_with_data >= 0;
+  outcome.data_everywhere = ranks_with_data == words.size();
   order_ = comm::sources_of(std::move(order), order_.leaves);
   return outcome;
 }

@@ -32,7 +32,7 @@ enum class Gradients { Finite, NotFinite };
 // The facts about a step that every worker knows once it has received the control words of all workers.
 struct ReduceOutcome {
   bool any_data = false;        // false: nothing was summed
-  bool data_everywhere = true;  // every worker with lanes had data in one of them
+  bool data_everywhere = true;  // every worker has lanes, and had data in one of them
   int first_with_data = 0;      // the lowest rank that had data, if any had
   int not_finite = -1;          // the lowest rank whose gradients are not finite; -1: there is none
   Wishes wishes;

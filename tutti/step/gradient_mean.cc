@@ -11,6 +11,7 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
+#include "tutti/step/lane_hashes.h"
 
 namespace tutti {
 
@@ -110,6 +111,15 @@ void GradientMean::begin_step(int64_t step, const Wishes& wishes, double learnin
   lanes_added_ = 0;
   own_ = {};
   step_ = step;
+  audited_.reset();
+  copies_ = false;
+}
+
+void GradientMean::audit(int64_t lane, bool copies) {
+  vectors_.keep_buffers();
+  audited_ = lane;
+  copies_ = copies;
+  hashes_ = {};
 }
 
 void GradientMean::break_off() {
@@ -130,7 +140,7 @@ void GradientMean::begin_backward(const torch::Tensor& loss, int64_t examples) {
   const torch::NoGradGuard no_grad;
   vectors_.count(loss, examples);
   of_lane_ = {examples, !loss.defined()};
-  if (!watch_ || !reducer_.open()) return;
+  if (!watch_ || audited_ || !reducer_.open()) return;
   heard_.assign(parameters_.trained().size(), false);
   missing_.assign(reducer_.buckets().all.size(), 0);
   for (const size_t bucket : reducer_.buckets().of_parameter) ++missing_[bucket];
@@ -187,6 +197,11 @@ void GradientMean::add() {
   const bool was_watching = std::exchange(watching_, false);
   vectors_.collect();
   const torch::NoGradGuard no_grad;
+  if (copies_) {
+    hashes_.copy = hashes_of_lane(parameters_, vectors_.numbers());
+    return drop_copy();
+  }
+  if (lanes().begin + lanes_added_ == audited_) hashes_.own = hashes_of_lane(parameters_, vectors_.numbers());
   for (size_t bucket = 0; bucket < reducer_.buckets().all.size(); ++bucket) {
     if (!was_watching || missing_[bucket] > 0) require_finite(bucket);
   }
@@ -194,6 +209,17 @@ void GradientMean::add() {
   ++lanes_added_;
   own_.examples += of_lane_.examples;
   own_.without_loss = own_.without_loss || of_lane_.without_loss;
+}
+
+void GradientMean::skip() {
+  if (copies_) return drop_copy();
+  reducer_.skip();
+  ++lanes_added_;
+}
+
+void GradientMean::drop_copy() {
+  copies_ = false;
+  if (lane_begun_) vectors_.restore_buffers();
 }
 
 GradientMean::Result GradientMean::finish() {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,14 +55,20 @@ class GradientMean final : public LaneSum {
   // compared with the rate of the other workers; kNoRate is not compared. Throws InvalidArgument if a
   // parameter has been frozen or unfrozen since the parameters were made.
   void begin_step(int64_t step, const Wishes& wishes = {}, double learning_rate = kNoRate);
+  // Audits a lane in the step that has begun: nothing is sent before finish(), and lane_hashes() has the
+  // hashes of what the lane computes. With `copies`, the first lane that follows is another worker's, which
+  // is computed for the comparison only: it is not added, and leaves nothing behind.
+  void audit(int64_t lane, bool copies);
+  struct LaneHashes {
+    std::string own = {};   // of the lane as this worker's; "" if it has no examples, or is not
+    std::string copy = {};  // of the lane as it was computed for the comparison
+  };
+  const LaneHashes& lane_hashes() const { return hashes_; }
   void begin_lane() override;
   void begin_backward(const torch::Tensor& loss, int64_t examples) override;
   bool is_sending() const override { return reducer_.is_open(); }
   void add() override;
-  void skip() override {
-    reducer_.skip();
-    ++lanes_added_;
-  }
+  void skip() override;
   // Ends a step that was broken off: the buffers get their values from before it.
   void break_off();
   // Called after the last lane. Leaves the means in the vectors of every worker, or only its own slices of
@@ -89,6 +96,7 @@ class GradientMean final : public LaneSum {
   void before_gradient(size_t parameter) const;
   void on_gradient(size_t parameter);
   void require_finite(size_t bucket) const;
+  void drop_copy();
 
   Parameters& parameters_;
   comm::Communicator& comm_;
@@ -104,6 +112,9 @@ class GradientMean final : public LaneSum {
   Counted of_lane_;          // of the lane whose backward pass is the last
   bool lane_begun_ = false;  // in a step that is not finished: `vectors_` has saved the buffers
   int64_t step_ = 0;
+  std::optional<int64_t> audited_;  // the lane, in this step
+  bool copies_ = false;             // the next lane is the copy
+  LaneHashes hashes_;
   Reducer reducer_;
 
   // While a backward pass is watched: which gradients are complete, and how many each bucket still waits for.

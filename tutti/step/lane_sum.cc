@@ -47,9 +47,12 @@ LaneVectors::LaneVectors(Parameters& parameters, int64_t lanes, const Allocate& 
       numbers_(torch::zeros({kNumbers},
                             torch::TensorOptions().dtype(torch::kFloat64).device(parameters.device()))) {
   current_.insert(current_.end(), counters_.begin(), counters_.end());
-  for (const torch::Tensor& buffer : current_) {
-    if (!one_lane_) before_.push_back(torch::empty_like(buffer));
-  }
+  if (!one_lane_) keep_buffers();
+}
+
+void LaneVectors::keep_buffers() {
+  if (!before_.empty()) return;
+  for (const torch::Tensor& buffer : current_) before_.push_back(torch::empty_like(buffer));
 }
 
 void LaneVectors::begin_step() {

@@ -59,6 +59,8 @@ class LaneVectors {
   // InvalidArgument if a parameter has been frozen or unfrozen since the parameters were made.
   void begin_step();
   void save_buffers();
+  // From now on, buffers are saved and restored with one lane in all as well.
+  void keep_buffers();
   // Sets the module's buffers to the values that were saved.
   void restore_buffers();
   // Sets the gradients to zero and the buffers to the values that were saved.
@@ -89,7 +91,7 @@ class LaneVectors {
   const std::vector<torch::Tensor> counters_;
   const std::vector<torch::Tensor> exact_;
   std::vector<torch::Tensor> current_;  // the module's buffers: floating vectors, then counters
-  std::vector<torch::Tensor> before_;   // parallel to current_; empty with one lane
+  std::vector<torch::Tensor> before_;   // parallel to current_; empty with one lane, unless they are kept
   const torch::Tensor numbers_;
 };
 

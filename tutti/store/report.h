@@ -33,6 +33,9 @@ struct Report {
   // When the workers have changed during the training: the step, how many there were from then on, and why.
   // Omitted from the file if they have not.
   nlohmann::ordered_json changes = nlohmann::ordered_json::array();
+  // With --audit: the number of audits that this process has taken part in, and the differences that they
+  // have found. Omitted from the file if there are none.
+  nlohmann::ordered_json audits = {};
   // For asynchronous steps: the number of updates by staleness, that is, by the number of steps that were
   // made since their parameters were read. With --backup: the number of gradients that were too late. Both
   // are omitted from the file if there are none.

@@ -8,6 +8,7 @@ namespace tutti {
 
 StepRange DataParallel::begin_steps(int64_t step, int64_t end, int64_t feed_begin) {
   const StepRange range = steps_of_feed(step, end, feed_begin);
+  feed_begin_ = feed_begin;
   steps_left_ = range.end - range.begin;
   ahead_.reset();
   replica().tables().forget_ahead();
@@ -29,7 +30,9 @@ void DataParallel::run_lanes(int64_t step, data::BatchQueue& queue, LaneSum& sum
                              const LaneObserver& observe) {
   const LaneRange& lanes = facts().lanes;
   embedding::Tables& tables = replica().tables();
+  const std::optional<int64_t> audited = lane_to_audit(step);
   if (tables.empty()) {
+    if (audited) run_audited(step, *audited, queue.read(step - feed_begin_, *audited), sum);
     for (int64_t lane = lanes.begin; lane < lanes.end; ++lane)
       replica().run_lane(step, lane, take_batch(queue, step), sum, observe);
     return;
@@ -45,18 +48,30 @@ void DataParallel::run_lanes(int64_t step, data::BatchQueue& queue, LaneSum& sum
       tables.look_ahead(*ahead_);
     }
   }
-  for (size_t i = 0; i < batches.size(); ++i) {
+  const auto own = static_cast<size_t>(lanes.size());
+  if (audited) {
+    tables.begin_lane(own);
+    run_audited(step, *audited, batches[own], sum);
+    tables.end_lane();
+  }
+  for (size_t i = 0; i < own; ++i) {
     tables.begin_lane(i);
     replica().run_lane(step, lanes.begin + static_cast<int64_t>(i), batches[i], sum, observe);
     tables.end_lane();
   }
 }
 
-// Returns the next batches, one for each lane.
+void DataParallel::run_audited(int64_t step, int64_t lane, const Batch& batch, LaneSum& sum) {
+  replica().run_lane(step, lane, batch, sum, [](int64_t, const Batch&, const LossOutput&) {});
+}
+
+// Returns the next batches, one for each lane, and then the batch of a lane to be audited.
 std::vector<Batch> DataParallel::next_batches(data::BatchQueue& queue, int64_t step) {
   std::vector<Batch> batches;
   for (int64_t lane = facts().lanes.begin; lane < facts().lanes.end; ++lane)
     batches.push_back(replica().prepare(take_batch(queue, step)));
+  if (const auto audited = lane_to_audit(step))
+    batches.push_back(replica().prepare(queue.read(step - feed_begin_, *audited)));
   return batches;
 }
 

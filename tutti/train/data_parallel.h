@@ -23,6 +23,9 @@ class DataParallel : public Strategy {
   virtual StepResult end_step() = 0;
   // The number of updates made so far, including those before a resume.
   virtual int64_t updates() const = 0;
+  // Returns the lane of another worker that this one has to pass to the sum of this step as well, before its
+  // own lanes, so that the results can be compared (--audit).
+  virtual std::optional<int64_t> lane_to_audit(int64_t /*step*/) const { return {}; }
 
   StepRange begin_steps(int64_t step, int64_t end, int64_t feed_begin) final;
   StepResult step(int64_t step, const Wishes& wishes, data::BatchQueue& queue,
@@ -33,10 +36,12 @@ class DataParallel : public Strategy {
   virtual StepRange steps_of_feed(int64_t step, int64_t end, int64_t /*feed_begin*/) { return {step, end}; }
 
  private:
+  void run_audited(int64_t step, int64_t lane, const Batch& batch, LaneSum& sum);
   void run_lanes(int64_t step, data::BatchQueue& queue, LaneSum& sum, const LaneObserver& observe);
   std::vector<Batch> next_batches(data::BatchQueue& queue, int64_t step);
   void skip_step(int64_t step, data::BatchQueue& queue);
 
+  int64_t feed_begin_ = 0;  // the step at which the feed began
   int64_t steps_left_ = 0;
   std::optional<std::vector<Batch>> ahead_;  // of the next step, if the rows of its tables were asked for
 };

@@ -1,5 +1,6 @@
 #include "tutti/train/distributed_optimizer.h"
 
+#include <algorithm>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -127,8 +128,27 @@ void DistributedOptimizer::enter_step(const char* what) {
 }
 
 void DistributedOptimizer::begin_step() {
+  require_audits();
   lanes_added_ = 0;
+  copy_ = strategy_->lane_to_audit(steps());
   sum_ = &strategy_->begin_step(steps(), wishes_);
+}
+
+std::vector<int64_t> DistributedOptimizer::lanes_of_step() {
+  knows_audits_ = true;
+  std::vector<int64_t> all;
+  if (const auto copy = strategy_->lane_to_audit(steps())) all.push_back(*copy);
+  for (int64_t lane = lanes().begin; lane < lanes().end; ++lane) all.push_back(lane);
+  return all;
+}
+
+// A loop over lanes() would compute a lane of its own in place of the one that is compared.
+void DistributedOptimizer::require_audits() const {
+  if (context_.config().training.audit == 0 || knows_audits_ || all_reduce_ == nullptr) return;
+  fail(ErrorKind::InvalidArgument,
+       "--audit {}: this program computes the lanes of DistributedOptimizer::lanes(). Let its loop use "
+       "lanes_of_step(), which has a lane of another worker in some steps",
+       context_.config().training.audit);
 }
 
 // A lane counts only when it is complete. If it fails before it is sent, other workers are not affected.
@@ -147,7 +167,7 @@ void DistributedOptimizer::add(const char* what, Body body) {
     throw;
   }
   close_lane();
-  ++lanes_added_;
+  copy_ ? copy_.reset() : static_cast<void>(++lanes_added_);
 }
 
 DistributedOptimizer::~DistributedOptimizer() { std::erase(open_lanes(), this); }
@@ -164,12 +184,16 @@ bool DistributedOptimizer::fetch(std::span<const Batch> batches) {
     fail(ErrorKind::InvalidArgument,
          "fetch() was called {}: call it after Loop::goes_on(), before zero_grad()",
          in_step_ ? "after the step had begun" : "outside of a Loop");
-  if (static_cast<int64_t>(batches.size()) != lanes().size())
+  require_audits();
+  const bool copies = strategy_->lane_to_audit(steps()).has_value();
+  if (static_cast<int64_t>(batches.size()) != lanes().size() + (copies ? 1 : 0))
     fail(ErrorKind::InvalidArgument, "fetch() was called with {} batches, but this worker has {} lanes",
-         batches.size(), lanes().size());
+         batches.size(), lanes().size() + (copies ? 1 : 0));
+  std::vector<Batch> own_first(batches.begin(), batches.end());
+  if (copies) std::rotate(own_first.begin(), own_first.begin() + 1, own_first.end());
   fetched_ = false;
   try {
-    if (!tables().empty()) tables().fetch(batches);
+    if (!tables().empty()) tables().fetch(own_first);
     fetched_ = true;
   } catch (const Error& error) {
     if (!note_loss_of_task(error)) throw;
@@ -194,15 +218,14 @@ void DistributedOptimizer::zero_grad() {
       fail(ErrorKind::InvalidArgument,
            "the module has sharded embeddings: call fetch() with the batches of all lanes before the first "
            "lane");
-    tables().begin_lane(static_cast<size_t>(lanes_added_));
+    tables().begin_lane(batch_of_lane());
   }
   sum_->begin_lane();
   if (!random_) {
     random_.emplace(parameters_.device());
     open_lanes().push_back(this);
   }
-  random_->seed(lane_seed(options_.seed.value_or(context_.config().training.seed), steps(),
-                          lanes().begin + lanes_added_));
+  random_->seed(lane_seed(options_.seed.value_or(context_.config().training.seed), steps(), lane()));
   forward_.reset();
   forward_.emplace(parameters_.device(), precision_);
   first_node_ = at::sequence_number::peek();
@@ -253,7 +276,7 @@ void DistributedOptimizer::add_lane(int64_t examples, const torch::Tensor& loss)
     fail(ErrorKind::InvalidArgument, "a lane of a module with sharded embeddings is made by backward()");
   add("add_lane()", [&] {
     if (examples < 1) {
-      if (random_ && !tables().empty()) tables().begin_lane(static_cast<size_t>(lanes_added_));  // forgets it
+      if (random_ && !tables().empty()) tables().begin_lane(batch_of_lane());  // forgets it
       sum_->skip();
       return;
     }
@@ -269,7 +292,14 @@ void DistributedOptimizer::add_lane(int64_t examples, const torch::Tensor& loss)
 }
 
 int64_t DistributedOptimizer::step(int64_t examples) {
-  if (lanes_added_ == 0 && lanes().size() == 1) add_lane(examples);
+  if (copy_ && random_)
+    fail(ErrorKind::InvalidArgument,
+         "step() was called before lane {} of lanes_of_step() was added, which is audited (--audit)", *copy_);
+  if (lanes_added_ == 0 && lanes().size() == 1) {
+    enter_step("step()");
+    if (copy_) add_lane(0);
+    add_lane(examples);
+  }
   if (lanes_added_ != lanes().size()) {
     fail(ErrorKind::InvalidArgument,
          "step() was called after {} of the {} lanes of this worker: call add_lane() for each lane{}",
@@ -282,7 +312,10 @@ int64_t DistributedOptimizer::step(int64_t examples) {
   lanes_added_ = 0;
   wishes_ = {};
   try {
-    last_step_ = strategy_->end_step();
+    const StepResult result = strategy_->end_step();
+    again_ = result.again;
+    if (again_) return 0;  // Loop::goes_on() comes next
+    last_step_ = result;
     ++steps_here_;
     return last_step_.examples;
   } catch (const Error& error) {

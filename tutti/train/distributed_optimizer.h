@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "tutti/cluster/context.h"
 #include "tutti/comm/communicator.h"
@@ -59,6 +60,12 @@ struct DistributedOptimizerOptions {
 // computed in the precision of --precision, up to the backward pass of opt.backward(), or until the lane is
 // added.
 //
+// With --audit N a worker computes another worker's lane as well in some steps, for a comparison. Loop then
+// over lanes_of_step() in place of lanes():
+//   for (const int64_t lane : opt.lanes_of_step()) {
+//     opt.zero_grad(); loss_of(lane).backward(); opt.add_lane();
+//   }
+//
 // With parameter servers, step() pushes the gradients to them and pulls the new values, as the steps of a
 // Trainer do. The steps have to be made in a Loop, which begins the run on the servers and saves their state;
 // the methods for connected workers throw InvalidArgument.
@@ -102,8 +109,8 @@ class DistributedOptimizer {
   bool goes_on(bool has_data);
 
   // If the module has sharded embeddings: gets the rows that the lanes of the next step look up, from the
-  // workers or servers that have them. There is one batch for each lane of this worker, without examples if
-  // the lane has none. Every worker has to call it before the lanes of each step, which are then made by
+  // workers or servers that have them. There is one batch for each lane of lanes_of_step(), without examples
+  // if the lane has none. Every worker has to call it before the lanes of each step, which are then made by
   // backward(), in a Loop. Returns false if a server was lost: this step cannot be made, and the next call of
   // Loop::goes_on() starts again at the step that all tasks have.
   [[nodiscard]] bool fetch(std::span<const Batch> batches);
@@ -122,7 +129,8 @@ class DistributedOptimizer {
   // a single lane and add_lane() was not called, adds that lane first. Returns the number of examples of all
   // workers; if it is 0, makes no update. With ps-async it is the number of examples of this worker's last
   // update of which the servers have told, which is the previous one with --overlap. If a server was lost,
-  // returns 0, and the next call of Loop::goes_on() starts again at the step that all tasks have.
+  // returns 0, and the next call of Loop::goes_on() starts again at the step that all tasks have. If an audit
+  // has found a difference, returns 0 in a Loop, which makes the step again.
   int64_t step(int64_t examples = 1);
 
   // The learning rate of the next step, of the parameters that are in no group; the rates of the groups
@@ -143,6 +151,10 @@ class DistributedOptimizer {
   // was lost or has come.
   LaneRange lanes() const { return lanes_of(group().rank, group().world, all_lanes_); }
   int64_t all_lanes() const { return all_lanes_; }
+  // The lanes that this worker has to compute in the next step, in this order: its own and, in some steps
+  // with --audit, before them a lane of another worker, whose results are compared and dropped. A loop that
+  // counts something itself leaves out the lanes that are not in lanes().
+  std::vector<int64_t> lanes_of_step();
   const ReducerOptions& reducer_options() const { return reducer_options_; }
   double clip_norm() const { return options_.clip_norm; }
   // Tells the other workers at once that this one has failed, and why. Does not throw.
@@ -174,6 +186,9 @@ class DistributedOptimizer {
   template <class Body>
   void add(const char* what, Body body);
   void begin_step();
+  void require_audits() const;
+  int64_t lane() const { return copy_.value_or(lanes().begin + lanes_added_); }
+  size_t batch_of_lane() const { return static_cast<size_t>(copy_ ? lanes().size() : lanes_added_); }
   AllReduce& all_reduce();
 
   const Context context_;
@@ -187,10 +202,13 @@ class DistributedOptimizer {
   StepResult last_step_;
   int64_t steps_here_ = 0;
   std::optional<Error> lost_;  // a task was lost in the last step, which was not made
+  bool again_ = false;         // the last step was not made, since an audit has found a difference
   bool in_loop_ = false;       // which has begun
   bool fetched_ = false;       // the rows of the current step
   bool in_step_ = false;
   int64_t lanes_added_ = 0;                // in the current step
+  std::optional<int64_t> copy_;            // another worker's lane, which has to be computed first
+  bool knows_audits_ = false;              // the program has called lanes_of_step()
   std::optional<RandomScope> random_;      // from zero_grad() until the lane is added
   std::optional<PrecisionScope> forward_;  // from zero_grad() until backward(), or until the lane is added
   uint64_t first_node_ = 0;                // of autograd's graph, in this forward pass

@@ -123,6 +123,10 @@ void Model::fit(const data::Feed& feed, const torch::optim::LBFGSOptions& optimi
     fail(ErrorKind::InvalidArgument,
          "L-BFGS does not work with parameter servers or a master, since they make one step per gradient: "
          "use --strategy allreduce");
+  if (context_.config().training.audit > 0)
+    fail(ErrorKind::InvalidArgument,
+         "--audit {}: a fit by L-BFGS is not audited: leave the flag out, or use another optimiser",
+         context_.config().training.audit);
   const Group all = trainer.group ? *trainer.group : connect(context_);
   std::optional<double> least;
   for (int64_t start = 0; start < options.restarts; ++start) {

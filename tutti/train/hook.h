@@ -137,7 +137,8 @@ class Hook {
   // In a task that evaluates beside the training, an evaluator: the parameters have the values of a new
   // checkpoint, of training.step. Of the other methods, only begin() and after_validation() are called there.
   virtual void evaluate(Training&) {}
-  // Step number training.step is about to be made, or to be made again, since a worker was lost in it.
+  // Step number training.step is about to be made, or to be made again, since a worker was lost in it or an
+  // audit has found a difference (--audit).
   virtual void before_step(Training&) {}
   // A lane of this worker has been computed; the parameters still have their values from before the step. Its
   // gradients may already be being sent, so this method must not communicate or make a backward pass.

@@ -149,6 +149,8 @@ bool Loop::advance(const std::optional<bool>& has_data) {
       run_.lost(*lost);
     else if (optimizer_.steps_here() != steps_seen_)
       note_step();
+    else if (std::exchange(optimizer_.again_, false))
+      run_.done({.again = true});
     going_on = run_.next(has_data ? [&] { return optimizer_.goes_on(*has_data); } : std::function<bool()>());
     if (going_on && !optimizer_.in_step_) optimizer_.wish(run_.training().wishes);
   });
@@ -250,6 +252,7 @@ void Loop::note_step() {
 }
 
 void Loop::observe(int64_t lane, const Batch& batch, const LossOutput& output) {
+  if (optimizer_.copy_) return;  // of another worker
   run_.or_give_up([&] {
     if (context_.config().training.nan_guard)
       hooks::nan_guard(parts_.front().parameters, run_.progress().step, lane, batch, output);

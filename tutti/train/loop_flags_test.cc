@@ -67,7 +67,7 @@ void train(const Context& ctx, Seen& seen, std::optional<int64_t> nan_at) {
   Loop loop(ctx, params, opt, {.steps_per_epoch = 3});
   std::vector<int64_t> examples;
   while (loop.goes_on()) {
-    for (int64_t lane = opt.lanes().begin; lane < opt.lanes().end; ++lane) {
+    for (const int64_t lane : opt.lanes_of_step()) {
       sampler.examples(loop.step(), lane, examples);
       if (examples.empty()) {
         opt.add_lane(0);
@@ -151,7 +151,7 @@ struct Case {
 
 Acts reports(const char* key, nlohmann::json value) {
   return {[key = std::string(key), value = std::move(value)](const Seen& base, const Seen& seen) {
-    return seen.report.at(key) == value && base.report.at(key) != value;
+    return seen.report.at(key) == value && base.report.value(key, nlohmann::json()) != value;
   }};
 }
 
@@ -185,6 +185,8 @@ std::vector<Case> cases() {
          return run({}, 1).error.find("--no-nan-guard") != std::string::npos &&
                 run({"--no-nan-guard"}, 1).report.at("steps") == 3;
        }}},
+      {"--audit", {"--audit", "1"}, reports("audits", {{"made", 3}, {"found", nlohmann::json::array()}})},
+      {"--audit-action", {"--audit-action", "redo"}, IsNamed{}},
       {"--device", {"--device", "cuda:0"}, IsRefused{}},  // there is none, or the net is not on it
       {"--threads", {"--threads", "2"}, Acts{[](const Seen& base, const Seen& seen) {
          return seen.threads == 2 && base.threads == 1 && seen.log.find("2 threads") != std::string::npos;

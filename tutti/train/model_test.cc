@@ -189,6 +189,12 @@ TEST(Model, finds_with_all_examples_at_once_what_lbfgs_finds_by_itself) {
   model.loss("mse", nn::mse, model.target("y"), line);
   model.fit(feed, search);
   EXPECT_LT(model.evaluate(feed).at("mse"), 1e-9);
+  config.training.audit = 10;
+  const Context auditing = test_context(config);
+  Model audited(auditing);
+  audited.loss("mse", nn::mse, audited.target("y"), audited.net(nn::Dense(1), audited.input("x")));
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("--audit 10: a fit by L-BFGS is not audited"),
+               [&] { audited.fit(feed, search); });
 
   torch::manual_seed(config.training.seed);
   nn::PipeNet net = nn::Dense(1).build(nn::PipeInput{2});

@@ -40,6 +40,8 @@ struct StepResult {
   // The number of steps after the one that was asked for which the others have made without this worker. They
   // use the batches that this worker would have computed.
   int64_t missed = 0;
+  // An audit has found a difference (--audit): nothing was changed, and the step has to be made again.
+  bool again = false;
 
   bool has_loss() const { return examples > 0 && loss_sum.defined(); }
   // Returns the mean loss of the step's examples; throws if there is none. Waits for the device.

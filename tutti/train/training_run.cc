@@ -197,6 +197,10 @@ void TrainingRun::after_lane(int64_t lane, const Batch& batch, const LossOutput&
 // Counts the step, unless the worker took no part in it, and tells the hooks. If a worker is lost among them,
 // goes on with the hook that was interrupted.
 void TrainingRun::after_step(const StepResult& result) {
+  if (result.again) {
+    is_prepared_ = false;
+    return begin_feed();
+  }
   if (is_told_) {
     is_prepared_ = false;
     batch_ += 1 + result.missed;

@@ -46,6 +46,10 @@ std::vector<std::string> unused_flags(const RunConfig& config, const WayOfTraini
        "--checkpoint-rows does nothing: the model has no sharded embeddings");
   note(config.checkpoints.hash_every > 0, !synchronous && !asynchronous,
        "--hash-every does nothing: the weights are on the parameter servers");
+  note(config.training.audit > 0, !calls,
+       "--audit does nothing: only lanes of workers of an all-reduce are computed a second time");
+  note(config.training.audit_action != standard.training.audit_action, config.training.audit > 0,
+       "--audit-action does nothing without --audit");
   note(!config.exports.from.empty(), !config.exports.dir.empty(),
        "--export-from does nothing without --export");
   return lines;

@@ -68,6 +68,13 @@ TEST(UnusedFlags, need_other_flags) {
   hashing.checkpoints.hash_every = 5;
   EXPECT_THAT(unused_flags(hashing, {"ps-sync", 2, true}), ElementsAre(StartsWith("--hash-every")));
   EXPECT_THAT(unused_flags(hashing, {"in-graph", 2}), IsEmpty());
+  RunConfig auditing;
+  auditing.training.audit_action = "redo";
+  EXPECT_THAT(unused_flags(auditing, {"allreduce", 2}), ElementsAre(StartsWith("--audit-action")));
+  auditing.training.audit = 5;
+  EXPECT_THAT(unused_flags(auditing, {"allreduce", 2}), IsEmpty());
+  for (const char* strategy : {"ps-sync", "ps-async", "in-graph"})
+    EXPECT_THAT(unused_flags(auditing, {strategy, 2}), ElementsAre(StartsWith("--audit does nothing")));
   config.reduction.wire_precision = "bf16";
   config.exports.dir = "exports";
   EXPECT_THAT(unused_flags(config, {"allreduce", 2}), IsEmpty());

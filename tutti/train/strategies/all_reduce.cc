@@ -68,6 +68,7 @@ AllReduce::AllReduce(const Context& context, Group group, const Trainable& model
       clip_norm_(options.clip_norm),
       reducer_(reducer_of(context, comm_, optimizer, options.reducer)),
       replica_(model, optimizer, placed(replica, options.plan)),
+      audits_(context),
       timeline_file_(context, &comm_) {
   if (context.identity().is_evaluator)
     facts_ = {.name = "evaluator"};
@@ -106,6 +107,7 @@ Strategy::Start AllReduce::start(Session& session, const std::vector<std::string
   Session::Start start;
   if (!context_.identity().is_evaluator) {
     require_same(plan);
+    audits_.may_repeat_steps();
     start = start_together(context_, comm_, session);
     start.optimizers.resize(nets_.size());
     if (!mean_) prepare(session.lanes());
@@ -144,6 +146,38 @@ void AllReduce::prepare(int64_t lanes) {
             .needs_data_in_every_lane = module_group_ != nullptr,
             .evaluation_part = group_.rank,
             .evaluation_parts = group_.world};
+  prepare_audits(lanes, kept);
+}
+
+// `kept` says why the others could not go on without a worker.
+void AllReduce::prepare_audits(int64_t lanes, const std::string& kept) {
+  const RunConfig& config = context_.config();
+  if (config.training.audit == 0) return;
+  const auto require = [&](bool holds, const std::string& why) {
+    if (!holds) fail(ErrorKind::InvalidArgument, "--audit {}: {}", config.training.audit, why);
+  };
+  require(
+      replica_.parameters().communicator_users().empty(),
+      "SyncBatchNorm computes a lane on all workers together, so none can compute it again: use BatchNorm");
+  require(!config.compute.mixed_machines,
+          "it compares bits, which may differ between processors with --mixed-machines");
+  require(nets_.size() == 1, "a loop of several nets cannot make a step again");
+  if (config.training.audit_action == "evict" && !facts_.survives && !facts_.restarts)
+    fail(ErrorKind::InvalidArgument, "--audit-action evict: {}",
+         comm_.epochs() == nullptr ? "the workers cannot change. Start them with `tutti run --min`"
+                                   : fmt::format("the others cannot go on without a worker: {}", kept));
+  audits_.set_workers(comm_, replica_.parameters(), lanes);
+}
+
+void AllReduce::set_other_nets(const std::vector<AllReduce*>& others) {
+  nets_ = {this};
+  nets_.insert(nets_.end(), others.begin(), others.end());
+  if (!others.empty()) prepare_audits(0, "");  // throws if there are audits
+}
+
+std::optional<int64_t> AllReduce::lane_to_audit(int64_t step) const {
+  const std::optional<AuditedLane> audited = audits_.at(step);
+  return audited && audited->is_audited_by(group_.rank) ? std::optional(audited->lane) : std::nullopt;
 }
 
 void AllReduce::broadcast_from(int root) {
@@ -201,10 +235,28 @@ LaneSum& AllReduce::begin_step(int64_t step, const Wishes& wishes) {
          "has not called");
   step_ = step;
   mean_->begin_step(step, wishes, replica_.optimizer().learning_rate());
+  audited_ = audits_.at(step);
+  if (audited_) mean_->audit(audited_->lane, audited_->is_audited_by(group_.rank));
   return *mean_;
 }
 
+// Compares the results of an audited lane before they are added to others.
+bool AllReduce::passes_audit() {
+  const SpanScope span(context_.timeline(), Activity::Reduce, "audit", step_);
+  GradientMean::LaneHashes hashes = mean_->lane_hashes();
+  const embedding::Tables& tables = replica_.tables();
+  const LaneRange own = facts_.lanes;
+  if (!hashes.own.empty())
+    hashes.own += tables.hashes_of_lane(static_cast<size_t>(audited_->lane - own.begin));
+  if (!hashes.copy.empty()) hashes.copy += tables.hashes_of_lane(static_cast<size_t>(own.size()));
+  return audits_.agree(*audited_, step_, hashes);
+}
+
 StepResult AllReduce::end_step() {
+  if (audited_ && !passes_audit()) {
+    mean_->break_off();
+    return {.step = step_, .made = false, .again = true};
+  }
   const GradientMean::Result result = [&] {
     const SpanScope span(context_.timeline(), Activity::Reduce, "gradients", step_);
     return mean_->finish();
@@ -312,6 +364,7 @@ Json AllReduce::share(const std::string& what, const MakeValue& make) {
 void AllReduce::fill(store::Report& report) const {
   report.strategy = facts_.name;
   if (mean_) report.reduce = mean_->name();
+  report.audits = audits_.report();
   report.world = group_.world;
   if (rows_) add_rows(report, rows_checksum_, row_counts_);
 }

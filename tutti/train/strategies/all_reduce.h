@@ -14,6 +14,7 @@
 #include "tutti/step/gradient_mean.h"
 #include "tutti/train/data_parallel.h"
 #include "tutti/train/replica.h"
+#include "tutti/train/strategies/audits.h"
 
 namespace tutti {
 
@@ -38,6 +39,7 @@ class AllReduce final : public DataParallel {
   LaneSum& begin_step(int64_t step, const Wishes& wishes) override;
   StepResult end_step() override;
   int64_t updates() const override { return replica_.optimizer().steps(); }
+  std::optional<int64_t> lane_to_audit(int64_t step) const override;
   Snapshot rows() override;
   void take_rows(const Session::Start& start) override;
   void finish(Progress& /*progress*/) override { sum_up_rows(); }
@@ -52,10 +54,7 @@ class AllReduce final : public DataParallel {
 
   // Sets the other nets that are trained together with this one, by steps of their own. Their state is
   // started and saved with the state of this one.
-  void set_other_nets(const std::vector<AllReduce*>& others) {
-    nets_ = {this};
-    nets_.insert(nets_.end(), others.begin(), others.end());
-  }
+  void set_other_nets(const std::vector<AllReduce*>& others);
   // See DistributedOptimizer.
   void broadcast_from(int root);
   Optimizer::State gather_state();
@@ -71,6 +70,8 @@ class AllReduce final : public DataParallel {
   void sum_up_rows();
   std::optional<int64_t> rows_base(const Session& session, int64_t step);
   void update(int64_t examples);
+  void prepare_audits(int64_t lanes, const std::string& kept);
+  bool passes_audit();
 
   const Context& context_;
   Group group_;
@@ -82,6 +83,8 @@ class AllReduce final : public DataParallel {
   std::vector<AllReduce*> nets_ = {this};  // with the others
   StrategyFacts facts_;
   int64_t step_ = 0;
+  Audits audits_;
+  std::optional<AuditedLane> audited_;  // in the present step
   // Set when a worker is lost that may have had to write a part of the last checkpoint.
   std::shared_ptr<std::atomic<bool>> writer_is_lost_ = std::make_shared<std::atomic<bool>>(false);
   // A worker was lost while this one took over the state of another: what it has is the state of no step.

@@ -94,6 +94,7 @@ bool AllReduce::can_go_back(int64_t lanes) const {
 std::optional<Strategy::Standing> AllReduce::go_on(Session& session, const std::vector<std::string>& plan,
                                                    const Standing* mine) {
   require_same(plan);
+  audits_.may_repeat_steps();
   const bool has_state = mine != nullptr && !half_taken_over_;
   const int64_t own =
       !has_state         ? kNowhere
