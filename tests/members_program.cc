@@ -48,7 +48,8 @@ std::shared_ptr<comm::Rendezvous> find_board(const Environment& environment) {
   return comm::find_tcp_rendezvous({.hosts = {address.substr(0, address.find(':'))},
                                     .port = static_cast<uint16_t>(port),
                                     .credentials = {.secret = secret},
-                                    .holder = "tutti run"})
+                                    .holder = "tutti run",
+                                    .answer = std::chrono::minutes(1)})
       .board;
 }
 

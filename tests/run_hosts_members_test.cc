@@ -3,19 +3,23 @@
 #include <filesystem>
 #include <map>
 #include <signal.h>
+#include <thread>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
 
 #include "tests/run_job.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/ports.h"
+#include "tutti/comm/board/tcp_rendezvous.h"
 
 namespace tutti::testing::run_hosts_members_test {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr int kWorkers = 2;  // of each host
 
@@ -142,6 +146,29 @@ TEST_F(RunMinOnNodes, ends_if_too_few_are_left_without_a_host) {
   EXPECT_THAT(err(0), HasSubstr("the job ends: 2 of 4 workers are left, fewer than --min 3"));
 }
 
+// A launcher that was at the meeting, and never comes to the list.
+TEST_F(RunMinOnNodes, goes_on_without_a_host_that_is_lost_before_it_has_come_to_the_list) {
+  timeout_ = "1";
+  flags_ = {"--min", "2"};
+  start_node(0);
+  nodes_[0]->wait_for_error("waits up to");
+  auto second = comm::find_tcp_rendezvous({.hosts = {"127.0.0.1"},
+                                           .port = static_cast<uint16_t>(port_),
+                                           .credentials = {.secret = "ours"},
+                                           .purpose = "launchers"})
+                    .board;
+  const nlohmann::json offer = {
+      {"address", "127.0.0.1"}, {"ports", {1, 2}}, {"workers", kWorkers}, {"members_port", 0}};
+  second->hold("offer/1", nlohmann::json{{"offer", offer}, {"from", "b"}}.dump());
+  second->get("answer", std::chrono::minutes(1));
+  second.reset();
+  wait_for(1, 0, 1, 2);
+  start_node(1);
+  for (const int worker : {2, 3}) wait_for(worker, 1, worker, 2 * kWorkers);
+  finish();
+  expect_ends(0, 0);
+}
+
 // Its launcher is silent, and its workers may live: the others do not wait for them.
 TEST_F(RunMinOnNodes, goes_on_without_a_host_whose_launcher_is_silent) {
   timeout_ = "1";
@@ -163,6 +190,33 @@ TEST_F(RunMinOnNodes, a_signal_to_one_launcher_takes_its_workers_out) {
   finish();
   expect_end(0, 0);
   EXPECT_TRUE(nobody_is_left());
+}
+
+TEST_F(RunMinOnNodes, ends_if_a_signal_to_one_launcher_leaves_too_few) {
+  start({"--min", "3"});
+  kill(nodes_[1]->pid(), SIGTERM);
+  expect_ends(128 + SIGTERM, 128 + SIGTERM);
+}
+
+TEST_F(RunMinOnNodes, counts_restarts_on_all_nodes_together) {
+  start({"--min", "4", "--restarts", "1"});
+  kill_worker(0);
+  wait_for(0, 1, 1, 4);
+  kill_worker(3);
+  expect_ends(128 + SIGKILL, 128 + SIGKILL);
+  for (const int node : {0, 1}) EXPECT_THAT(err(node), Not(HasSubstr("tutti run: restart"))) << node;
+}
+
+// For longer than a call of a board waits elsewhere.
+TEST_F(RunMinOnNodes, survives_a_pause_of_the_launcher_that_has_the_list) {
+  start({"--min", "1"});
+  kill(nodes_[0]->pid(), SIGSTOP);
+  std::this_thread::sleep_for(std::chrono::seconds(6));
+  kill(nodes_[0]->pid(), SIGCONT);
+  kill_worker(3);
+  wait_for(2, 0, 2, 3);
+  finish();
+  expect_ends(0, 0);
 }
 
 TEST_F(RunMinOnNodes, a_signal_to_the_first_launcher_ends_the_job) {

@@ -57,7 +57,7 @@ struct GroupOptions {
   Survival* survival = nullptr;
   // With a group of hosts: called when the launcher of a host has ended by itself. Returns true if the job
   // goes on without the host. {}: it does not.
-  std::function<bool(size_t host, const Survival::Say& say)> goes_on_without_host = {};
+  std::function<bool(size_t host)> goes_on_without_host = {};
 };
 
 // A host whose host launcher has received its job.

@@ -25,8 +25,7 @@ bool TaskGroup::may_go_on_without(Member& member) {
 
 bool TaskGroup::goes_on_without_host(const Member& member) {
   return options_.goes_on_without_host &&
-         options_.goes_on_without_host(static_cast<size_t>(&member - members_.data()),
-                                       [this](const std::string& text) { say("{}", text); });
+         options_.goes_on_without_host(static_cast<size_t>(&member - members_.data()));
 }
 
 void TaskGroup::survive() {
@@ -56,7 +55,7 @@ void TaskGroup::carry_out(const WorkerOrder& order) {
 // Does as the launcher that decides for all hosts says.
 void TaskGroup::end_with_job() {
   const std::optional<JobEnd> end = options_.survival->end();
-  if (!end || kill_at_) return;
+  if (!end || kill_at_ || !failed_.empty()) return;  // a failure of this group is told first
   if (result_.exit_code == 0) result_.exit_code = end->exit_code;
   if (end->signal == 0) return;
   result_.interrupted = result_.interrupted || end->interrupted;

@@ -249,9 +249,7 @@ int launch_on_hosts(const std::vector<HostSlots>& hosts, const std::vector<std::
     if (options.min) {
       group.survival = &survival.emplace(
           keeper_on_hosts(hosts, start, port, keeper_options(options, restarts_before, environment)));
-      group.goes_on_without_host = [&survival](size_t host, const Survival::Say& say) {
-        return survival->goes_on_without_host(host, say);
-      };
+      group.goes_on_without_host = [&survival](size_t host) { return survival->goes_on_without_host(host); };
     }
     return TaskGroup(std::move(start.hosts), watching.signals, watching.watch, group).run();
   });

@@ -87,7 +87,6 @@ std::string welcome_key(const std::string& token) { return "welcome/" + token; }
 std::string ended_key(const comm::Member& member) {
   return fmt::format("ended/{}/{}", member.worker, member.life);
 }
-std::string failed_key(const std::string& token) { return "failed/" + token; }
 std::string orders_key(const std::string& token) { return "orders/" + token; }
 
 std::string survival_secret(const std::string& launch, const std::string& secret) {

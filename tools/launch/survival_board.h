@@ -14,7 +14,6 @@
 //   host/HOST           the token of the launcher of this host, which holds it as long as it is connected
 //   welcome/TOKEN       the lives of the host's workers, in JSON, once the keeper has noticed the launcher
 //   ended/WORKER/LIFE   EndedWorker, by the launcher of this worker
-//   failed/TOKEN        the exit code with which the launcher ends all its tasks, because of one that failed
 //   orders/TOKEN        HostOrders, by the keeper
 namespace tutti {
 
@@ -39,7 +38,6 @@ std::vector<int> lives_of(const std::string& text);
 std::string host_key(size_t host);
 std::string welcome_key(const std::string& token);
 std::string ended_key(const comm::Member& member);
-std::string failed_key(const std::string& token);
 std::string orders_key(const std::string& token);
 
 // The secret of the board. Workers compute the same (find_members_board() in comm/roster.h).

@@ -27,7 +27,8 @@ SurvivalGuest::SurvivalGuest(const GuestOptions& options) : options_(options), t
                                  .credentials = {.secret = survival_secret(options.launch, options.secret)},
                                  .holder = options.keeper,
                                  .several_machines = options.addresses.size() > 1,
-                                 .timeout = options.start_timeout});
+                                 .timeout = options.start_timeout,
+                                 .answer = options.timeout});
   board_ = found.board;
   address_ = to_string(Address{found.host, options.port});
   if (board_->hold(host_key(options.host), token_) != token_)
@@ -102,12 +103,10 @@ void SurvivalGuest::stays_away(int worker) {
          .text = fmt::format("worker/{} is not started again", worker)});
 }
 
-// A launcher that was told to end by a signal leaves the job, which goes on without its workers.
+// A launcher that was told to end by a signal leaves the job, which goes on without its workers. For a
+// failure the keeper has ended the job already.
 void SurvivalGuest::stop(const JobEnd& end) {
-  if (end_) return;
-  end_ = end;
-  awaits_answer_ = !end.interrupted;
-  if (awaits_answer_) report(failed_key(token_), std::to_string(end.exit_code));
+  if (!end_) end_ = end;
 }
 
 std::vector<WorkerOrder> SurvivalGuest::look(const Say& say) {
@@ -119,7 +118,6 @@ std::vector<WorkerOrder> SurvivalGuest::look(const Say& say) {
     if (order.what == WorkerOrder::What::Start) life_of(order.worker) = order.life;
   }
   known_ = received_;
-  if (known_.end || !lost_.empty()) awaits_answer_ = false;
   if (end_) return orders;
   end_ = known_.end;
   const JobEnd alone{.exit_code = exit_code(ErrorKind::PeerLost), .signal = SIGTERM, .grace = kFailureGrace};

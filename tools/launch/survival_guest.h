@@ -49,7 +49,7 @@ class SurvivalGuest final : public Survival {
   void stop(const JobEnd& end) override;
   std::vector<WorkerOrder> look(const Say& say) override;
   bool job_is_done() const override { return known_.job_is_done; }
-  bool is_over() const override { return end_ && !awaits_answer_; }
+  bool is_over() const override { return end_.has_value(); }
   std::optional<JobEnd> end() const override { return end_; }
 
  private:
@@ -65,9 +65,6 @@ class SurvivalGuest final : public Survival {
   std::vector<int> lives_;     // of the workers of this host
   HostOrders known_;           // that look() has seen
   std::optional<JobEnd> end_;  // that look() has seen, or that this launcher has begun
-  // The keeper has not yet said that the job ends because of this launcher. Before, a launcher that begins
-  // the job again could find the meeting of the job that ends.
-  bool awaits_answer_ = false;
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -48,6 +48,7 @@ SurvivalKeeper::SurvivalKeeper(const SurvivalOptions& options)
            .credentials = {.secret = survival_secret(options.launch, options.secret)},
            .silence = options.timeout})),
       keeper_board_(keeper_, served_.board),
+      come_by_(Clock::now() + options.timeout),
       restarts_(options.restarts_before),
       hosts_(options.hosts.size()) {
   served_.board->set(comm::kLeastKey, std::to_string(options.min));
@@ -124,14 +125,18 @@ std::vector<WorkerOrder> SurvivalKeeper::look(const Say& say) {
     give({.what = WorkerOrder::What::Kill, .worker = evicted.worker, .life = evicted.life});
   finish_if_over(say);
   publish_orders();
+  for (const std::string& text : std::exchange(to_say_, {})) say(text);
   return std::exchange(own_orders_, {});
 }
 
 // Reads the reports first: a launcher that has ended may have left some.
 void SurvivalKeeper::look_at_host(size_t host, const Say& say) {
   const std::string token = served_.board->peek(host_key(host)).value_or("");
-  if (!is_connected(host)) return;
-  read_reports(host, say);
+  if (!is_connected(host)) {
+    const bool is_late = !hosts_[host].has_come && token.empty() && Clock::now() > come_by_;
+    return is_late ? lose_host(host, say) : void();
+  }
+  read_reports(host);
   if (token != hosts_[host].token) lose_host(host, say);
 }
 
@@ -142,19 +147,13 @@ void SurvivalKeeper::welcome_hosts() {
   }
 }
 
-void SurvivalKeeper::read_reports(size_t host, const Say& say) {
+void SurvivalKeeper::read_reports(size_t host) {
   const int first = first_worker_of(host);
   for (int worker = first; worker < first + options_.hosts[host].workers; ++worker) {
     if (!running_.contains(worker)) continue;
     const auto text = served_.board->peek(ended_key({worker, keeper_.life_of(worker)}));
     if (text) ended(ended_worker_of(*text));
   }
-  const auto failed = served_.board->peek(failed_key(hosts_[host].token));
-  const auto code = parse_int(failed.value_or(""));
-  if (!code || end_) return;
-  say(fmt::format("the tasks on {} have failed (exit code {}): ending all others", options_.hosts[host].name,
-                  *code));
-  stop({.exit_code = static_cast<int>(*code), .signal = SIGTERM, .grace = kFailureGrace});
 }
 
 // A launcher that comes again starts its workers in their next lives. It gets no lives if it comes too late.
@@ -177,6 +176,7 @@ void SurvivalKeeper::lose_host(size_t host, const Say& say) {
   entry.orders.is_lost = true;
   publish_orders();
   entry.token.clear();
+  entry.has_come = true;  // a launcher that comes now comes again
   const int first = first_worker_of(host);
   bool any = false;
   for (int worker = first; worker < first + options_.hosts[host].workers; ++worker) {
@@ -190,13 +190,11 @@ void SurvivalKeeper::lose_host(size_t host, const Say& say) {
       lost_.push_back({.worker = worker, .outcome = Outcome(SIGKILL), .text = text});
   }
   if (any && !end_) say(fmt::format("the launcher of {} is gone", options_.hosts[host].name));
-  if (fails_ && !end_)
-    stop({.exit_code = exit_code(ErrorKind::PeerLost), .signal = SIGTERM, .grace = kFailureGrace});
 }
 
-bool SurvivalKeeper::goes_on_without_host(size_t host, const Say& say) {
+bool SurvivalKeeper::goes_on_without_host(size_t host) {
   if (!hosts_[host].has_come) return false;
-  if (is_connected(host)) read_reports(host, say);
+  if (is_connected(host)) read_reports(host);
   return !end_ && (!keeper_.ended() || job_is_done());
 }
 
@@ -235,13 +233,17 @@ void SurvivalKeeper::go_on_without(const EndedWorker& lost, const Say& say) {
         .pause = pause});
 }
 
-// The launcher of the worker says what has happened, and calls stop() or reports that it ends its tasks.
+// The launcher of the worker prints its last lines. This launcher ends the job now; or, if the worker is one
+// of its own, as soon as its TaskGroup calls stop().
 void SurvivalKeeper::fail_job_for(const EndedWorker& lost) {
-  fails_ = true;
-  if (is_connected(host_of(lost.worker)))
-    give({.what = WorkerOrder::What::Fail, .worker = lost.worker});
-  else if (!end_)
+  const size_t host = host_of(lost.worker);
+  if (is_connected(host)) give({.what = WorkerOrder::What::Fail, .worker = lost.worker});
+  if (host == options_.own) {
+    fails_ = true;
+  } else if (!end_) {
+    to_say_.push_back(fmt::format("{}: ending the job on all hosts", lost.text));
     stop({.exit_code = lost.outcome.exit_code(), .signal = SIGTERM, .grace = kFailureGrace});
+  }
 }
 
 void SurvivalKeeper::give(const WorkerOrder& order) {

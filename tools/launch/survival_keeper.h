@@ -48,7 +48,7 @@ class SurvivalKeeper final : public Survival {
 
   uint16_t port() const { return served_.port; }
   // The launcher of this host has ended. Returns true if the job goes on without the host.
-  bool goes_on_without_host(size_t host, const Say& say);
+  bool goes_on_without_host(size_t host);
 
   int first_worker() const override;
   void add_variables(int worker, std::map<std::string, std::string>& variables) const override;
@@ -76,7 +76,7 @@ class SurvivalKeeper final : public Survival {
   size_t host_of(int worker) const;
   bool is_connected(size_t host) const { return host == options_.own || !hosts_[host].token.empty(); }
   void look_at_host(size_t host, const Say& say);
-  void read_reports(size_t host, const Say& say);
+  void read_reports(size_t host);
   void welcome_hosts();
   void welcome(size_t host, const std::string& token);
   void lose_host(size_t host, const Say& say);
@@ -96,14 +96,17 @@ class SurvivalKeeper final : public Survival {
   MembersKeeper keeper_;
   const comm::ServedRendezvous served_;
   KeeperBoard keeper_board_;
+  // When the launchers of the other hosts, which have been together before, must be connected.
+  const std::chrono::steady_clock::time_point come_by_;
   int restarts_;                         // so far
   std::map<int, int> last_restart_;      // by worker: the life that has begun
   std::map<int, RestartPause> pauses_;   // by worker
   std::set<int> running_;                // workers that run, or are to be started again
   std::vector<Host> hosts_;              // the entry of the own host is not used
   std::vector<EndedWorker> lost_;        // workers without which the others may go on, not settled yet
+  std::vector<std::string> to_say_;      // by the next look()
   std::vector<WorkerOrder> own_orders_;  // for workers of this launcher, not taken yet
-  bool fails_ = false;                   // the launcher of some worker was told so
+  bool fails_ = false;                   // the TaskGroup of this launcher was told so
   std::optional<JobEnd> end_;
 };
 

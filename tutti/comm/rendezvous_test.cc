@@ -177,11 +177,12 @@ TEST(TcpRendezvous, says_what_to_check_where_nobody_answers) {
 TEST(TcpRendezvous, does_not_wait_for_one_that_listens_and_never_answers) {
   const Listening silent = listen_at(resolve("127.0.0.1", 0).addresses.at(0));
   const auto port = static_cast<uint16_t>(silent.port);
-  expect_error(ErrorKind::Timeout,
-               HasSubstr(fmt::format("a program listens at 127.0.0.1:{}, but did not answer as the board of "
-                                     "rank 0 within 0.3 s. Check that rank 0 is not stopped",
-                                     port)),
-               [&] { find_within("127.0.0.1", port, milliseconds(300)); });
+  expect_error(
+      ErrorKind::Timeout,
+      HasSubstr(fmt::format("a program listens at 127.0.0.1:{}, but did not answer as the board of "
+                            "rank 0 of the job within 0.3 s. Check that rank 0 of the job is not stopped",
+                            port)),
+      [&] { find_within("127.0.0.1", port, milliseconds(300)); });
 }
 
 TEST(TcpRendezvous, goes_round_all_names_of_the_host) {

@@ -262,7 +262,8 @@ std::shared_ptr<Rendezvous> find_members_board(const Context& context) {
                               .port = static_cast<uint16_t>(address.port),
                               .credentials = {.secret = secret},
                               .holder = "tutti run",
-                              .timeout = timeout_of(context)})
+                              .timeout = timeout_of(context),
+                              .answer = timeout_of(context)})
       .board;
 }
 

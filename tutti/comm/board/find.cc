@@ -33,9 +33,9 @@ constexpr milliseconds kFirstRetry{1};
 constexpr milliseconds kLongestRetry{50};
 // Time limit for each address: a host that is down or stopped does not answer at all.
 constexpr milliseconds kConnectTime{3000};
-// How long a board may take to answer: it has threads of its own, but its machine may be busy.
+// How long a board may be overloaded.
 constexpr milliseconds kPatience{5000};
-// How long a call waits at least, if the board has already taken longer than kPatience.
+// How long a call waits at least, if the board has already taken longer than FindOptions::answer.
 constexpr milliseconds kGlance{20};
 // The longest pause within a message.
 constexpr milliseconds kWithinMessage{60000};
@@ -44,8 +44,13 @@ constexpr milliseconds kWithinMessage{60000};
 // answer, for example because it is stopped, a call fails after a few seconds; the next call tries again.
 class Client final : public Rendezvous {
  public:
-  Client(std::unique_ptr<net::Stream> stream, std::string address)
-      : address_(std::move(address)), stream_(std::move(stream)), wire_(*stream_), beating_(*stream_) {}
+  Client(std::unique_ptr<net::Stream> stream, std::string address, const FindOptions& options)
+      : address_(std::move(address)),
+        holder_(options.holder),
+        patience_(options.answer),
+        stream_(std::move(stream)),
+        wire_(*stream_),
+        beating_(*stream_) {}
 
   void set(const std::string& key, const std::string& value) override { ask(board::kSet, key, value); }
   std::string get(const std::string& key, milliseconds timeout) override;
@@ -64,6 +69,8 @@ class Client final : public Rendezvous {
   std::optional<std::string> await_answer();
 
   const std::string address_;
+  const std::string holder_;
+  const milliseconds patience_;
   std::atomic<bool> ended_ = false;
 
   std::mutex mutex_;
@@ -103,15 +110,16 @@ std::optional<std::string> Client::ask(const char* method, const std::string& ke
     if (error.kind() == ErrorKind::Timeout && owed_)
       fail(ErrorKind::Timeout,
            "the board of the ranks at {} has not answered for {} s: check what the process that holds it "
-           "(rank 0 of the job) is doing",
-           address_, std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - asked_at_).count());
+           "({}) is doing",
+           address_, std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - asked_at_).count(),
+           holder_);
     if (!owed_) fail(error.kind(), "the board of the ranks at {}: {}", address_, error.what());
     gone_ = true;
   }
   fail(ErrorKind::PeerLost,
-       "the board of the ranks at {} is gone: the process that holds it (rank 0 of the job) has ended, or "
-       "can no longer be reached. Its own output says why",
-       address_);
+       "the board of the ranks at {} is gone: the process that holds it ({}) has ended, or can no "
+       "longer be reached. Its own output says why",
+       address_, holder_);
 }
 
 std::optional<std::string> Client::exchange(const char* method, const std::string& key,
@@ -135,7 +143,7 @@ std::optional<std::string> Client::exchange(const char* method, const std::strin
 
 // Throws an Error of the board, after which no answer is owed any more.
 std::optional<std::string> Client::await_answer() {
-  const auto deadline = std::max(asked_at_ + kPatience, Clock::now() + kGlance);
+  const auto deadline = std::max(asked_at_ + patience_, Clock::now() + kGlance);
   const rpc::Frame frame = wire_.receive({}, {}, {.deadline = deadline}, {.each = kWithinMessage});
   const bool failed = frame.kind == rpc::FrameKind::Failure;
   const size_t size = frame.pieces.empty() ? 0 : frame.pieces.front().size;
@@ -162,7 +170,7 @@ void try_host(const FindOptions& options, const net::Tls* tls, const std::string
     is_board = true;
     rpc::Wire wire(*stream);
     rpc::greet_host(wire, options.credentials.secret, Json::object(), nullptr, time, options.purpose);
-    attempt.board = std::make_shared<Client>(std::move(stream), address);
+    attempt.board = std::make_shared<Client>(std::move(stream), address, options);
     attempt.host = host;
   } catch (const Error& error) {
     attempt.host = host;

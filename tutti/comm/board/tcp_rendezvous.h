@@ -54,11 +54,14 @@ struct FindOptions {
   net::Credentials credentials = {};
   std::string purpose = kForRanks;
   net::CertificateName name = net::CertificateName::Any;
-  std::string holder = "rank 0";  // who serves it, for messages
+  std::string holder = "rank 0 of the job";  // who serves it, for messages
   // One of the addresses may lead to another machine, as addresses of containers do. A process that listens
   // there and is no board is then not an error, as long as another address may answer.
   bool several_machines = false;
   std::chrono::milliseconds timeout{60000};
+  // How long a call of the board waits for its answer. The board has threads of its own, but its machine may
+  // be busy, or its process stopped.
+  std::chrono::milliseconds answer{5000};
 };
 
 // The result of one attempt.
