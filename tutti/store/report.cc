@@ -43,6 +43,7 @@ ordered_json to_json(const Report& report) {
   if (!report.not_covered.empty()) json["not_covered"] = report.not_covered;
   if (!report.differences.empty()) json["differences"] = report.differences;
   if (!report.changes.empty()) json["changes"] = report.changes;
+  if (!report.checkpoints.empty()) json["checkpoints"] = report.checkpoints;
   if (!report.tables.empty()) json["tables"] = report.tables;
   if (report.skipped_examples > 0) json["skipped_examples"] = report.skipped_examples;
   if (report.dropped_gradients > 0) json["dropped_gradients"] = report.dropped_gradients;
