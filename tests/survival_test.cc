@@ -160,7 +160,8 @@ TEST(SurvivalOfNobody, is_a_failure_for_which_checkpoints_are_more_frequent) {
   const TestFolder folder;
   const std::string expected = hash_of(on_workers(1, kRun), folder);
   const auto outcome = [&](const std::string& name, const char* misfortune) {
-    const Flags saving = {"--logdir", folder / name, "--checkpoint-every", "auto", "--misfortune", misfortune};
+    const Flags saving = {"--logdir", folder / name,  "--checkpoint-every",
+                          "auto",     "--misfortune", misfortune};
     Outcome one = run(folder, 2, {"--min", "1", "--restarts", "3"}, with(kRun, saving));
     EXPECT_EQ(one.sha256(), expected);
     EXPECT_TRUE(std::filesystem::exists(folder / name + "/ckpt-1"));

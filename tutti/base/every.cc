@@ -17,8 +17,7 @@ Every parse_every(std::string_view text) {
   } else if (const auto steps = parse_int(text); steps && *steps >= 0) {
     return {.steps = *steps, .seconds = 0};
   }
-  fail(ErrorKind::InvalidArgument, "'{}' is not a number of steps (500) or of seconds (600s), or auto",
-       text);
+  fail(ErrorKind::InvalidArgument, "'{}' is not a number of steps (500) or of seconds (600s), or auto", text);
 }
 
 StepInterval parse_step_interval(std::string_view text) {

@@ -6,8 +6,8 @@
 
 namespace tutti {
 
-// The frequency of an action: every `steps` steps or every `seconds` seconds, or chosen by the action itself. At
-// most one of the three is set; if none is, the action is never done.
+// The frequency of an action: every `steps` steps or every `seconds` seconds, or chosen by the action itself.
+// At most one of the three is set; if none is, the action is never done.
 struct Every {
   int64_t steps = 0;
   double seconds = 0;

@@ -25,8 +25,8 @@ TEST(Every, zero_is_never) {
 }
 
 TEST(Every, quotes_what_it_cannot_read) {
-  for (const char* text :
-       {"", "s", "x", "-1", "-1s", "5 s", "5m", "1.5", "nans", "infs", "9223372036854775808", "5ss", "autos", "Auto"}) {
+  for (const char* text : {"", "s", "x", "-1", "-1s", "5 s", "5m", "1.5", "nans", "infs",
+                           "9223372036854775808", "5ss", "autos", "Auto"}) {
     try {
       parse_every(text);
       ADD_FAILURE() << text;

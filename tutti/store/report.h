@@ -33,7 +33,8 @@ struct Report {
   // When the workers have changed during the training: the step, how many there were from then on, and why.
   // Omitted from the file if they have not.
   nlohmann::ordered_json changes = nlohmann::ordered_json::array();
-  // With --checkpoint-every auto: the interval that was chosen last, and why. Omitted from the file otherwise.
+  // With --checkpoint-every auto: the interval that was chosen last, and why. Omitted from the file
+  // otherwise.
   nlohmann::ordered_json checkpoints = nlohmann::ordered_json::object();
   // For asynchronous steps: the number of updates by staleness, that is, by the number of steps that were
   // made since their parameters were read. With --backup: the number of gradients that were too late. Both

@@ -88,8 +88,8 @@ class RunFolder {
             const store::SharedFiles& shared);
   // For tasks that follow the run from outside (RunState). Called on the chief.
   enum class Begins { Anew, FromItsCheckpoint, WithOthers };
-  // Before the first checkpoint is saved: later calls do nothing. If the run goes back to its checkpoint although it
-  // was not ended, it has failed.
+  // Before the first checkpoint is saved: later calls do nothing. If the run goes back to its checkpoint
+  // although it was not ended, it has failed.
   void begin_run(Begins begins);
   // The run that was begun here goes back to its checkpoint after a failure.
   void count_failure() { run_.failures += run_.id.empty() ? 0 : 1; }

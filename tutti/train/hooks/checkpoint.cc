@@ -32,7 +32,8 @@ class Checkpoint final : public Hook {
     last_step_ = training.went_on ? -1 : training.step;
   }
 
-  // Only the chief knows the cost and the failures. A worker that becomes the chief measures the cost at once.
+  // Only the chief knows the cost and the failures. A worker that becomes the chief measures the cost at
+  // once.
   void before_step(Training& training) override {
     if (automatic_ && !training.group.is_chief()) return;
     if (due_.at(training.step + 1)) training.wishes.save = true;
@@ -78,18 +79,19 @@ class Checkpoint final : public Hook {
     told_ = interval;
     constexpr double kHour = 3600;
     training.context.log().info(
-        "a checkpoint every {:.0f} s: the training stands still for {:.2g} s for one, and a failure is expected "
+        "a checkpoint every {:.0f} s: the training stands still for {:.2g} s for one, and a failure is "
+        "expected "
         "every {:.2g} hours, since there were {} in {:.2g} hours",
         interval, *cost_, between_failures / kHour, run.failures, run.trained() / kHour);
   }
 
   const bool automatic_;
   Due due_;
-  int64_t last_step_ = 0;        // the last step that was saved; -1: unknown
-  Clock::time_point begin_;      // of the training
-  double saving_ = 0;            // seconds since then for which the training stood still
-  std::optional<double> cost_;   // seconds of one, later ones counting more; only on the chief
-  double told_ = 0;              // the interval in the log
+  int64_t last_step_ = 0;       // the last step that was saved; -1: unknown
+  Clock::time_point begin_;     // of the training
+  double saving_ = 0;           // seconds since then for which the training stood still
+  std::optional<double> cost_;  // seconds of one, later ones counting more; only on the chief
+  double told_ = 0;             // the interval in the log
 };
 
 }  // namespace

@@ -1,3 +1,5 @@
+#include "tutti/store/checkpoint.h"
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -8,7 +10,6 @@
 #include <gtest/gtest.h>
 
 #include "tutti/base/file.h"
-#include "tutti/store/checkpoint.h"
 #include "tutti/train/hooks.h"
 #include "tutti/train/run_state.h"
 #include "tutti/train/test_trainer.h"
@@ -18,7 +19,8 @@ namespace {
 
 constexpr double kDay = 86400;
 
-// The share of the time that is lost, to checkpoints and, half an interval for each failure, to steps made again.
+// The share of the time that is lost, to checkpoints and, half an interval for each failure, to steps made
+// again.
 double lost(double interval, double cost, double between_failures) {
   return cost / interval + interval / 2 / between_failures;
 }
@@ -81,9 +83,9 @@ TEST(AutomaticCheckpoints, are_saved_after_the_first_step_and_as_its_cost_sugges
   EXPECT_GT(number("overhead"), 0);
   EXPECT_NEAR(number("between_failures"), kDay, 600);
   EXPECT_EQ(number("failures"), 0);
-  EXPECT_DOUBLE_EQ(number("interval"),
-                   std::max({1.0, std::sqrt(2 * number("cost") * number("between_failures")),
-                             number("cost") / 0.035}));
+  EXPECT_DOUBLE_EQ(
+      number("interval"),
+      std::max({1.0, std::sqrt(2 * number("cost") * number("between_failures")), number("cost") / 0.035}));
 }
 
 TEST(AutomaticCheckpoints, remember_the_failures_of_earlier_starts) {
