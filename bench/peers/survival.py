@@ -129,9 +129,9 @@ def train_with_torchft(times):
             given_up += 1
 
 
-def start(arguments, restarts, workers, **more):
+def start(arguments, workers, **more):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={workers}"]
-    command = torchrun + [f"--max-restarts={restarts}", __file__] + arguments
+    command = torchrun + ["--max-restarts=1000", __file__] + arguments
     environment = dict(os.environ, OMP_NUM_THREADS="1", **more)
     return subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
@@ -139,7 +139,7 @@ def start(arguments, restarts, workers, **more):
 def run(way, kills, times):
     """Trains until there were so many kills, or one after which nobody goes on."""
     if way == "torchrun":
-        jobs = [start(["train-with-torchrun", str(times)], kills, WORKERS)]
+        jobs = [start(["train-with-torchrun", str(times)], WORKERS)]
     else:
         from torchft.coordination import LighthouseServer
 
@@ -151,7 +151,6 @@ def run(way, kills, times):
         jobs = [
             start(
                 ["train-with-torchft", str(times)],
-                kills,
                 1,
                 TORCHFT_LIGHTHOUSE=lighthouse.address(),
                 REPLICA_GROUP_ID=str(i),
