@@ -1,10 +1,10 @@
-"""PyTorch's ways to outlive a killed worker: torchrun's restart of all workers from a checkpoint after every 20 steps, and
-torchft, with which the others go on. Four workers, each 12 images of the network of mnist_loop.py, over Gloo.
+"""PyTorch's ways to outlive a killed worker: torchrun's restart of all workers from a checkpoint after every 20 steps,
+and torchft, with which the others go on. Four workers, each 12 images of the network of mnist_loop.py, over Gloo.
 
     python3 survival.py torchrun|torchft|torchft-tuned KILLS TIMES
 
-Appends a line to TIMES for each kill: the seconds until the next step is finished ("never" after 90), how many steps are made again,
-and how many are given up with their batches.
+Appends a line to TIMES for each kill: the seconds until the next step is finished ("never" after 90), how many steps
+are made again, and how many are given up with their batches.
 """
 import os
 import signal
@@ -47,7 +47,7 @@ class Kills:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def finished(self, step, given_up=0):
-        """The first worker that has finished another step notes it, after the step that the killed one had in hand or started again."""
+        """The first worker notes it that has finished the step in flight, a later one, or any after its start."""
         is_first, self.is_first = self.is_first, False
         try:
             at, killed = self.killed.read_text().split()
@@ -104,23 +104,24 @@ def train_with_torchft(times):
         net.load_state_dict(state["net"])
         adam.load_state_dict(state["optimizer"])
 
-    replica = int(os.environ["REPLICA_GROUP_ID"])
+    replica, timeout = int(os.environ["REPLICA_GROUP_ID"]), float(os.environ["TIMEOUT"])
     manager = torchft.Manager(
-        pg=torchft.ProcessGroupGloo(timeout=timedelta(seconds=30)),
+        pg=torchft.ProcessGroupGloo(timeout=timedelta(seconds=timeout)),
         load_state_dict=load,
         state_dict=lambda: {"net": net.state_dict(), "optimizer": adam.state_dict()},
         min_replica_size=1,
         replica_id=f"replica_{replica}",
     )
-    wrapped = torchft.DistributedDataParallel(manager, net)
     optimizer = torchft.Optimizer(manager, adam)
     kills, given_up = Kills(times), 0
     while True:
         optimizer.zero_grad()
         step = manager.current_step()
-        loss = loss_of(wrapped, step * WORKERS + replica)
+        loss_of(net, step * WORKERS + replica).backward()
         kills.in_step(step, manager.num_participants(), replica)
-        loss.backward()
+        # Its DistributedDataParallel ends the process if a peer is lost (0.2.0: assert fut._fut).
+        for work in [manager.allreduce(parameter.grad) for parameter in net.parameters()]:
+            work.wait()
         optimizer.step()
         if manager.current_step() > step:
             kills.finished(manager.current_step(), given_up)
@@ -139,14 +140,19 @@ def start(arguments, workers, **more):
 def run(way, kills, times):
     """Trains until there were so many kills, or one after which nobody goes on."""
     if way == "torchrun":
-        jobs = [start(["train-with-torchrun", str(times)], WORKERS)]
+        # Without this variable restarts hang or fail (pytorch#135712).
+        jobs = [start(["train-with-torchrun", str(times)], WORKERS, TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")]
     else:
         from torchft.coordination import LighthouseServer
 
-        # The times of torchft's README, and the shortest ones with which undisturbed steps stay together.
-        timeout = 500 if way == "torchft-tuned" else 5000
+        # The times of torchft's example, and a tenth of them.
+        timeout = 0.5 if way == "torchft-tuned" else 5
         lighthouse = LighthouseServer(
-            bind="[::]:0", min_replicas=1, join_timeout_ms=10000, quorum_tick_ms=100, heartbeat_timeout_ms=timeout
+            bind="[::]:0",
+            min_replicas=1,
+            join_timeout_ms=int(2000 * timeout),
+            quorum_tick_ms=100,
+            heartbeat_timeout_ms=int(1000 * timeout),
         )
         jobs = [
             start(
@@ -154,21 +160,24 @@ def run(way, kills, times):
                 1,
                 TORCHFT_LIGHTHOUSE=lighthouse.address(),
                 REPLICA_GROUP_ID=str(i),
+                TIMEOUT=str(timeout),
             )
             for i in range(WORKERS)
         ]
     before, since = len(noted(times)), time.monotonic()
-    while (now := len(noted(times))) < kills:
-        if now > before:
-            before, since = now, time.monotonic()
-        if time.monotonic() > since + PATIENCE:
-            note(times, "never 0 0")
-            break
-        time.sleep(0.05)
-    for job in jobs:
-        job.terminate()
-    for job in jobs:
-        job.wait()
+    try:
+        while (now := len(noted(times))) < kills:
+            if now > before:
+                before, since = now, time.monotonic()
+            if time.monotonic() > since + PATIENCE or any(job.poll() is not None for job in jobs):
+                note(times, "never 0 0")
+                break
+            time.sleep(0.05)
+    finally:
+        for job in jobs:
+            job.terminate()
+        for job in jobs:
+            job.wait()
 
 
 if __name__ == "__main__":
@@ -178,6 +187,7 @@ if __name__ == "__main__":
     elif way == "train-with-torchft":
         train_with_torchft(times)
     else:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
         wanted = len(noted(times)) + int(sys.argv[2])
         while len(noted(times)) < wanted:
             Path(f"{times}.killed").unlink(missing_ok=True)
