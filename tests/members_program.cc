@@ -42,9 +42,10 @@ int number_in(const Environment& environment, const char* name) {
 std::shared_ptr<comm::Rendezvous> find_board(const Environment& environment) {
   const std::string address = environment.get(kMembersVariable).value();
   const auto port = parse_int(address.substr(address.find(':') + 1)).value();
-  const std::string secret = fmt::format("members\n{}\n{}", environment.get(kLaunchVariable).value(),
-                                         environment.get(kSecretVariable).value());
-  return comm::find_tcp_rendezvous({.hosts = {"127.0.0.1"},
+  const std::string secret =
+      fmt::format("members\n{}\n{}", environment.get(kLaunchVariable).value(),
+                  environment.get(kSecretVariable).value_or(environment.get("TUTTI_SECRET").value_or("")));
+  return comm::find_tcp_rendezvous({.hosts = {address.substr(0, address.find(':'))},
                                     .port = static_cast<uint16_t>(port),
                                     .credentials = {.secret = secret},
                                     .holder = "tutti run"})

@@ -85,8 +85,8 @@ void add_options(CLI::App& app, RunOptions& options) {
       ->check(CLI::Range(0, 1'000'000));
   app.add_option("--min", options.launch.min,
                  "Go on without workers that are killed, as long as this many are left; --restarts then "
-                 "restarts the lost worker alone. Workers on this machine only, without --ps (default: a "
-                 "lost worker ends the job)")
+                 "restarts the lost worker alone. Not with --ps and TF_CONFIG (default: a lost worker ends "
+                 "the job)")
       ->check(CLI::Range(1, kMostWorkersOfAHost));
   app.add_option_function<double>(
          "--start-timeout",
@@ -154,10 +154,6 @@ int run_on_hosts(const RunOptions& options, const std::vector<std::string>& comm
     fail(ErrorKind::InvalidArgument,
          "tutti run: -H starts the launchers of all hosts, so it cannot be combined with --nnodes; omit one "
          "of them");
-  if (options.launch.min)
-    fail(ErrorKind::InvalidArgument,
-         "tutti run: --min {} is not possible with -H: all workers must be on this machine; omit one of them",
-         *options.launch.min);
   const std::string rsh = options.rsh.empty() ? environment.get(kRshVariable).value_or("") : options.rsh;
   return launch_on_hosts(fill_slots(parse_hosts(options.hosts), options.launch.workers.value_or(0)), command,
                          variables, RemoteShell::parse(rsh, options.remote_tutti), options.launch);

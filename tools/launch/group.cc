@@ -21,8 +21,6 @@ using std::chrono::milliseconds;
 
 // The interval at which the launcher checks deadlines if no event wakes it.
 constexpr milliseconds kLookAround{500};
-// The same while workers wait for the next list of members.
-constexpr milliseconds kLookAroundSoon{5};
 // The polling interval for processes whose end causes no event.
 constexpr milliseconds kMoment{10};
 // The time that a host launcher has for its report and its last lines, in addition to the grace time of its
@@ -80,11 +78,11 @@ TaskGroup::~TaskGroup() {
 GroupResult TaskGroup::run() {
   start_all();
   wait_for_all();
-  look_for_undone();
   end_leftover_processes();
   for (Member& member : members_) member.finish_output();
   flush();
-  if (options_.survival != nullptr) result_.restarts = options_.survival->restarts_used();
+  if (options_.survival != nullptr && options_.survival->end())
+    result_.restarts = options_.survival->end()->restarts;
   return result_;
 }
 
@@ -122,7 +120,7 @@ ChildOptions TaskGroup::options_for(size_t index) const {
     variables.emplace("OMP_NUM_THREADS", std::to_string(std::max<size_t>(1, child.cores.size())));
   }
   if (options_.survival != nullptr && tasks_[index].role == TaskRole::Worker)
-    options_.survival->add_variables(static_cast<int>(index), variables);
+    options_.survival->add_variables(options_.survival->first_worker() + static_cast<int>(index), variables);
   for (const auto& [name, value] : variables) child.environment.push_back(fmt::format("{}={}", name, value));
   watch_.enrol(child);
   return child;
@@ -147,7 +145,8 @@ std::vector<int> TaskGroup::cores_of(size_t index) const {
 
 void TaskGroup::wait_for_all() {
   const auto is_due_later = [](const auto& time) { return time.has_value(); };
-  while (anyone_running() || std::any_of(start_at_.begin(), start_at_.end(), is_due_later)) {
+  while (anyone_running() || std::any_of(start_at_.begin(), start_at_.end(), is_due_later) ||
+         waits_for_other_hosts()) {
     wait_for_events();
     handle_signals();
     send_heartbeats();
@@ -179,8 +178,7 @@ void TaskGroup::wait_for_events() {
     for (const int descriptor : member.descriptors()) events.push_back({descriptor, POLLIN, 0});
   }
   if (options_.orders != nullptr) events.push_back({options_.orders->descriptor(), POLLIN, 0});
-  const bool is_changing = options_.survival != nullptr && options_.survival->keeper().is_changing();
-  milliseconds timeout = is_changing ? kLookAroundSoon : kLookAround;
+  milliseconds timeout = options_.survival != nullptr ? options_.survival->look_again() : kLookAround;
   const auto wake_at = [&](const std::optional<Clock::time_point>& time) {
     if (time) timeout = std::min(timeout, std::chrono::ceil<milliseconds>(*time - Clock::now()));
   };
@@ -295,6 +293,7 @@ void TaskGroup::handle_ended(Member& member, int status) {
   member.finish_output();
   if (member.is_host() && member.reported_end()) member.ended(Outcome::exited(*member.reported_end()));
   if (member.is_host() && !member.reported_end()) lose_host(member, status);
+  if (member.is_host() && !kill_at_ && goes_on_without_host(member)) return;
   if (may_go_on_without(member) || servers_ended_ || member.outcome()->success()) return;
   if (role_of(member) == TaskRole::Evaluator) return lose_evaluator(member);
   add_failure(member);
@@ -442,7 +441,7 @@ void TaskGroup::start_due() {
 // servers and masters have. Workers that go on without others have no chief: the first of them ends the
 // training.
 bool TaskGroup::job_is_done() const {
-  if (options_.survival != nullptr) return options_.survival->keeper().finished();
+  if (options_.survival != nullptr) return options_.survival->job_is_done();
   bool any = false;
   for (size_t i = 0; i < members_.size(); ++i) {
     if (!is_chief(tasks_[i])) continue;
@@ -487,7 +486,11 @@ void TaskGroup::report(const Member& member) {
 }
 
 void TaskGroup::stop(int signal, milliseconds grace) {
-  if (options_.survival != nullptr) options_.survival->stop();
+  if (options_.survival != nullptr)
+    options_.survival->stop({.exit_code = result_.exit_code,
+                             .signal = signal,
+                             .grace = grace,
+                             .interrupted = result_.interrupted});
   kill_at_ = Clock::now() + grace;
   drop_restarts();
   start_at_.assign(tasks_.size(), std::nullopt);

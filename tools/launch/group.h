@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -40,8 +41,7 @@ struct GroupOptions {
   // ends the group.
   int restarts = 0;
   int evaluator_restarts = 0;  // the same for the evaluator alone, whose failures do not end the group
-  // The time from SIGTERM to SIGKILL after a task has failed.
-  std::chrono::milliseconds failure_grace{2000};
+  std::chrono::milliseconds failure_grace = kFailureGrace;
   // The time from the user's signal to SIGKILL, for writing a checkpoint.
   std::chrono::milliseconds interrupt_grace{30'000};
   // The time from the end of the job to SIGKILL for a worker or an evaluator that is stopped (SIGSTOP).
@@ -55,6 +55,9 @@ struct GroupOptions {
   // Not null: the workers, which are the first tasks, go on without workers that are lost. `restarts` is 0
   // then.
   Survival* survival = nullptr;
+  // With a group of hosts: called when the launcher of a host has ended by itself. Returns true if the job
+  // goes on without the host. {}: it does not.
+  std::function<bool(size_t host, const Survival::Say& say)> goes_on_without_host = {};
 };
 
 // A host whose host launcher has received its job.
@@ -120,10 +123,12 @@ class TaskGroup {
   TaskRole role_of(const Member& member) const;
   // group_survival.cc
   bool may_go_on_without(Member& member);
+  bool goes_on_without_host(const Member& member);
   void survive();
-  void look_for_undone();
+  void carry_out(const WorkerOrder& order);
+  void end_with_job();
+  bool waits_for_other_hosts() const;
   void evict_stopped();
-  void go_on_without(Member& member);
   void drop_restarts();
   bool restart(Member& member);
   void start_again(size_t index, std::chrono::seconds pause);
@@ -153,7 +158,6 @@ class TaskGroup {
   Output out_{STDOUT_FILENO};
   Output err_{STDERR_FILENO};
   std::vector<Member> members_;
-  std::vector<Member*> lost_;  // workers without which the others may go on, not handled yet
   std::map<size_t, Clock::time_point> stopped_since_;  // workers, by task
   std::vector<Member*> failed_;  // not handled yet; the one that explains most about the cause is first
   std::optional<Clock::time_point> failed_at_;  // time of the first failure in failed_

@@ -45,6 +45,11 @@ HostJob read_job(const std::string& line) {
     for (const Json& task : message.at("tasks"))
       job.tasks.push_back({.job = task.at(0).get<std::string>(), .index = task.at(1).get<int>()});
     message.at("evaluator_restarts").get_to(job.evaluator_restarts);
+    const Json& members = message.at("members");
+    if (!members.is_null())
+      job.members = {.addresses = members.at("addresses").get<std::vector<std::string>>(),
+                     .port = members.at("port").get<int>(),
+                     .host = members.at("host").get<int>()};
     return job;
   });
 }
@@ -62,6 +67,11 @@ std::string to_line(const HostReady& ready) {
 std::string to_line(const HostJob& job) {
   Json tasks = Json::array();
   for (const Task& task : job.tasks) tasks.push_back({task.job, task.index});
+  Json members;
+  if (job.members)
+    members = {{"addresses", job.members->addresses},
+               {"port", job.members->port},
+               {"host", job.members->host}};
   const Json message = {{"host", job.host},
                         {"directory", job.directory},
                         {"command", job.command},
@@ -69,7 +79,8 @@ std::string to_line(const HostJob& job) {
                         {"cluster", job.cluster.to_string()},
                         {"launch", job.launch},
                         {"tasks", tasks},
-                        {"evaluator_restarts", job.evaluator_restarts}};
+                        {"evaluator_restarts", job.evaluator_restarts},
+                        {"members", members}};
   return dump(message) + "\n";
 }
 

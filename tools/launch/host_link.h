@@ -33,6 +33,15 @@ struct HostReady {
   std::string own_address;
 };
 
+// With --min: the launcher that keeps the list of the workers, and the place of the host in the job.
+struct HostOfMembers {
+  std::vector<std::string> addresses = {};  // of the first launcher
+  int port = 0;
+  int host = 0;  // the index of this host
+
+  bool operator==(const HostOfMembers&) const = default;
+};
+
 // The tasks for one host.
 struct HostJob {
   std::string host;  // the name of this host, as the user has given it
@@ -43,6 +52,7 @@ struct HostJob {
   std::string launch;  // Identity::launch
   std::vector<Task> tasks;
   int evaluator_restarts = 0;
+  std::optional<HostOfMembers> members = {};
 };
 
 // Ends the tasks: by this signal, and by SIGKILL after the grace time.

@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
+#include <numeric>
 #include <poll.h>
 #include <signal.h>
 #include <unistd.h>
@@ -19,9 +21,11 @@
 #include "tools/launch/planner.h"
 #include "tools/launch/restart_pause.h"
 #include "tools/launch/ssh.h"
-#include "tools/launch/survival.h"
+#include "tools/launch/survival_guest.h"
+#include "tools/launch/survival_keeper.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
+#include "tutti/base/net.h"
 #include "tutti/base/ports.h"
 #include "tutti/base/secret.h"
 #include "tutti/base/text.h"
@@ -103,18 +107,81 @@ HostReady ready_with(const HeldPorts& ports, const Environment& environment) {
   return ready;
 }
 
-SurvivalOptions survival_of(const Plan& plan, const LaunchOptions& options, int restarts_before,
-                            const Environment& of_tasks) {
-  const auto workers = std::count_if(plan.tasks.begin(), plan.tasks.end(),
-                                     [](const TaskPlan& task) { return task.role == TaskRole::Worker; });
+std::string secret_of_tasks(const Environment& of_tasks) {
   const std::string given = of_tasks.get("TUTTI_SECRET").value_or("");
-  return {.workers = static_cast<int>(workers),
-          .min = *options.min,
+  return given.empty() ? of_tasks.get(kSecretVariable).value_or("") : given;
+}
+
+SurvivalOptions keeper_options(const LaunchOptions& options, int restarts_before,
+                               const Environment& of_tasks) {
+  return {.min = *options.min,
           .restarts = options.restarts,
           .restarts_before = restarts_before,
           .timeout = survival_timeout(of_tasks),
-          .launch = plan.tasks.front().variables.at(kLaunchVariable),
-          .secret = given.empty() ? of_tasks.get(kSecretVariable).value_or("") : given};
+          .secret = secret_of_tasks(of_tasks)};
+}
+
+std::unique_ptr<Survival> survival_of(const Plan& plan, const LaunchOptions& options, int restarts_before,
+                                      const Environment& of_tasks) {
+  SurvivalOptions keeper = keeper_options(options, restarts_before, of_tasks);
+  int first_worker = 0;
+  int workers = 0;
+  for (size_t host = 0; host < plan.hosts.size(); ++host) {
+    if (host == plan.own) first_worker = workers;
+    workers += plan.hosts[host].workers;
+    keeper.hosts.push_back({plan.names[host], plan.hosts[host].workers});
+  }
+  check_min(options, workers);
+  const HostOffer& first = plan.hosts.front();
+  if (plan.own > 0)
+    return std::make_unique<SurvivalGuest>(GuestOptions{.host = plan.own,
+                                                        .first_worker = first_worker,
+                                                        .workers = plan.hosts[plan.own].workers,
+                                                        .addresses = {first.address},
+                                                        .port = static_cast<uint16_t>(first.members_port),
+                                                        .keeper = "the launcher of " + plan.names.front(),
+                                                        .launch = plan.launch,
+                                                        .secret = keeper.secret,
+                                                        .timeout = keeper.timeout,
+                                                        .start_timeout = options.start_timeout});
+  keeper.launch = plan.launch;
+  if (plan.meeting) keeper.at_end = [meeting = plan.meeting] { meeting->close(); };
+  keeper.own_address = first.address;
+  keeper.port = static_cast<uint16_t>(first.members_port);
+  if (plan.hosts.size() > 1 && !is_loopback(first.address)) keeper.listen_at = "";
+  return std::make_unique<SurvivalKeeper>(keeper);
+}
+
+// This launcher has no workers of its own, but the list of all.
+SurvivalOptions keeper_on_hosts(const std::vector<HostSlots>& hosts, const HostsStart& start, int port,
+                                SurvivalOptions keeper) {
+  for (const HostSlots& host : hosts) keeper.hosts.push_back({host.host, host.slots});
+  keeper.own.reset();
+  keeper.launch = start.launch;
+  keeper.port = static_cast<uint16_t>(port);
+  if (start.others) keeper.listen_at = "";
+  return keeper;
+}
+
+int workers_on(const std::vector<HostSlots>& hosts) {
+  return std::accumulate(hosts.begin(), hosts.end(), 0,
+                         [](int sum, const HostSlots& host) { return sum + host.slots; });
+}
+
+// The list of the workers is at the launcher that has started this one.
+std::unique_ptr<Survival> survival_of(const HostJob& job, const Environment& of_tasks) {
+  const auto is_worker = [](const Task& task) { return task.job == kWorkerJob; };
+  const auto first = std::find_if(job.tasks.begin(), job.tasks.end(), is_worker);
+  return std::make_unique<SurvivalGuest>(
+      GuestOptions{.host = static_cast<size_t>(job.members->host),
+                   .first_worker = first == job.tasks.end() ? 0 : first->index,
+                   .workers = static_cast<int>(std::count_if(job.tasks.begin(), job.tasks.end(), is_worker)),
+                   .addresses = job.members->addresses,
+                   .port = static_cast<uint16_t>(job.members->port),
+                   .keeper = "the launcher that has started this one",
+                   .launch = job.launch,
+                   .secret = secret_of_tasks(of_tasks),
+                   .timeout = survival_timeout(of_tasks)});
 }
 
 int run_job_of(const HostJob& job, const Environment& environment, LauncherOrders& orders) {
@@ -131,8 +198,12 @@ int run_job_of(const HostJob& job, const Environment& environment, LauncherOrder
         std::count_if(plans.begin(), plans.end(), [&](const TaskPlan& plan) { return plan.role == role; }));
   };
   compare_numbers(count(TaskRole::Worker), gpus.size(), count(TaskRole::Evaluator) > 0, log);
-  const GroupOptions options{
-      .evaluator_restarts = job.evaluator_restarts, .host = job.host, .orders = &orders};
+  std::unique_ptr<Survival> survival;
+  if (job.members) survival = survival_of(job, whole);
+  const GroupOptions options{.evaluator_restarts = job.evaluator_restarts,
+                             .host = job.host,
+                             .orders = &orders,
+                             .survival = survival.get()};
   Watching watching;
   return TaskGroup(job.command, whole, std::move(plans), watching.signals, watching.watch, options)
       .run()
@@ -152,9 +223,9 @@ int launch(const std::vector<std::string>& command, const Environment& environme
   return run_with_restarts(one_by_one ? 0 : options.restarts, watching.signals, [&](int restarts_before) {
     Plan plan = planner.plan(watching.signals);
     if (plan.signal) return ended_by(*plan.signal);
-    std::optional<Survival> survival;
-    if (options.min)
-      group.survival = &survival.emplace(survival_of(plan, options, restarts_before, of_tasks));
+    std::unique_ptr<Survival> survival;
+    if (options.min) survival = survival_of(plan, options, restarts_before, of_tasks);
+    group.survival = survival.get();
     return TaskGroup(command, of_tasks, std::move(plan.tasks), watching.signals, watching.watch, group).run();
   });
 }
@@ -162,14 +233,26 @@ int launch(const std::vector<std::string>& command, const Environment& environme
 int launch_on_hosts(const std::vector<HostSlots>& hosts, const std::vector<std::string>& command,
                     const ForwardedVariables& variables, const RemoteShell& shell,
                     const LaunchOptions& options) {
+  const Environment environment = with_secret(variables.environment, true);
   ForwardedVariables of_tasks = variables;
-  if (const auto secret = with_secret(variables.environment, true).get(kSecretVariable))
-    of_tasks.named[kSecretVariable] = *secret;
+  if (const auto secret = environment.get(kSecretVariable)) of_tasks.named[kSecretVariable] = *secret;
+  check_min(options, workers_on(hosts));
+  const HeldPorts members_port(options.min ? 1 : 0, options.ports);
+  const int port = options.min ? members_port.numbers().front() : 0;
   Watching watching;
-  return run_with_restarts(options.restarts, watching.signals, [&](int) {
-    HostsStart start = start_hosts(hosts, command, of_tasks, shell, options, watching.signals);
+  return run_with_restarts(options.restarts, watching.signals, [&](int restarts_before) {
+    HostsStart start = start_hosts(hosts, command, of_tasks, shell, options, port, watching.signals);
     if (start.signal) return ended_by(*start.signal);
-    return TaskGroup(std::move(start.hosts), watching.signals, watching.watch).run();
+    GroupOptions group;
+    std::optional<SurvivalKeeper> survival;
+    if (options.min) {
+      group.survival = &survival.emplace(
+          keeper_on_hosts(hosts, start, port, keeper_options(options, restarts_before, environment)));
+      group.goes_on_without_host = [&survival](size_t host, const Survival::Say& say) {
+        return survival->goes_on_without_host(host, say);
+      };
+    }
+    return TaskGroup(std::move(start.hosts), watching.signals, watching.watch, group).run();
   });
 }
 

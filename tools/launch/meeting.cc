@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <set>
 #include <signal.h>
+#include <thread>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -28,6 +29,7 @@ using Clock = std::chrono::steady_clock;
 
 // The pause between two reads of the board, or attempts to connect to it.
 constexpr milliseconds kPause{50};
+constexpr milliseconds kShortPause{5};
 constexpr milliseconds kBetweenReports{10000};
 // The time for one attempt to connect. Signals wait for its end.
 constexpr milliseconds kAttempt{1000};
@@ -47,7 +49,10 @@ std::string offer_key(size_t host) { return fmt::format("offer/{}", host); }
 std::string this_launcher() { return fmt::format("{} (pid {})", host_name(), getpid()); }
 
 Json to_json(const HostOffer& offer) {
-  return {{"address", offer.address}, {"ports", offer.ports}, {"workers", offer.workers}};
+  return {{"address", offer.address},
+          {"ports", offer.ports},
+          {"workers", offer.workers},
+          {"members_port", offer.members_port}};
 }
 
 HostOffer offer_in(const Json& json) {
@@ -55,10 +60,28 @@ HostOffer offer_in(const Json& json) {
   json.at("address").get_to(offer.address);
   json.at("ports").get_to(offer.ports);
   json.at("workers").get_to(offer.workers);
+  json.at("members_port").get_to(offer.members_port);
   if (offer.workers < 1 || offer.workers > kMostWorkersOfAHost)
     fail(ErrorKind::DataLoss, "a launcher offers {} workers", offer.workers);
   return offer;
 }
+
+// The last client that was not a launcher. Thread-safe.
+class UnknownClient {
+ public:
+  void note(const std::string& text) {
+    const std::lock_guard lock(mutex_);
+    text_ = "; " + text;
+  }
+  std::string text() {
+    const std::lock_guard lock(mutex_);
+    return text_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::string text_;
+};
 
 // One launcher at a meeting. All launchers use the same board, and poll it.
 class Participant {
@@ -84,6 +107,7 @@ class Participant {
   std::shared_ptr<comm::Rendezvous> try_to_find();
   std::optional<MeetingResult> take_part(comm::Rendezvous& board);
   void require_to_fit(comm::Rendezvous& board);
+  void await_departure(comm::Rendezvous& board) const;
   MeetingResult result_in(const std::string& answer);
   std::string missing(comm::Rendezvous& board) const;
   [[noreturn]] void fail_late(const std::string& missing);
@@ -100,8 +124,7 @@ class Participant {
   std::string refused_;            // the value of kRefused that was reported
   std::string trouble_;            // why the last attempt to connect to the board has failed
   bool failed_ = false;            // for good
-  std::mutex mutex_;
-  std::string unknown_client_;  // the last client that was not a launcher; guarded by mutex_
+  const std::shared_ptr<UnknownClient> unknown_client_ = std::make_shared<UnknownClient>();
 };
 
 comm::ServedRendezvous Participant::serve() {
@@ -110,10 +133,9 @@ comm::ServedRendezvous Participant::serve() {
                            .credentials = {.secret = options_.secret},
                            .purpose = kPurpose,
                            .report =
-                               [this](const std::string& text) {
-                                 log_.warning("{}", text);
-                                 const std::lock_guard lock(mutex_);
-                                 unknown_client_ = "; " + text;
+                               [log = log_, unknown = unknown_client_](const std::string& text) {
+                                 log.warning("{}", text);
+                                 unknown->note(text);
                                },
                            .farewell = kFarewell};
   serve.host = is_loopback(address.host) ? address.host : "";
@@ -151,7 +173,7 @@ MeetingResult Participant::host() {
   }
   // As soon as the other launchers have their answer, workers may connect to this port. By then nothing but
   // the chief may listen there.
-  board.stop_listening();
+  if (!options_.stays_open) board.stop_listening();
   if (const std::string left = missing(board); !left.empty()) {
     board.set(kAnswer, "");
     fail(ErrorKind::PeerLost,
@@ -166,7 +188,24 @@ MeetingResult Participant::host() {
   board.set(kAnswer, answer.dump());
   // The side that closes a TCP connection first keeps its port for a minute. This port is needed at once, so
   // the destructor of the board waits until the other launchers have disconnected.
-  return result_in(answer.dump());
+  MeetingResult result = result_in(answer.dump());
+  if (options_.stays_open) {
+    await_departure(board);
+    result.open = std::make_shared<OpenMeeting>(served.board);
+  }
+  return result;
+}
+
+// The launchers that have come leave when they have the answer.
+void Participant::await_departure(comm::Rendezvous& board) const {
+  const auto anybody_is_there = [&] {
+    for (size_t host = 1; host < meeting_.hosts.size(); ++host) {
+      if (board.peek(offer_key(host))) return true;
+    }
+    return false;
+  };
+  const auto deadline = deadline_after(kFarewell);
+  while (anybody_is_there() && Clock::now() < deadline) std::this_thread::sleep_for(kShortPause);
 }
 
 // Logs which launchers have come, and which were refused.
@@ -275,9 +314,8 @@ std::string Participant::missing(comm::Rendezvous& board) const {
 
 void Participant::fail_late(const std::string& missing) {
   failed_ = true;
-  const std::lock_guard lock(mutex_);
   const std::string refused =
-      refused_.empty() ? unknown_client_ : fmt::format("; refused was the launcher at {}", refused_);
+      refused_.empty() ? unknown_client_->text() : fmt::format("; refused was the launcher at {}", refused_);
   fail(ErrorKind::Timeout,
        "tutti run: after {:g} s not all launchers have connected to {}; missing: {}. Start tutti run there "
        "too, or raise --start-timeout{}",
@@ -285,6 +323,11 @@ void Participant::fail_late(const std::string& missing) {
 }
 
 }  // namespace
+
+void OpenMeeting::close() {
+  board_->set(kAnswer, "");
+  board_->stop_listening();
+}
 
 MeetingResult meet(const Meeting& meeting, const HostOffer& own, const MeetingOptions& options,
                    SignalPipe& signals, const Log& log) {

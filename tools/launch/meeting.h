@@ -1,12 +1,15 @@
 #pragma once
 
 #include <chrono>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tools/launch/signal_pipe.h"
 #include "tutti/base/log.h"
+#include "tutti/comm/board/tcp_rendezvous.h"
 
 namespace tutti {
 
@@ -17,6 +20,7 @@ struct HostOffer {
   std::string address = "";     // at which the other hosts reach this one
   std::vector<int> ports = {};  // free ones
   int workers = 1;
+  int members_port = 0;  // of the first host, with --min: where it will serve the list of the workers
 
   bool operator==(const HostOffer&) const = default;
 };
@@ -32,20 +36,34 @@ struct Meeting {
   std::string if_index_is_taken = {};
 };
 
+// The board of a meeting that stays open: a launcher that was lost finds the same result there. Thread-safe.
+class OpenMeeting {
+ public:
+  explicit OpenMeeting(std::shared_ptr<comm::ServedBoard> board) : board_(std::move(board)) {}
+  // Nobody gets the result any more. Frees the port.
+  void close();
+
+ private:
+  const std::shared_ptr<comm::ServedBoard> board_;
+};
+
 struct MeetingResult {
   std::vector<HostOffer> hosts = {};
   std::string launch = "";         // identifies this start of the job (Identity::launch)
   std::optional<int> signal = {};  // that this process received meanwhile and that ended the wait
+  std::shared_ptr<OpenMeeting> open = {};  // at the first host, if the meeting stays open
 };
 
 struct MeetingOptions {
   std::string secret;  // of all launchers; "": there is none
   std::chrono::milliseconds timeout{300'000};
+  bool stays_open = false;  // for launchers that come again
 };
 
 // Exchanges the offers of the launchers of all hosts. The launcher of the first host serves a board at its
 // address (comm/board) until all others have connected. It frees the port before it answers them, since
-// workers may listen there next. A launcher that disconnects before all have connected may connect again.
+// workers may listen there next, unless the meeting stays open. A launcher that disconnects before all have
+// connected may connect again.
 //   Timeout          not all came in time; all that did name the missing ones
 //   InvalidArgument  the terms or the secret are not the same on all hosts, or an index is taken
 //   Overloaded       the port is in use

@@ -15,8 +15,8 @@ constexpr std::chrono::milliseconds kLateGrace{1000};
 
 }  // namespace
 
-MembersKeeper::MembersKeeper(int workers, int min, std::chrono::milliseconds timeout)
-    : min_(min), timeout_(timeout), workers_(static_cast<size_t>(workers)) {
+MembersKeeper::MembersKeeper(int workers, int min, std::chrono::milliseconds timeout, std::vector<int> hosts)
+    : min_(min), timeout_(timeout), hosts_(std::move(hosts)), workers_(static_cast<size_t>(workers)) {
   comm::Members first;
   for (int worker = 0; worker < workers; ++worker) first.by_rank.push_back({worker, 0});
   epochs_.push_back(std::move(first));
@@ -36,6 +36,13 @@ void MembersKeeper::ended_well(int worker) {
   if (!was_member) return;
   workers_[static_cast<size_t>(worker)].state = State::EndedWell;
   finish(fmt::format("worker/{} has ended already", worker));
+}
+
+bool MembersKeeper::returns(int worker) {
+  Worker& entry = workers_.at(static_cast<size_t>(worker));
+  if (entry.state != State::Gone || finished() || ended()) return false;
+  entry = {.life = entry.life + 1, .state = State::ComesBack};
+  return true;
 }
 
 void MembersKeeper::finish(const std::string& why) {
@@ -148,9 +155,23 @@ void MembersKeeper::begin_next() {
     workers_[static_cast<size_t>(joiner.worker)].state = State::Runs;
     next.by_rank.push_back(joiner);
   }
+  join_hosts(next.by_rank);
   epochs_.push_back(std::move(next));
   called_.clear();
   call_by_.reset();
+}
+
+// Puts the members of each host after the first of them, so that the ranks of a host are neighbours.
+void MembersKeeper::join_hosts(std::vector<comm::Member>& members) const {
+  if (hosts_.empty()) return;
+  const auto host_of = [this](const comm::Member& member) {
+    return hosts_[static_cast<size_t>(member.worker)];
+  };
+  for (auto from = members.begin(); from != members.end();) {
+    const int host = host_of(*from);
+    from = std::stable_partition(from, members.end(),
+                                 [&](const comm::Member& member) { return host_of(member) == host; });
+  }
 }
 
 void MembersKeeper::end(const std::string& why) {

@@ -26,13 +26,17 @@ class MembersKeeper {
   using Time = std::chrono::steady_clock::time_point;
   enum class Then { ComesBack, StaysAway };
 
-  // `timeout` is the time that members have for their calls after the first of them has called.
-  MembersKeeper(int workers, int min, std::chrono::milliseconds timeout);
+  // `timeout` is the time that members have for their calls after the first of them has called. `hosts` has
+  // the number of each worker's host; {}: all are on one. Members of a host get neighbouring ranks.
+  MembersKeeper(int workers, int min, std::chrono::milliseconds timeout, std::vector<int> hosts = {});
 
   // The process of this worker has ended without success. If it comes back, it is in its next life.
   void lost(int worker, Then then);
   // It has ended with success. If it is a member, the training is over, and no further epoch begins.
   void ended_well(int worker);
+  // A worker that was to stay away comes back after all, in its next life. Returns false if it does not stay
+  // away, or if no further epoch begins.
+  bool returns(int worker);
   void training_has_begun() { begun_ = true; }
   // No further epoch begins, since `why`. Members that need one, and workers that ask for a place, are told
   // this reason. A second reason is ignored.
@@ -83,8 +87,11 @@ class MembersKeeper {
   void end(const std::string& why);
   void evict_silent();
 
+  void join_hosts(std::vector<comm::Member>& members) const;
+
   const int min_;
   const std::chrono::milliseconds timeout_;
+  const std::vector<int> hosts_;
   std::vector<Worker> workers_;
   std::vector<comm::Members> epochs_;
   std::vector<comm::Member> joiners_;  // workers that have asked for a place, in the order of their calls

@@ -11,6 +11,7 @@ class Outcome {
   // Returns the outcome of a process that has ended by itself with this exit code.
   static Outcome exited(int exit_code);
 
+  int status() const { return status_; }  // as the constructor takes it
   bool success() const;
   bool killed() const;
   int signal() const;     // requires killed()
@@ -26,6 +27,8 @@ class Outcome {
   // an error, and an error more than a complaint that another task is gone.
   int weight() const;
   static constexpr int kComplaint = 1;
+
+  bool operator==(const Outcome&) const = default;
 
  private:
   int status_;

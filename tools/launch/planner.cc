@@ -60,12 +60,13 @@ std::optional<Meeting> meeting_of(const LaunchOptions& options, const std::strin
   const NodeOptions& nodes = *options.nodes;
   Meeting meeting{.own = static_cast<size_t>(nodes.rank),
                   .address = nodes.rendezvous,
-                  .terms = fmt::format("{} nodes, {} servers, {} more, {} restarts of {}", nodes.count,
-                                       options.servers, more_tasks(options) - options.servers,
-                                       options.restarts, std::filesystem::path(program).filename().string()),
+                  .terms = fmt::format("{} nodes, {} servers, {} more, {} restarts, least {} of {}",
+                                       nodes.count, options.servers, more_tasks(options) - options.servers,
+                                       options.restarts, options.min.value_or(0),
+                                       std::filesystem::path(program).filename().string()),
                   .if_terms_differ =
                       "its flags are not those of node 0; give all launchers the same "
-                      "--nnodes, --ps, --evaluator, --restarts and PROGRAM",
+                      "--nnodes, --ps, --evaluator, --restarts, --min and PROGRAM",
                   .if_index_is_taken = "give each launcher its own --node-rank"};
   for (int node = 0; node < nodes.count; ++node) meeting.hosts.push_back(fmt::format("node {}", node));
   return meeting;
@@ -118,12 +119,9 @@ Spread spread_tasks(const std::vector<HostOffer>& hosts, const LaunchOptions& op
   return all;
 }
 
-// With --min all workers must be processes of this launcher, which keeps the list of those that are left.
-void check_min(const LaunchOptions& options, bool has_tf_config, int workers) {
+void check_min(const LaunchOptions& options, int workers) {
   constexpr const char* kRefusal = "tutti run: --min {} is not possible with {}; omit one of them";
   if (!options.min) return;
-  if (has_tf_config) fail(ErrorKind::InvalidArgument, kRefusal, *options.min, "TF_CONFIG");
-  if (options.nodes) fail(ErrorKind::InvalidArgument, kRefusal, *options.min, "--nnodes");
   if (options.servers > 0) fail(ErrorKind::InvalidArgument, kRefusal, *options.min, "servers (--ps)");
   if (options.master)
     fail(ErrorKind::InvalidArgument, kRefusal, *options.min, "a master (--strategy in-graph)");
@@ -140,9 +138,13 @@ Planner::Planner(const std::string& program, const Environment& environment, con
       hosts_(JobHosts::from(environment)),
       meeting_(meeting_of(options, program, hosts_)),
       gpus_(visible_gpus(environment)),
-      ports_(hosts_ ? 0 : workers_here() + (!meeting_ || meeting_->own == 0 ? more_tasks(options) : 0),
-             options.ports) {
-  check_min(options_, hosts_.has_value(), workers_here());
+      ports_(ports_here(), options.ports) {
+  if (options_.min && hosts_)
+    fail(ErrorKind::InvalidArgument,
+         "tutti run: --min {} is not possible with TF_CONFIG; omit one of them, or name the hosts by "
+         "--nnodes, --node-rank and --rendezvous",
+         *options_.min);
+  if (!has_other_hosts()) check_min(options_, workers_here());
   if (stands_outside() && options_.workers.value_or(1) != 1) {
     fail(ErrorKind::InvalidArgument,
          "tutti run: -n {} is not possible: TF_CONFIG makes this host {}, which is a single process; omit -n",
@@ -172,19 +174,53 @@ Planner::Planner(const std::string& program, const Environment& environment, con
 }
 
 Plan Planner::plan(SignalPipe& signals) const {
-  if (hosts_ && !hosts_->own_index()) return {{{"evaluator", {}}}, std::nullopt};
+  if (hosts_ && !hosts_->own_index()) return {{{"evaluator", {}}}};
   if (!meeting_) {
-    const Spread here = spread_tasks({{"127.0.0.1", ports_.numbers(), workers_here()}}, options_);
-    return {plan_tasks(here.cluster, here.tasks[0], random_key(), gpus_), std::nullopt};
+    HostOffer here{"127.0.0.1", ports_.numbers(), workers_here()};
+    const Spread all = spread_tasks({here}, options_);
+    const std::string launch = random_key();
+    return {.tasks = plan_tasks(all.cluster, all.tasks[0], launch, gpus_),
+            .launch = launch,
+            .hosts = {std::move(here)},
+            .names = {"this host"}};
   }
-  const std::string first = parse_address(meeting_->address).host;
-  HostOffer own{.ports = ports_.numbers(), .workers = workers_here()};
-  if (!hosts_) own.address = meeting_->own == 0 ? first : address_towards(first);
-  const MeetingResult met = meet(*meeting_, own, {secret_, options_.start_timeout}, signals, log_);
+  const HostOffer own = own_offer();
+  const MeetingOptions terms{secret_, options_.start_timeout, options_.min.has_value()};
+  MeetingResult met = meet(*meeting_, own, terms, signals, log_);
   if (met.signal) return {{}, met.signal};
-  if (hosts_) return {from_tf_config(met), std::nullopt};
+  if (hosts_) return {from_tf_config(met)};
+  HostOffer& mine = met.hosts[meeting_->own];
+  if (mine.workers != own.workers)
+    fail(ErrorKind::InvalidArgument, "tutti run: the job knows {} on this host, not {}; omit -n {}",
+         counted(static_cast<size_t>(mine.workers), "worker"), own.workers, own.workers);
+  mine = own;  // a launcher that comes again may have other ports than before
   const Spread all = spread_tasks(met.hosts, options_);
-  return {plan_tasks(all.cluster, all.tasks[meeting_->own], met.launch, gpus_), std::nullopt};
+  return {.tasks = plan_tasks(all.cluster, all.tasks[meeting_->own], met.launch, gpus_),
+          .launch = met.launch,
+          .hosts = std::move(met.hosts),
+          .names = meeting_->hosts,
+          .own = meeting_->own,
+          .meeting = met.open};
+}
+
+HostOffer Planner::own_offer() const {
+  HostOffer own{.ports = ports_.numbers(), .workers = workers_here()};
+  if (hosts_) return own;
+  const std::string first = parse_address(meeting_->address).host;
+  own.address = meeting_->own == 0 ? first : address_towards(first);
+  if (options_.min && meeting_->own == 0) {
+    own.members_port = own.ports.back();
+    own.ports.pop_back();
+  }
+  return own;
+}
+
+// The launcher of the first host has one more port with --min if there are other hosts.
+int Planner::ports_here() const {
+  if (hosts_) return 0;
+  const bool first = !meeting_ || meeting_->own == 0;
+  const bool keeps_members = first && has_other_hosts() && options_.min;
+  return workers_here() + (first ? more_tasks(options_) : 0) + (keeps_members ? 1 : 0);
 }
 
 bool Planner::stands_outside() const {

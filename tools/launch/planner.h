@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,9 +33,18 @@ std::vector<TaskPlan> plan_tasks(const ClusterSpec& cluster, const std::vector<T
 // Logs a line if the numbers of workers and GPUs on this machine differ.
 void compare_numbers(size_t workers, size_t gpus, bool evaluator, const Log& log);
 
+// Throws InvalidArgument unless --min is possible with this number of workers.
+void check_min(const LaunchOptions& options, int workers);
+
 struct Plan {
   std::vector<TaskPlan> tasks;
-  std::optional<int> signal;  // that this process received meanwhile; there are no tasks then
+  std::optional<int> signal = {};  // that this process received meanwhile; there are no tasks then
+  std::string launch = {};         // as Identity::launch
+  // All hosts of the job with their names, and the index of this one.
+  std::vector<HostOffer> hosts = {};
+  std::vector<std::string> names = {};
+  size_t own = 0;
+  std::shared_ptr<OpenMeeting> meeting = {};  // with --min, at the first of several hosts
 };
 
 // Decides which tasks this launcher starts, and which ports and which GPU each of them has. It must outlive
@@ -58,6 +68,8 @@ class Planner {
   // Returns true for a server or an evaluator, which is one process and sees all GPUs.
   bool stands_outside() const;
   int workers_here() const;
+  int ports_here() const;
+  HostOffer own_offer() const;
   std::vector<TaskPlan> from_tf_config(const MeetingResult& met) const;
 
   const LaunchOptions options_;
@@ -66,7 +78,8 @@ class Planner {
   const std::optional<JobHosts> hosts_;   // of TF_CONFIG
   const std::optional<Meeting> meeting_;  // nullopt: all tasks are on this machine
   const std::vector<std::string> gpus_;
-  const HeldPorts ports_;  // for the tasks of this host, in all starts
+  // Of this host, in all starts: for its tasks, and one for the list of the workers if it keeps that.
+  const HeldPorts ports_;
 };
 
 }  // namespace tutti

@@ -26,6 +26,7 @@
 #include "tutti/base/net.h"
 #include "tutti/base/secret.h"
 #include "tutti/base/text.h"
+#include "tutti/base/this_host.h"
 #include "tutti/base/version.h"
 
 namespace tutti {
@@ -147,8 +148,8 @@ class StartingHost {
 
 class HostsStarter {
  public:
-  HostsStarter(const RemoteShell& shell, const LaunchOptions& options, SignalPipe& signals)
-      : shell_(shell), options_(options), signals_(signals) {}
+  HostsStarter(const RemoteShell& shell, const LaunchOptions& options, int members_port, SignalPipe& signals)
+      : shell_(shell), options_(options), members_port_(members_port), signals_(signals) {}
 
   void start(const std::vector<HostSlots>& hosts, const Environment& environment) {
     ChildOptions child{.output = ChildOutput::Talk};
@@ -192,6 +193,10 @@ class HostsStarter {
   }
 
   std::optional<int> signal() const { return signal_; }
+  const std::string& launch() const { return launch_; }
+  bool has_others() const {
+    return !std::all_of(hosts_.begin(), hosts_.end(), [](const StartingHost& host) { return host.here(); });
+  }
 
   // Returns an empty list if a signal is received meanwhile.
   std::vector<StartedHost> give_jobs(const std::vector<std::string>& command,
@@ -201,7 +206,7 @@ class HostsStarter {
                 .command = command,
                 .variables = variables,
                 .cluster = {},
-                .launch = random_key(),
+                .launch = launch_,
                 .tasks = {},
                 .evaluator_restarts = options_.restarts};
     std::vector<HostOffer> offers;
@@ -212,6 +217,10 @@ class HostsStarter {
     for (size_t i = 0; i < hosts_.size(); ++i) {
       job.host = hosts_[i].name();
       job.tasks = all.tasks[i];
+      if (options_.min)
+        job.members = {.addresses = addresses_towards(hosts_[i]),
+                       .port = members_port_,
+                       .host = static_cast<int>(i)};
       if (hosts_[i].send(to_line(job), signals_, signal_)) continue;
       if (signal_) return {};
       fail(ErrorKind::PeerLost, "tutti run: host {}: its launcher was ready, but did not read its tasks",
@@ -287,6 +296,15 @@ class HostsStarter {
     return other == hosts_.end() ? usable_name(host) : other->ready()->client_address;
   }
 
+  // Returns the addresses at which a host may reach this process.
+  std::vector<std::string> addresses_towards(const StartingHost& host) const {
+    if (host.here()) return {address_of(host)};
+    if (shell_.is_ssh() && !host.ready()->client_address.empty()) return {host.ready()->client_address};
+    std::vector<std::string> own = own_addresses();
+    if (own.empty()) own.emplace_back("127.0.0.1");
+    return own;
+  }
+
   std::string usable_name(const StartingHost& host) const {
     if (host.name() == "localhost" || is_loopback(host.name()))
       fail(ErrorKind::InvalidArgument,
@@ -296,7 +314,9 @@ class HostsStarter {
 
   const RemoteShell& shell_;
   const LaunchOptions& options_;
+  const int members_port_;
   SignalPipe& signals_;
+  const std::string launch_ = random_key();
   std::optional<int> signal_;  // received while the jobs were sent
   const std::string directory_ = std::filesystem::current_path().string();
   std::deque<StartingHost> hosts_;
@@ -330,12 +350,13 @@ std::vector<std::string> RemoteShell::command(const std::string& host,
 
 HostsStart start_hosts(const std::vector<HostSlots>& hosts, const std::vector<std::string>& command,
                        const ForwardedVariables& variables, const RemoteShell& shell,
-                       const LaunchOptions& options, SignalPipe& signals) {
-  HostsStarter starter(shell, options, signals);
+                       const LaunchOptions& options, int members_port, SignalPipe& signals) {
+  HostsStarter starter(shell, options, members_port, signals);
   starter.start(hosts, without_identity(variables.environment));
   if (const auto signal = starter.await_all()) return {{}, signal};
+  const bool others = starter.has_others();
   auto started = starter.give_jobs(command, variables_to_forward(variables));
-  return {std::move(started), starter.signal()};
+  return {std::move(started), starter.signal(), starter.launch(), others};
 }
 
 }  // namespace tutti

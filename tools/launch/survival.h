@@ -1,71 +1,91 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "tools/launch/keeper_board.h"
-#include "tools/launch/members_keeper.h"
 #include "tools/launch/outcome.h"
 #include "tutti/base/environment.h"
-#include "tutti/comm/board/tcp_rendezvous.h"
 
 namespace tutti {
 
-struct SurvivalOptions {
-  int workers = 0;
-  int min = 0;              // the least number of workers with which the job goes on
-  int restarts = 0;         // of single workers and of the whole job, in all
-  int restarts_before = 0;  // how many of them there were before this start of the job
-  // The time that members have for their calls after the first of them has called.
-  std::chrono::milliseconds timeout{60'000};
-  std::string launch = {};  // as Identity::launch
-  std::string secret = {};  // of the tasks
+// The time from SIGTERM to SIGKILL after a task has failed.
+inline constexpr std::chrono::milliseconds kFailureGrace{2000};
+
+// A worker whose process has ended.
+struct EndedWorker {
+  int worker = 0;
+  Outcome outcome = Outcome::exited(0);
+  std::string text = {};  // "worker/2 (pid 12) was killed by SIGKILL (Killed) after 3.2 s"
+  double seconds = 0;     // how long it has run
+
+  bool operator==(const EndedWorker&) const = default;
 };
 
-// What a group of tasks needs to go on without workers that are lost (`tutti run --min`): the keeper of the
-// list of members, and the board at 127.0.0.1 on which the workers find the list, with a port of its own. It
-// must outlive the workers. Not thread-safe.
+// What the launcher of a worker must do with it.
+struct WorkerOrder {
+  enum class What {
+    Start,  // again, after the pause
+    Kill,   // it does not answer the other workers
+    Fail,   // its end is a failure of the job
+  };
+  What what = What::Start;
+  int worker = 0;
+  int life = 0;                   // with Start: the life that begins
+  std::chrono::seconds pause{0};  // before a Start
+
+  bool operator==(const WorkerOrder&) const = default;
+};
+
+// The end of a job with all its tasks on all hosts.
+struct JobEnd {
+  int exit_code = 0;
+  int signal = 0;                      // by which the tasks are to be ended; 0: all workers have ended
+  std::chrono::milliseconds grace{0};  // from the signal to SIGKILL
+  bool interrupted = false;            // by a signal to the launcher: the job is not restarted
+  int restarts = 0;                    // of single workers that count as restarts of the job
+
+  bool operator==(const JobEnd&) const = default;
+};
+
+// Decides what becomes of the workers of a TaskGroup that are lost (`tutti run --min`). One launcher of a job
+// is the SurvivalKeeper, which has the list of members and decides for all hosts; the launchers of other
+// hosts are SurvivalGuests, which report to it and pass on its orders. Not thread-safe.
 class Survival {
  public:
-  explicit Survival(const SurvivalOptions& options);
+  // Prints a line for the user.
+  using Say = std::function<void(const std::string& text)>;
 
-  // Adds what a worker needs to find the board, and its life.
-  void add_variables(int worker, std::map<std::string, std::string>& variables) const;
-  // A signal is sent to all workers: none of them leaves alone.
-  void stop() { served_.board->set(comm::kStopKey, "yes"); }
-  bool may_lose(int worker, const Outcome& outcome) const {
-    return tutti::may_lose(keeper_, worker, outcome);
-  }
-  void lose(int worker, MembersKeeper::Then then) { keeper_.lost(worker, then); }
-  void ended_well(int worker) { keeper_.ended_well(worker); }
-  // No worker takes the place of another any more, since `why`.
-  void finish(const std::string& why) { keeper_.finish(why); }
-  // Returns true if the members of this epoch were connected.
-  bool has_entered(uint64_t epoch) const;
-  int restarts_left() const { return options_.restarts - restarts_; }
-  // This worker is started again. Returns which restart it is, from 1.
-  int use_restart(int worker);
-  // The number of restarts of single workers since this start of the job, without those that have not joined.
-  int restarts_used() const;
-  // Reads the calls, decides and publishes.
-  void look() { keeper_board_.look(std::chrono::steady_clock::now()); }
+  virtual ~Survival() = default;
 
-  const MembersKeeper& keeper() const { return keeper_; }
-  const SurvivalOptions& options() const { return options_; }
-  // Workers to be killed, each of them once.
-  std::vector<comm::Member> take_evicted() { return keeper_.take_evicted(); }
-  // Workers that have come back and have become members since the last call.
-  std::vector<comm::Member> take_joined() { return keeper_board_.take_joined(); }
+  // The number of the first worker of the TaskGroup; the others follow.
+  virtual int first_worker() const = 0;
+  // Adds what a worker needs to find the list of members, and its life.
+  virtual void add_variables(int worker, std::map<std::string, std::string>& variables) const = 0;
+  // How long workers wait for one another (--timeout).
+  virtual std::chrono::milliseconds timeout() const = 0;
+  virtual bool has_other_hosts() const = 0;
+  // How soon look() has to be called again if nothing happens here.
+  virtual std::chrono::milliseconds look_again() const = 0;
 
- private:
-  const SurvivalOptions options_;
-  MembersKeeper keeper_;
-  int restarts_;                     // so far
-  std::map<int, int> last_restart_;  // by worker: the life that has begun
-  const comm::ServedRendezvous served_;
-  KeeperBoard keeper_board_;
+  // The process of a worker of this TaskGroup has ended.
+  virtual void ended(const EndedWorker& ended) = 0;
+  // This worker, which was to be started again, is not.
+  virtual void stays_away(int worker) = 0;
+  // This TaskGroup begins to end its tasks.
+  virtual void stop(const JobEnd& end) = 0;
+  // Returns new orders for workers of this TaskGroup.
+  virtual std::vector<WorkerOrder> look(const Say& say) = 0;
+
+  // Returns true if nobody takes the place of a lost worker any more.
+  virtual bool job_is_done() const = 0;
+  // Returns true if no worker runs any more on any host, as far as this launcher has to know.
+  virtual bool is_over() const = 0;
+  // Returns how the whole job ends, once that is known.
+  virtual std::optional<JobEnd> end() const = 0;
 };
 
 // Returns the seconds of TUTTI_TIMEOUT, or the default of --timeout.

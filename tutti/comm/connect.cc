@@ -8,6 +8,7 @@
 
 #include "tutti/base/address.h"
 #include "tutti/base/error.h"
+#include "tutti/cluster/roles.h"
 #include "tutti/comm/collectives.h"
 #include "tutti/comm/failures.h"
 #include "tutti/comm/hierarchy/hierarchy.h"
@@ -162,14 +163,21 @@ EpochSource::Connection connect_ranks(const Context& context, std::shared_ptr<Re
   return connection;
 }
 
-// Returns the context of a worker at its place among these members, who are all on this machine.
+// Returns the context of a worker at its place among these members. Members whose addresses have the same
+// host are on the same machine.
 Context at_place(const Context& context, const Members& members, const Member& self) {
   Membership place = context.identity().membership;
   place.epoch = members.epoch;
   place.rank = *members.rank_of(self);
-  place.world = place.local_world = static_cast<int>(members.by_rank.size());
+  place.world = static_cast<int>(members.by_rank.size());
+  place.local_world = place.local_rank = 0;
   place.workers.clear();
-  for (const Member& member : members.by_rank) place.workers.push_back(member.worker);
+  for (const Member& member : members.by_rank) {
+    place.workers.push_back(member.worker);
+    if (member == self) place.local_rank = place.local_world;
+    const Task task{.job = context.task().job, .index = member.worker};
+    if (is_on_same_host(context.cluster(), context.task(), task)) ++place.local_world;
+  }
   return context.with(place);
 }
 

@@ -262,7 +262,10 @@ std::shared_ptr<Rendezvous> find_members_board(const Context& context) {
 }
 
 Roster find_roster(const Context& context, std::shared_ptr<Rendezvous> board) {
-  Roster roster = board ? Roster{.board = std::move(board), .board_host = kLoopback} : find_board(context);
+  // With a list of members, their board is at the launcher that has the list.
+  Roster roster = board ? Roster{.board = std::move(board),
+                                 .board_host = parse_address(context.identity().members_board).host}
+                        : find_board(context);
   take_place(context, *roster.board);
   call_roll(context, roster);
   require_same_flags(context, *roster.board, roster.who);

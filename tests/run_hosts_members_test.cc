@@ -1,0 +1,277 @@
+// Tests how the workers of several launchers go on without those that are lost (`tutti run --min` with --nnodes
+// and -H). All launchers are on this machine; the workers are those of members_program.cc.
+#include <filesystem>
+#include <map>
+#include <signal.h>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+
+#include "tests/run_job.h"
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/ports.h"
+
+namespace tutti::testing::run_hosts_members_test {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int kWorkers = 2;  // of each host
+
+// Two nodes: workers 0 and 1 are on node 0, the others on node 1.
+class RunMinOnNodes : public Run {
+ protected:
+  Words launcher(int node, const Words& flags) const {
+    return Words{program_path("tutti"),
+                 "run",
+                 "--nnodes",
+                 "2",
+                 "--node-rank",
+                 std::to_string(node),
+                 "--rendezvous",
+                 fmt::format("127.0.0.1:{}", port_),
+                 "-n",
+                 std::to_string(kWorkers)} +
+           flags + Words{"--", program_path("../test/members_program"), folder_.path()};
+  }
+  void start_node(int node) {
+    nodes_[node] = std::make_unique<RunningProgram>(
+        launcher(node, flags_), Words{mark_, "TUTTI_SECRET=ours", "TUTTI_TIMEOUT=" + timeout_});
+  }
+  void start(const Words& flags) {
+    flags_ = flags;
+    for (const int node : {1, 0}) start_node(node);
+    for (int worker = 0; worker < 2 * kWorkers; ++worker) wait_for(worker, 0, worker, 2 * kWorkers);
+  }
+  RunningProgram& node_of(int worker) { return *nodes_.at(worker / kWorkers); }
+  // Waits until the worker says that it has this life, this rank and as many workers.
+  void wait_for(int worker, int life, int rank, int workers) {
+    node_of(worker).wait_for_output(
+        fmt::format("[worker/{}] life {}, rank {} of {}, epoch", worker, life, rank, workers));
+  }
+  void kill_worker(int worker, int life = 0) {
+    pid_t pid = 0;
+    for (const std::string& line : lines_of(node_of(worker).out())) {
+      if (line.starts_with(fmt::format("[worker/{}] life {},", worker, life)))
+        pid = std::stoi(line.substr(line.rfind(' ') + 1));
+    }
+    ASSERT_GT(pid, 0) << node_of(worker).out();
+    kill(pid, SIGKILL);
+  }
+  void finish() { folder_.write("finish", ""); }
+  void expect_end(int node, int exit_code) {
+    EXPECT_EQ(nodes_.at(node)->wait(), exit_code) << nodes_[node]->out() << nodes_[node]->err();
+  }
+  void expect_ends(int first, int second) {
+    expect_end(0, first);
+    expect_end(1, second);
+    EXPECT_TRUE(nobody_is_left());
+  }
+  const std::string& err(int node) const { return nodes_.at(node)->err(); }
+
+  std::string timeout_ = "60";
+  Words flags_;
+  const int port_ = free_ports(1).front();
+  std::map<int, std::unique_ptr<RunningProgram>> nodes_;
+};
+
+TEST_F(RunMinOnNodes, ends_well_if_nobody_is_lost) {
+  start({"--min", "1"});
+  finish();
+  expect_ends(0, 0);
+}
+
+TEST_F(RunMinOnNodes, goes_on_without_workers_of_any_host) {
+  start({"--min", "1"});
+  kill_worker(2);
+  wait_for(3, 0, 2, 3);
+  kill_worker(0);
+  wait_for(1, 0, 0, 2);
+  wait_for(3, 0, 1, 2);
+  finish();
+  expect_ends(0, 0);
+  EXPECT_THAT(err(0), ::testing::ContainsRegex("worker/2 \\(pid [0-9]+\\) was killed by SIGKILL \\(Killed\\) "
+                                               "after [0-9.]+ s; the other 3 go on"));
+}
+
+TEST_F(RunMinOnNodes, goes_on_without_all_workers_of_a_host) {
+  start({"--min", "1"});
+  kill_worker(0);
+  wait_for(1, 0, 0, 3);
+  kill_worker(1);
+  wait_for(2, 0, 0, 2);
+  wait_for(3, 0, 1, 2);
+  finish();
+  expect_ends(0, 0);
+}
+
+// The restarted worker gets a rank beside the other worker of its host.
+TEST_F(RunMinOnNodes, starts_a_lost_worker_again_on_its_host) {
+  start({"--min", "1", "--restarts", "2"});
+  kill_worker(2);
+  wait_for(2, 1, 3, 4);
+  kill_worker(0);
+  wait_for(0, 1, 1, 4);
+  wait_for(1, 0, 0, 4);
+  finish();
+  expect_ends(0, 0);
+  EXPECT_THAT(err(0), HasSubstr("restarting it: restart 1 of 2"));
+  EXPECT_THAT(err(0), HasSubstr("worker/2 has come back: 4 go on"));
+}
+
+TEST_F(RunMinOnNodes, goes_on_without_a_host_and_takes_it_in_again) {
+  start({"--min", "2"});
+  kill(nodes_[1]->pid(), SIGKILL);
+  wait_for(0, 0, 0, 2);
+  wait_for(1, 0, 1, 2);
+  expect_end(1, 128 + SIGKILL);
+  start_node(1);
+  wait_for(2, 1, 2, 4);
+  wait_for(3, 1, 3, 4);
+  finish();
+  expect_ends(0, 0);
+  EXPECT_THAT(err(0), HasSubstr("the launcher of node 1 is gone"));
+  EXPECT_THAT(err(0), HasSubstr("worker/3 was on node 1, whose launcher is gone; the other 2 go on"));
+}
+
+TEST_F(RunMinOnNodes, ends_if_too_few_are_left_without_a_host) {
+  start({"--min", "3"});
+  kill(nodes_[1]->pid(), SIGKILL);
+  expect_ends(128 + SIGKILL, 128 + SIGKILL);
+  EXPECT_THAT(err(0), HasSubstr("the job ends: 2 of 4 workers are left, fewer than --min 3"));
+}
+
+// Its launcher is silent, and its workers may live: the others do not wait for them.
+TEST_F(RunMinOnNodes, goes_on_without_a_host_whose_launcher_is_silent) {
+  timeout_ = "1";
+  start({"--min", "1"});
+  kill(nodes_[1]->pid(), SIGSTOP);
+  wait_for(0, 0, 0, 2);
+  kill(nodes_[1]->pid(), SIGCONT);
+  expect_end(1, exit_code(ErrorKind::PeerLost));
+  finish();
+  expect_end(0, 0);
+  EXPECT_TRUE(nobody_is_left());
+}
+
+TEST_F(RunMinOnNodes, a_signal_to_one_launcher_takes_its_workers_out) {
+  start({"--min", "1"});
+  kill(nodes_[1]->pid(), SIGTERM);
+  expect_end(1, 128 + SIGTERM);
+  wait_for(0, 0, 0, 2);
+  finish();
+  expect_end(0, 0);
+  EXPECT_TRUE(nobody_is_left());
+}
+
+TEST_F(RunMinOnNodes, a_signal_to_the_first_launcher_ends_the_job) {
+  start({"--min", "1", "--restarts", "3"});
+  kill(nodes_[0]->pid(), SIGTERM);
+  expect_ends(128 + SIGTERM, 128 + SIGTERM);
+}
+
+TEST_F(RunMinOnNodes, ends_without_the_launcher_that_has_the_list) {
+  start({"--min", "1"});
+  kill(nodes_[0]->pid(), SIGKILL);
+  expect_ends(128 + SIGKILL, exit_code(ErrorKind::PeerLost));
+  EXPECT_THAT(err(1), HasSubstr("the launcher of node 0, which has the list of the workers, is lost"));
+}
+
+TEST_F(RunMinOnNodes, a_worker_that_fails_by_itself_ends_and_restarts_the_job) {
+  for (const int worker : {0, 3}) {
+    start({"--min", "1", "--restarts", "1"});
+    const std::string fails = folder_.write(fmt::format("fail-{}", worker), "");
+    expect_ends(3, 3);
+    std::filesystem::remove(fails);
+    for (const int node : {0, 1}) EXPECT_THAT(err(node), HasSubstr("tutti run: restart 1 of 1")) << worker;
+    EXPECT_THAT(err(worker / kWorkers), HasSubstr("ended with exit code 3"));
+  }
+}
+
+TEST_F(RunMinOnNodes, refuses_flags_that_differ_or_do_not_fit) {
+  flags_ = {"--min", "5"};
+  for (const int node : {1, 0}) start_node(node);
+  expect_ends(2, 2);
+  EXPECT_THAT(err(0), HasSubstr("--min 5 is not between 1 and the number of workers, 4"));
+  flags_ = {"--min", "1"};
+  start_node(0);
+  flags_ = {"--min", "2"};
+  start_node(1);
+  expect_end(1, 2);
+  EXPECT_THAT(err(1), HasSubstr("--min"));
+  kill(nodes_[0]->pid(), SIGTERM);
+  expect_end(0, 128 + SIGTERM);
+}
+
+// A launcher that starts the launchers of other hosts, and has no workers of its own.
+class RunMinOnHosts : public Run {
+ protected:
+  void start(const Words& flags) {
+    program_.emplace(Words{program_path("tutti"), "run", "--rsh", agent(), "-H", "a:2,b:2"} +
+                         flags + Words{"--", program_path("../test/members_program"), folder_.path()},
+                     Words{mark_});
+    for (int worker = 0; worker < 4; ++worker) wait_for(worker, 0, worker, 4);
+  }
+  void wait_for(int worker, int life, int rank, int workers) {
+    program_->wait_for_output(
+        fmt::format("[worker/{}] life {}, rank {} of {}, epoch", worker, life, rank, workers));
+  }
+  pid_t pid_of(int worker) const {
+    for (const std::string& line : lines_of(program_->out())) {
+      if (line.starts_with(fmt::format("[worker/{}] life 0,", worker)))
+        return std::stoi(line.substr(line.rfind(' ') + 1));
+    }
+    ADD_FAILURE() << program_->out();
+    return 0;
+  }
+  // Returns the pid of the launcher on the worker's host.
+  pid_t launcher_of(int worker) const {
+    const std::string line = read_system_file(fmt::format("/proc/{}/stat", pid_of(worker)));
+    return std::stoi(line.substr(line.rfind(") ") + 4));
+  }
+  void finish(int exit_code = 0) {
+    folder_.write("finish", "");
+    end_with(exit_code);
+  }
+  void end_with(int exit_code) {
+    EXPECT_EQ(program_->wait(), exit_code) << program_->out() << program_->err();
+    EXPECT_TRUE(nobody_is_left());
+  }
+
+  std::optional<RunningProgram> program_;
+};
+
+TEST_F(RunMinOnHosts, goes_on_without_a_worker_and_takes_it_in_again) {
+  start({"--min", "1", "--restarts", "1"});
+  kill(pid_of(1), SIGKILL);
+  wait_for(1, 1, 1, 4);
+  finish();
+  EXPECT_THAT(program_->err(), HasSubstr("restarting it: restart 1 of 1"));
+}
+
+TEST_F(RunMinOnHosts, goes_on_without_a_host_whose_launcher_is_killed) {
+  start({"--min", "1"});
+  kill(launcher_of(3), SIGKILL);
+  wait_for(0, 0, 0, 2);
+  wait_for(1, 0, 1, 2);
+  finish();
+  EXPECT_THAT(program_->err(), HasSubstr("the launcher of b is gone"));
+}
+
+TEST_F(RunMinOnHosts, a_worker_that_fails_by_itself_ends_the_job) {
+  start({"--min", "1"});
+  folder_.write("fail-2", "");
+  end_with(3);
+  EXPECT_THAT(program_->err(), HasSubstr("ended with exit code 3"));
+}
+
+TEST_F(RunMinOnHosts, a_signal_ends_the_job) {
+  start({"--min", "1", "--restarts", "1"});
+  kill(program_->pid(), SIGTERM);
+  end_with(128 + SIGTERM);
+}
+
+}  // namespace
+}  // namespace tutti::testing::run_hosts_members_test

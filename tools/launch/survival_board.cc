@@ -1,0 +1,97 @@
+#include "tools/launch/survival_board.h"
+
+#include <fmt/format.h>
+
+#include "tools/launch/host_link.h"
+
+namespace tutti {
+namespace {
+
+constexpr int kLastOrder = static_cast<int>(WorkerOrder::What::Fail);
+
+Json to_json(const WorkerOrder& order) {
+  return {static_cast<int>(order.what), order.worker, order.life, order.pause.count()};
+}
+
+WorkerOrder order_in(const Json& json) {
+  const int what = json.at(0).get<int>();
+  if (what < 0 || what > kLastOrder) fail(ErrorKind::DataLoss, "there is no order {} for a worker", what);
+  return {.what = static_cast<WorkerOrder::What>(what),
+          .worker = json.at(1).get<int>(),
+          .life = json.at(2).get<int>(),
+          .pause = std::chrono::seconds(json.at(3).get<int64_t>())};
+}
+
+Json to_json(const JobEnd& end) {
+  return {{"exit_code", end.exit_code},
+          {"signal", end.signal},
+          {"grace", end.grace.count()},
+          {"interrupted", end.interrupted},
+          {"restarts", end.restarts}};
+}
+
+JobEnd end_in(const Json& json) {
+  return {.exit_code = json.at("exit_code").get<int>(),
+          .signal = json.at("signal").get<int>(),
+          .grace = std::chrono::milliseconds(json.at("grace").get<int64_t>()),
+          .interrupted = json.at("interrupted").get<bool>(),
+          .restarts = json.at("restarts").get<int>()};
+}
+
+}  // namespace
+
+std::string to_text(const EndedWorker& ended) {
+  return Json{{"worker", ended.worker},
+              {"status", ended.outcome.status()},
+              {"text", ended.text},
+              {"seconds", ended.seconds}}
+      .dump();
+}
+
+EndedWorker ended_worker_of(const std::string& text) {
+  return parse_message(text, [](const Json& json) {
+    return EndedWorker{.worker = json.at("worker").get<int>(),
+                       .outcome = Outcome(json.at("status").get<int>()),
+                       .text = json.at("text").get<std::string>(),
+                       .seconds = json.at("seconds").get<double>()};
+  });
+}
+
+std::string to_text(const HostOrders& orders) {
+  Json list = Json::array();
+  for (const WorkerOrder& order : orders.orders) list.push_back(to_json(order));
+  return Json{{"orders", list},
+              {"done", orders.job_is_done},
+              {"lost", orders.is_lost},
+              {"end", orders.end ? to_json(*orders.end) : Json()}}
+      .dump();
+}
+
+HostOrders host_orders_of(const std::string& text) {
+  return parse_message(text, [](const Json& json) {
+    HostOrders orders{.job_is_done = json.at("done").get<bool>(), .is_lost = json.at("lost").get<bool>()};
+    for (const Json& order : json.at("orders")) orders.orders.push_back(order_in(order));
+    if (!json.at("end").is_null()) orders.end = end_in(json.at("end"));
+    return orders;
+  });
+}
+
+std::string to_text(const std::vector<int>& lives) { return Json(lives).dump(); }
+
+std::vector<int> lives_of(const std::string& text) {
+  return parse_message(text, [](const Json& json) { return json.get<std::vector<int>>(); });
+}
+
+std::string host_key(size_t host) { return fmt::format("host/{}", host); }
+std::string welcome_key(const std::string& token) { return "welcome/" + token; }
+std::string ended_key(const comm::Member& member) {
+  return fmt::format("ended/{}/{}", member.worker, member.life);
+}
+std::string failed_key(const std::string& token) { return "failed/" + token; }
+std::string orders_key(const std::string& token) { return "orders/" + token; }
+
+std::string survival_secret(const std::string& launch, const std::string& secret) {
+  return fmt::format("members\n{}\n{}", launch, secret);
+}
+
+}  // namespace tutti

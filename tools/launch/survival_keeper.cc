@@ -1,0 +1,315 @@
+#include "tools/launch/survival_keeper.h"
+
+#include <algorithm>
+#include <csignal>
+#include <numeric>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "tutti/base/config.h"
+#include "tutti/base/deadline.h"
+#include "tutti/base/error.h"
+#include "tutti/base/text.h"
+#include "tutti/cluster/identity.h"
+
+namespace tutti {
+namespace {
+
+using std::chrono::milliseconds;
+using Clock = std::chrono::steady_clock;
+
+// The interval between two looks at the board if nothing happens here.
+constexpr milliseconds kLook{500};
+constexpr milliseconds kLookWithHosts{20};
+// The same while workers wait for the next list of members.
+constexpr milliseconds kLookSoon{5};
+
+int workers_of(const std::vector<SurvivalHost>& hosts) {
+  return std::accumulate(hosts.begin(), hosts.end(), 0,
+                         [](int sum, const SurvivalHost& host) { return sum + host.workers; });
+}
+
+std::vector<int> hosts_by_worker(const std::vector<SurvivalHost>& hosts) {
+  std::vector<int> all;
+  for (size_t host = 0; host < hosts.size(); ++host)
+    all.insert(all.end(), static_cast<size_t>(hosts[host].workers), static_cast<int>(host));
+  return all;
+}
+
+}  // namespace
+
+SurvivalKeeper::SurvivalKeeper(const SurvivalOptions& options)
+    : options_(options),
+      keeper_(workers_of(options.hosts), options.min, options.timeout, hosts_by_worker(options.hosts)),
+      served_(comm::serve_tcp_rendezvous(
+          {.host = options.listen_at,
+           .port = options.port,
+           .credentials = {.secret = survival_secret(options.launch, options.secret)},
+           .silence = options.timeout})),
+      keeper_board_(keeper_, served_.board),
+      restarts_(options.restarts_before),
+      hosts_(options.hosts.size()) {
+  served_.board->set(comm::kLeastKey, std::to_string(options.min));
+  for (int worker = 0; worker < workers_of(options.hosts); ++worker) running_.insert(worker);
+}
+
+int SurvivalKeeper::first_worker() const { return options_.own ? first_worker_of(*options_.own) : 0; }
+
+int SurvivalKeeper::first_worker_of(size_t host) const {
+  return workers_of({options_.hosts.begin(), options_.hosts.begin() + static_cast<int64_t>(host)});
+}
+
+size_t SurvivalKeeper::host_of(int worker) const {
+  size_t host = 0;
+  while (first_worker_of(host + 1) <= worker) ++host;
+  return host;
+}
+
+void SurvivalKeeper::add_variables(int worker, std::map<std::string, std::string>& variables) const {
+  variables[kMembersVariable] = fmt::format("{}:{}", options_.own_address, served_.port);
+  variables[kLifeVariable] = std::to_string(keeper_.life_of(worker));
+}
+
+milliseconds SurvivalKeeper::look_again() const {
+  if (keeper_.is_changing()) return kLookSoon;
+  return has_other_hosts() ? kLookWithHosts : kLook;
+}
+
+void SurvivalKeeper::ended(const EndedWorker& ended) {
+  running_.erase(ended.worker);
+  if (ended.outcome.success()) {
+    keeper_.ended_well(ended.worker);
+  } else if (end_) {
+    keeper_.lost(ended.worker, MembersKeeper::Then::StaysAway);
+  } else if (may_lose(keeper_, ended.worker, ended.outcome)) {
+    lost_.push_back(ended);
+  } else {
+    keeper_.lost(ended.worker, MembersKeeper::Then::StaysAway);
+    keeper_.finish(fmt::format("worker/{} {}", ended.worker, ended.outcome.describe()));
+    fail_job_for(ended);
+  }
+}
+
+void SurvivalKeeper::stays_away(int worker) {
+  running_.erase(worker);
+  keeper_.lost(worker, MembersKeeper::Then::StaysAway);
+}
+
+void SurvivalKeeper::stop(const JobEnd& end) {
+  served_.board->set(comm::kStopKey, "yes");  // no worker leaves alone
+  if (end_ && end_->signal != 0) return;
+  end_with(end);
+  publish_orders();
+}
+
+void SurvivalKeeper::end_with(const JobEnd& end) {
+  if (!end_ && options_.at_end) options_.at_end();
+  end_ = end;
+  end_->restarts = restarts_used();
+}
+
+std::vector<WorkerOrder> SurvivalKeeper::look(const Say& say) {
+  for (size_t host = 0; host < hosts_.size(); ++host) {
+    if (host != options_.own) look_at_host(host, say);
+  }
+  settle_losses(say);
+  welcome_hosts();
+  for (const comm::Member& joined : keeper_board_.take_joined()) {
+    const int workers = keeper_.left();
+    say(fmt::format("worker/{} has come back: {} {} on", joined.worker, workers,
+                    workers == 1 ? "goes" : "go"));
+  }
+  for (const comm::Member& evicted : keeper_.take_evicted())
+    give({.what = WorkerOrder::What::Kill, .worker = evicted.worker, .life = evicted.life});
+  finish_if_over(say);
+  publish_orders();
+  return std::exchange(own_orders_, {});
+}
+
+// Reads the reports first: a launcher that has ended may have left some.
+void SurvivalKeeper::look_at_host(size_t host, const Say& say) {
+  const std::string token = served_.board->peek(host_key(host)).value_or("");
+  if (!is_connected(host)) return;
+  read_reports(host, say);
+  if (token != hosts_[host].token) lose_host(host, say);
+}
+
+void SurvivalKeeper::welcome_hosts() {
+  for (size_t host = 0; host < hosts_.size(); ++host) {
+    if (is_connected(host)) continue;
+    if (const auto token = served_.board->peek(host_key(host))) welcome(host, *token);
+  }
+}
+
+void SurvivalKeeper::read_reports(size_t host, const Say& say) {
+  const int first = first_worker_of(host);
+  for (int worker = first; worker < first + options_.hosts[host].workers; ++worker) {
+    if (!running_.contains(worker)) continue;
+    const auto text = served_.board->peek(ended_key({worker, keeper_.life_of(worker)}));
+    if (text) ended(ended_worker_of(*text));
+  }
+  const auto failed = served_.board->peek(failed_key(hosts_[host].token));
+  const auto code = parse_int(failed.value_or(""));
+  if (!code || end_) return;
+  say(fmt::format("the tasks on {} have failed (exit code {}): ending all others", options_.hosts[host].name,
+                  *code));
+  stop({.exit_code = static_cast<int>(*code), .signal = SIGTERM, .grace = kFailureGrace});
+}
+
+// A launcher that comes again starts its workers in their next lives. It gets no lives if it comes too late.
+void SurvivalKeeper::welcome(size_t host, const std::string& token) {
+  Host& entry = hosts_[host];
+  const int first = first_worker_of(host);
+  std::vector<int> lives;
+  for (int worker = first; worker < first + options_.hosts[host].workers; ++worker) {
+    if (entry.has_come && !keeper_.returns(worker)) continue;
+    running_.insert(worker);
+    lives.push_back(keeper_.life_of(worker));
+  }
+  entry = {.token = token, .has_come = true};
+  served_.board->set(welcome_key(token), to_text(lives));
+}
+
+// Its workers are lost, whatever they do: no other worker hears them any more.
+void SurvivalKeeper::lose_host(size_t host, const Say& say) {
+  Host& entry = hosts_[host];
+  entry.orders.is_lost = true;
+  publish_orders();
+  entry.token.clear();
+  const int first = first_worker_of(host);
+  bool any = false;
+  for (int worker = first; worker < first + options_.hosts[host].workers; ++worker) {
+    if (running_.erase(worker) == 0) continue;
+    any = true;
+    const std::string text =
+        fmt::format("worker/{} was on {}, whose launcher is gone", worker, options_.hosts[host].name);
+    if (end_ || job_is_done())
+      keeper_.lost(worker, MembersKeeper::Then::StaysAway);
+    else
+      lost_.push_back({.worker = worker, .outcome = Outcome(SIGKILL), .text = text});
+  }
+  if (any && !end_) say(fmt::format("the launcher of {} is gone", options_.hosts[host].name));
+  if (fails_ && !end_)
+    stop({.exit_code = exit_code(ErrorKind::PeerLost), .signal = SIGTERM, .grace = kFailureGrace});
+}
+
+bool SurvivalKeeper::goes_on_without_host(size_t host, const Say& say) {
+  if (!hosts_[host].has_come) return false;
+  if (is_connected(host)) read_reports(host, say);
+  return !end_ && (!keeper_.ended() || job_is_done());
+}
+
+// Handles workers that are lost, and what the others call.
+void SurvivalKeeper::settle_losses(const Say& say) {
+  const std::vector<EndedWorker> lost = std::exchange(lost_, {});
+  std::vector<bool> was_member;
+  int restarts = restarts_left();
+  for (const EndedWorker& ended : lost) {
+    was_member.push_back(keeper_.trained_last(ended.worker));
+    const bool may_return =
+        !end_ && !job_is_done() && !ended.outcome.interrupted() && is_connected(host_of(ended.worker));
+    const bool again = may_return && restarts-- > 0;
+    keeper_.lost(ended.worker, again ? MembersKeeper::Then::ComesBack : MembersKeeper::Then::StaysAway);
+  }
+  keeper_board_.look(Clock::now());
+  for (size_t i = 0; i < lost.size(); ++i) {
+    const bool ends_job = keeper_.ended() && (was_member[i] || !job_is_done());
+    ends_job ? fail_job_for(lost[i]) : go_on_without(lost[i], say);
+  }
+  if (!lost.empty() && keeper_.ended() && !job_is_done())
+    say(fmt::format("the job ends: {}", keeper_.epochs().back().end));
+}
+
+void SurvivalKeeper::go_on_without(const EndedWorker& lost, const Say& say) {
+  const std::string text = fmt::format("{}; {}", lost.text, describe_rest());
+  if (!keeper_.comes_back(lost.worker)) return say(text);
+  const std::chrono::seconds pause = pauses_[lost.worker].next(std::chrono::duration<double>(lost.seconds));
+  last_restart_[lost.worker] = keeper_.life_of(lost.worker);
+  say(fmt::format("{}; restarting it: restart {} of {}{}", text, ++restarts_, options_.restarts,
+                  describe_pause(pause)));
+  running_.insert(lost.worker);
+  give({.what = WorkerOrder::What::Start,
+        .worker = lost.worker,
+        .life = keeper_.life_of(lost.worker),
+        .pause = pause});
+}
+
+// The launcher of the worker says what has happened, and calls stop() or reports that it ends its tasks.
+void SurvivalKeeper::fail_job_for(const EndedWorker& lost) {
+  fails_ = true;
+  if (is_connected(host_of(lost.worker)))
+    give({.what = WorkerOrder::What::Fail, .worker = lost.worker});
+  else if (!end_)
+    stop({.exit_code = lost.outcome.exit_code(), .signal = SIGTERM, .grace = kFailureGrace});
+}
+
+void SurvivalKeeper::give(const WorkerOrder& order) {
+  const size_t host = host_of(order.worker);
+  (host == options_.own ? own_orders_ : hosts_[host].orders.orders).push_back(order);
+}
+
+void SurvivalKeeper::finish_if_over(const Say& say) {
+  if (end_ || fails_ || !is_over()) return;
+  if (!something_is_undone()) return end_with({});
+  end_with({.exit_code = exit_code(ErrorKind::PeerLost)});
+  say("a worker was lost when the others needed it no more: what it had to do alone, such as writing files, "
+      "may be undone");
+}
+
+// After the last step nobody takes the place of a worker that is lost: what only it was to do, such as
+// writing the report, is undone.
+bool SurvivalKeeper::something_is_undone() const {
+  uint64_t last = 0;
+  for (const comm::Members& epoch : keeper_.epochs()) {
+    if (epoch.end.empty()) last = epoch.epoch;
+  }
+  return last > 0 && served_.board->peek(comm::kEnteredKey) != std::to_string(last);
+}
+
+void SurvivalKeeper::publish_orders() {
+  for (Host& host : hosts_) {
+    if (host.token.empty()) continue;
+    host.orders.job_is_done = job_is_done();
+    host.orders.end = end_;
+    std::string text = to_text(host.orders);
+    if (text == host.published) continue;
+    served_.board->set(orders_key(host.token), text);
+    host.published = std::move(text);
+  }
+}
+
+std::string SurvivalKeeper::describe_rest() const {
+  if (job_is_done()) return "it was no longer needed";
+  const int left = keeper_.left();
+  if (left >= options_.min) return fmt::format("the other {} {} on", left, left == 1 ? "goes" : "go");
+  return fmt::format("{} of {} workers {} left and {} for others to come back", left,
+                     workers_of(options_.hosts), left == 1 ? "is" : "are", left == 1 ? "waits" : "wait");
+}
+
+// Restarts of single workers since this start of the job, without those that have not joined.
+int SurvivalKeeper::restarts_used() const {
+  const auto& epochs = keeper_.epochs();
+  int in_vain = 0;
+  for (const auto& [worker, life] : last_restart_) {
+    const comm::Member member{worker, life};
+    const bool has_joined = std::any_of(epochs.begin(), epochs.end(), [&](const comm::Members& epoch) {
+      return epoch.rank_of(member).has_value();
+    });
+    if (!has_joined) ++in_vain;
+  }
+  return restarts_ - options_.restarts_before - in_vain;
+}
+
+milliseconds survival_timeout(const Environment& environment) {
+  constexpr const char* kVariable = "TUTTI_TIMEOUT";
+  const std::string text = environment.get(kVariable).value_or("");
+  if (text.empty()) return milliseconds_of(RunConfig().network.timeout);
+  const auto seconds = parse_double(text);
+  if (!seconds || !(*seconds > 0))
+    fail(ErrorKind::InvalidArgument, "tutti run: {}='{}' is not a number of seconds above 0", kVariable,
+         text);
+  return milliseconds_of(*seconds);
+}
+
+}  // namespace tutti

@@ -1,0 +1,111 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tools/launch/keeper_board.h"
+#include "tools/launch/members_keeper.h"
+#include "tools/launch/restart_pause.h"
+#include "tools/launch/survival.h"
+#include "tools/launch/survival_board.h"
+#include "tutti/comm/board/tcp_rendezvous.h"
+
+namespace tutti {
+
+// A host of the job. Workers are counted in the order of their hosts.
+struct SurvivalHost {
+  std::string name = {};  // for messages
+  int workers = 0;
+};
+
+struct SurvivalOptions {
+  std::vector<SurvivalHost> hosts = {};
+  std::optional<size_t> own = 0;  // the host whose workers are those of this launcher; nullopt: it has none
+  int min = 0;                    // the least number of workers with which the job goes on
+  int restarts = 0;               // of single workers and of the whole job, in all
+  int restarts_before = 0;        // how many of them there were before this start of the job
+  // The time that members have for their calls after the first of them has called.
+  std::chrono::milliseconds timeout{60'000};
+  std::string launch = {};               // as Identity::launch
+  std::string secret = {};               // of the tasks
+  std::string listen_at = "127.0.0.1";   // "": all addresses of this machine
+  uint16_t port = 0;                     // 0: any
+  std::string own_address = "127.0.0.1"; // where this host's workers find the board
+  std::function<void()> at_end = {};     // called before other launchers hear of the end of the job
+};
+
+// The Survival of the launcher that keeps the list of members: has the keeper of the list and the board on
+// which all workers find it, and decides for the workers of all hosts. It must outlive the workers.
+class SurvivalKeeper final : public Survival {
+ public:
+  explicit SurvivalKeeper(const SurvivalOptions& options);
+
+  uint16_t port() const { return served_.port; }
+  // The launcher of this host has ended. Returns true if the job goes on without the host.
+  bool goes_on_without_host(size_t host, const Say& say);
+
+  int first_worker() const override;
+  void add_variables(int worker, std::map<std::string, std::string>& variables) const override;
+  std::chrono::milliseconds timeout() const override { return options_.timeout; }
+  bool has_other_hosts() const override { return options_.hosts.size() > (options_.own ? 1 : 0); }
+  std::chrono::milliseconds look_again() const override;
+  void ended(const EndedWorker& ended) override;
+  void stays_away(int worker) override;
+  void stop(const JobEnd& end) override;
+  std::vector<WorkerOrder> look(const Say& say) override;
+  bool job_is_done() const override { return keeper_.finished(); }
+  bool is_over() const override { return running_.empty(); }
+  std::optional<JobEnd> end() const override { return end_; }
+
+ private:
+  // Another host, and what its launcher was told.
+  struct Host {
+    std::string token = {};  // "": it is not connected
+    bool has_come = false;
+    HostOrders orders = {};
+    std::string published = {};
+  };
+
+  int first_worker_of(size_t host) const;
+  size_t host_of(int worker) const;
+  bool is_connected(size_t host) const { return host == options_.own || !hosts_[host].token.empty(); }
+  void look_at_host(size_t host, const Say& say);
+  void read_reports(size_t host, const Say& say);
+  void welcome_hosts();
+  void welcome(size_t host, const std::string& token);
+  void lose_host(size_t host, const Say& say);
+  void settle_losses(const Say& say);
+  void go_on_without(const EndedWorker& lost, const Say& say);
+  void fail_job_for(const EndedWorker& lost);
+  void give(const WorkerOrder& order);
+  void end_with(const JobEnd& end);
+  void finish_if_over(const Say& say);
+  bool something_is_undone() const;
+  void publish_orders();
+  std::string describe_rest() const;
+  int restarts_left() const { return options_.restarts - restarts_; }
+  int restarts_used() const;
+
+  const SurvivalOptions options_;
+  MembersKeeper keeper_;
+  const comm::ServedRendezvous served_;
+  KeeperBoard keeper_board_;
+  int restarts_;                         // so far
+  std::map<int, int> last_restart_;      // by worker: the life that has begun
+  std::map<int, RestartPause> pauses_;   // by worker
+  std::set<int> running_;                // workers that run, or are to be started again
+  std::vector<Host> hosts_;              // the entry of the own host is not used
+  std::vector<EndedWorker> lost_;        // workers without which the others may go on, not settled yet
+  std::vector<WorkerOrder> own_orders_;  // for workers of this launcher, not taken yet
+  bool fails_ = false;                   // the launcher of some worker was told so
+  std::optional<JobEnd> end_;
+};
+
+}  // namespace tutti
