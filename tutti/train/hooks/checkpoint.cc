@@ -32,8 +32,7 @@ class Checkpoint final : public Hook {
     last_step_ = training.went_on ? -1 : training.step;
   }
 
-  // Only the chief knows the cost and the failures. A worker that becomes the chief measures the cost at
-  // once.
+  // Only the chief knows the cost and the failures. A worker that becomes the chief saves at once.
   void before_step(Training& training) override {
     if (automatic_ && !training.group.is_chief()) return;
     if (due_.at(training.step + 1)) training.wishes.save = true;
@@ -52,6 +51,7 @@ class Checkpoint final : public Hook {
 
   // A worker that makes steps of its own saved its last step before it knew that this was the last.
   void end(Training& training) override {
+    if (cost_) choose_interval(training);  // for the report
     const bool stopped_by_itself = !training.in_step && training.stop_reason.has_value();
     if (training.step != last_step_ || stopped_by_itself || training.save_at_end) save(training);
   }
@@ -80,8 +80,7 @@ class Checkpoint final : public Hook {
     constexpr double kHour = 3600;
     training.context.log().info(
         "a checkpoint every {:.0f} s: the training stands still for {:.2g} s for one, and a failure is "
-        "expected "
-        "every {:.2g} hours, since there were {} in {:.2g} hours",
+        "expected every {:.2g} hours, after {} in {:.2g} hours",
         interval, *cost_, between_failures / kHour, run.failures, run.trained() / kHour);
   }
 
