@@ -1,4 +1,5 @@
-// An adversary with a seed kills, stops and continues workers while they train: the weights always have the
+// An adversary with a seed kills, stops and continues workers, and the launcher of a second node, while they
+// train: the weights always have the
 // bits of a training that nobody has disturbed. TUTTI_TEST_CHAOS="100..300" runs other seeds, with more
 // events (`./dev chaos`).
 #include <chrono>
@@ -13,6 +14,7 @@
 #include <gmock/gmock.h>
 
 #include "tests/together.h"
+#include "tutti/base/ports.h"
 #include "tutti/base/text.h"
 
 namespace tutti::testing::chaos_test {
@@ -45,19 +47,72 @@ std::vector<pid_t> children_of(pid_t parent) {
   return all;
 }
 
-// Acts until the program has ended, or until there were enough events. Returns their number.
-int disturb(RunningProgram& launcher, std::mt19937_64& random, int events) {
+// A job of four workers, on one node or on two, each with a launcher. The second one comes again when it has
+// ended.
+class ChaosJob {
+ public:
+  ChaosJob(bool two_nodes, Flags program) : two_nodes_(two_nodes), program_(std::move(program)) {
+    launchers_.resize(two_nodes ? 2 : 1);
+    for (size_t node = 0; node < launchers_.size(); ++node) start(node);
+  }
+
+  bool has_ended() const { return state_of(launchers_[0]->pid()) == 'Z'; }
+  std::vector<pid_t> workers() const {
+    std::vector<pid_t> all;
+    for (const auto& launcher : launchers_) {
+      for (const pid_t pid : children_of(launcher->pid())) all.push_back(pid);
+    }
+    return all;
+  }
+  // Returns 0 with one node.
+  pid_t second_launcher() const { return two_nodes_ ? launchers_[1]->pid() : 0; }
+  void restart_second() {
+    if (two_nodes_ && state_of(second_launcher()) == 'Z') start(1);
+  }
+  // Returns the exit code of the first launcher.
+  int wait() {
+    while (two_nodes_ && !has_ended()) {
+      restart_second();
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    }
+    if (two_nodes_) kill(second_launcher(), SIGTERM);  // it may wait for a job that has ended
+    return launchers_[0]->wait();
+  }
+  const std::string& err() const { return launchers_[0]->err(); }
+
+ private:
+  void start(size_t node) {
+    Flags command = {program_path("tutti"), "run", "-n", two_nodes_ ? "2" : "4", "--min", "1", "--restarts",
+                     "1000"};
+    if (two_nodes_)
+      command = with(command, {"--nnodes", "2", "--node-rank", std::to_string(node), "--rendezvous",
+                               fmt::format("127.0.0.1:{}", port_)});
+    command = with(command, {"--", together_program(), "--threads", "1"});
+    launchers_[node] = std::make_unique<RunningProgram>(
+        with(command, program_), Flags{"TUTTI_TIMEOUT=5", "TUTTI_SECRET=ours"}, Crashes::AskedFor);
+  }
+
+  const bool two_nodes_;
+  const Flags program_;
+  const int port_ = free_ports(1).front();
+  std::vector<std::unique_ptr<RunningProgram>> launchers_;
+};
+
+// Acts until the job has ended, or until there were enough events. Returns their number.
+int disturb(ChaosJob& job, std::mt19937_64& random, int events) {
   constexpr int kLongest = 600;  // milliseconds between two events
   int done = 0;
-  while (done < events && state_of(launcher.pid()) != 'Z') {
+  while (done < events && !job.has_ended()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20 + random() % kLongest));
-    const std::vector<pid_t> workers = children_of(launcher.pid());
+    job.restart_second();
+    const std::vector<pid_t> workers = job.workers();
     if (workers.empty()) continue;
-    const pid_t victim = workers[random() % workers.size()];
     constexpr int kOneIn = 6;
+    const bool is_launcher = random() % kOneIn == 0 && job.second_launcher() > 0;
+    const pid_t victim = is_launcher ? job.second_launcher() : workers[random() % workers.size()];
     const bool stops = random() % kOneIn == 0;
     if (kill(victim, stops ? SIGSTOP : SIGKILL) == 0) ++done;
-    if (stops && random() % 2 == 0) {
+    if (stops && (is_launcher || random() % 2 == 0)) {
       std::this_thread::sleep_for(std::chrono::milliseconds(random() % (3 * kLongest)));
       kill(victim, SIGCONT);
     }
@@ -67,9 +122,9 @@ int disturb(RunningProgram& launcher, std::mt19937_64& random, int events) {
 
 Flags flags_of(int64_t seed, const TestFolder& folder) {
   Flags flags = {"--net", "normed", "--lanes", "8", "--batch", "4", "--timeout", "5"};
-  if (seed % 2 != 0) flags = with(flags, {"--comm", "tcp"});
-  if (seed / 2 % 2 != 0) flags = with(flags, {"--own-loop"});
-  if (seed / 4 % 2 != 0)
+  if (seed / 2 % 2 != 0) flags = with(flags, {"--comm", "tcp"});
+  if (seed / 4 % 2 != 0) flags = with(flags, {"--own-loop"});
+  if (seed / 8 % 2 != 0)
     flags = with(flags, {"--logdir", folder / fmt::format("run-{}", seed), "--checkpoint-every", "50"});
   return flags;
 }
@@ -85,15 +140,12 @@ TEST(Chaos, ends_with_the_bits_of_an_undisturbed_training) {
     SCOPED_TRACE(fmt::format("again with TUTTI_TEST_CHAOS={}..{}", seed, seed + 1));
     std::mt19937_64 random(static_cast<uint64_t>(seed));
     const std::string report = folder / fmt::format("report-{}.json", seed);
-    Flags command = {program_path("tutti"), "run", "-n", "4", "--min", "1", "--restarts", "1000", "--"};
-    command = with(command, {together_program(), "--threads", "1", "--report", report});
-    RunningProgram launcher(with(with(command, flags_of(seed, folder)), steps), {"TUTTI_TIMEOUT=5"},
-                            Crashes::AskedFor);
-    const int done = disturb(launcher, random, plan.events);
+    ChaosJob job(seed % 2 == 0, with({"--report", report}, with(flags_of(seed, folder), steps)));
+    const int done = disturb(job, random, plan.events);
     events += done;
-    EXPECT_EQ(launcher.wait(), 0) << launcher.err();
-    ASSERT_TRUE(std::filesystem::exists(report)) << launcher.err();
-    EXPECT_EQ(json_of(report).at("weights_sha256"), expected) << launcher.err();
+    EXPECT_EQ(job.wait(), 0) << job.err();
+    ASSERT_TRUE(std::filesystem::exists(report)) << job.err();
+    EXPECT_EQ(json_of(report).at("weights_sha256"), expected) << job.err();
     fmt::print("seed {}: {} events\n", seed, done);
   }
   EXPECT_GT(events, 0);

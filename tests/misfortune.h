@@ -39,6 +39,8 @@ class Misfortune final : public tutti::Hook {
     meet(training, "saved", SIGKILL);
     meet(training, "exit", 0);
   }
+  // While the others begin the run, or after they have.
+  void begins(const tutti::Context& context) const { meet(context, 0, "begins", SIGKILL); }
   // Between two lanes, while the gradients of the first may be on their way.
   void after_lane(tutti::Training& training, int64_t, const tutti::Batch&,
                   const tutti::LossOutput&) override {
@@ -60,10 +62,12 @@ class Misfortune final : public tutti::Hook {
   };
 
   void meet(const tutti::Training& training, const std::string& place, int signal) const {
-    const tutti::Context& context = training.context;
+    meet(training.context, training.step, place, signal);
+  }
+  void meet(const tutti::Context& context, int64_t step, const std::string& place, int signal) const {
     if (context.identity().life > 0) return;
     for (const One& one : all_) {
-      if (one.worker != context.task().index || one.step != training.step || one.place != place) continue;
+      if (one.worker != context.task().index || one.step != step || one.place != place) continue;
       if (!is_first(context, one)) continue;
       while (place == "saved" && !has_saved(context.config().checkpoints.logdir)) usleep(kPause);
       if (signal == 0) std::_Exit(0);

@@ -397,7 +397,8 @@ TEST_F(RunHosts, the_meeting_place_is_free_before_anybody_hears_that_all_are_the
   auto second = comm::find_tcp_rendezvous(
                     {.hosts = {"127.0.0.1"}, .port = static_cast<uint16_t>(port), .purpose = "launchers"})
                     .board;
-  const nlohmann::json word = {{"offer", {{"address", ""}, {"ports", {1}}, {"workers", 1}}}, {"from", "b"}};
+  const nlohmann::json word = {{"offer", {{"address", ""}, {"ports", {1}}, {"workers", 1}, {"members_port", 0}}},
+                               {"from", "b"}};
   EXPECT_EQ(second->hold("offer/1", word.dump()), word.dump());
   EXPECT_THAT(second->get("answer", std::chrono::minutes(1)), HasSubstr("offers"));
   const FileDescriptor worker(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -562,7 +563,7 @@ TEST_F(RunHosts, nodes_that_do_not_belong_together_are_told_so) {
   first.wait_for_error("refused the launcher at");
   RunningProgram& restarted = start_node(2, 1, {.flags = {"--restarts", "1"}});
   EXPECT_EQ(restarted.wait(), 2);
-  EXPECT_THAT(restarted.err(), HasSubstr("the same --nnodes, --ps, --evaluator, --restarts and PROGRAM"));
+  EXPECT_THAT(restarted.err(), HasSubstr("the same --nnodes, --ps, --evaluator, --restarts, --min and PROGRAM"));
   RunningProgram& late = start_node(3, 0, {.flags = {"--start-timeout", "0.1"}});
   EXPECT_EQ(late.wait(), 13);
   EXPECT_THAT(late.err(), HasSubstr("give each launcher its own --node-rank"));

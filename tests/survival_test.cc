@@ -84,6 +84,11 @@ TEST_P(Survival, of_all_but_one) {
   EXPECT_EQ(disturbed("0@5/before,1@5/before,3@7/told").sha256(), undisturbed());
 }
 
+TEST_P(Survival, of_workers_that_are_killed_before_the_run_begins) {
+  EXPECT_EQ(disturbed("0@0/begins").sha256(), undisturbed());
+  EXPECT_EQ(disturbed("1@0/begins,0@0/before,3@0/told").sha256(), undisturbed());
+}
+
 TEST_P(Survival, of_a_crash_in_a_lane) { EXPECT_EQ(disturbed("1@3/lane,3@8/lane").sha256(), undisturbed()); }
 
 TEST_P(Survival, of_a_worker_that_is_killed_during_a_validation_and_at_the_end) {

@@ -382,6 +382,7 @@ void train_in_own_loop(tutti::Context& ctx, const Options& options) {
                    {.steps_per_epoch = sampler.steps_per_epoch(), .average = options.average});
   loop.add_hook(std::make_unique<KillChief>(options.kill_at));
   loop.add_hook(std::make_unique<tutti::testing::Misfortune>(options.misfortune));
+  tutti::testing::Misfortune(options.misfortune).begins(ctx);
   loop.add_hook(std::make_unique<tutti::testing::AwaitWorld>(options.await_world));
   loop.add_hook(std::make_unique<FlipBit>(options.flip_at, options.flip_on));
   loop.add_hook(std::make_unique<StopAt>(options.stop_at));
@@ -434,6 +435,7 @@ void train(tutti::Context& ctx, const Options& options) {
   trainer.add_hook(std::move(breaks));
   trainer.add_hook(std::make_unique<KillChief>(options.kill_at));
   trainer.add_hook(std::make_unique<tutti::testing::Misfortune>(options.misfortune));
+  tutti::testing::Misfortune(options.misfortune).begins(ctx);
   trainer.add_hook(std::make_unique<tutti::testing::AwaitWorld>(options.await_world));
   trainer.add_hook(std::make_unique<FlipBit>(options.flip_at, options.flip_on));
   if (options.stop_at >= 0) trainer.add_hook(std::make_unique<StopAt>(options.stop_at));

@@ -146,7 +146,6 @@ std::unique_ptr<Survival> survival_of(const Plan& plan, const LaunchOptions& opt
                                                         .start_timeout = options.start_timeout});
   keeper.launch = plan.launch;
   if (plan.meeting) keeper.at_end = [meeting = plan.meeting] { meeting->close(); };
-  keeper.own_address = first.address;
   keeper.port = static_cast<uint16_t>(first.members_port);
   if (plan.hosts.size() > 1 && !is_loopback(first.address)) keeper.listen_at = "";
   return std::make_unique<SurvivalKeeper>(keeper);

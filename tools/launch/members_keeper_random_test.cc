@@ -28,7 +28,8 @@ class DrawnJob {
       : random_(seed),
         workers_(draw(1, 6)),
         min_(draw(1, workers_)),
-        keeper_(workers_, min_, milliseconds(50)) {
+        hosts_(draw_hosts()),
+        keeper_(workers_, min_, milliseconds(50), hosts_) {
     for (int worker = 0; worker < workers_; ++worker) living_[worker] = 0;
   }
 
@@ -39,6 +40,7 @@ class DrawnJob {
     const int worker = draw(0, workers_ - 1);
     if (event == 0) kill(worker);
     if (event == 1) start_again(worker);
+    if (event == 1 && draw(0, 3) == 0) bring_back(worker);
     if (event == 3 && draw(0, 3) == 0) begin();
     if (event == 2 && draw(0, 9) == 0) end_well(worker);
     if (event > 2) call(worker);
@@ -71,6 +73,12 @@ class DrawnJob {
   int draw(int least, int most) {
     return least + static_cast<int>(random_() % static_cast<uint64_t>(most - least + 1));
   }
+  std::vector<int> draw_hosts() {
+    std::vector<int> hosts;
+    const int most = draw(0, 3);
+    for (int worker = 0; most > 0 && worker < workers_; ++worker) hosts.push_back(draw(0, most));
+    return hosts;
+  }
   void begin() {
     begun_ = true;
     keeper_.training_has_begun();
@@ -86,6 +94,10 @@ class DrawnJob {
   }
   void start_again(int worker) {
     if (to_start_.erase(worker) > 0) living_[worker] = keeper_.life_of(worker);
+  }
+  // The launcher of its host comes again.
+  void bring_back(int worker) {
+    if (keeper_.returns(worker)) to_start_.insert(worker);
   }
   void end_well(int worker) {
     if (living_.erase(worker) == 0) return;
@@ -154,16 +166,32 @@ class DrawnJob {
       EXPECT_FALSE(evicted_.contains({member.worker, member.life}));
       EXPECT_TRUE(before.rank_of(member) || asked) << "neither a member before nor asked for a place";
     }
-    // Those of the epoch before come first, in their order.
     std::vector<Member> kept = before.by_rank;
     std::erase_if(kept, [&](const Member& member) { return !after.rank_of(member); });
     ASSERT_FALSE(kept.empty()) << "nobody who knows the state";
-    EXPECT_TRUE(std::equal(kept.begin(), kept.end(), after.by_rank.begin()));
+    if (hosts_.empty()) {
+      EXPECT_TRUE(std::equal(kept.begin(), kept.end(), after.by_rank.begin()))
+          << "the members of the epoch before come first, in their order";
+    } else {
+      check_hosts(kept, after);
+    }
+  }
+  // The first member keeps its rank, and the members of a host are neighbours.
+  void check_hosts(const std::vector<Member>& kept, const Members& after) {
+    EXPECT_EQ(after.by_rank.front(), kept.front());
+    std::set<int> seen;
+    int last = -1;
+    for (const Member& member : after.by_rank) {
+      const int host = hosts_[static_cast<size_t>(member.worker)];
+      EXPECT_TRUE(host == last || seen.insert(host).second) << "a host with a gap";
+      last = host;
+    }
   }
 
   std::mt19937_64 random_;
   const int workers_;
   const int min_;
+  const std::vector<int> hosts_;
   MembersKeeper keeper_;
   MembersKeeper::Time now_ = {};
   std::map<int, int> living_;  // worker to life

@@ -56,6 +56,31 @@ TEST_F(Keeper, goes_on_at_once_with_the_members_that_are_left) {
   EXPECT_FALSE(keeper_.is_changing());
 }
 
+TEST_F(Keeper, takes_in_a_worker_that_was_to_stay_away_and_comes_back_after_all) {
+  lose(1);
+  EXPECT_FALSE(keeper_.returns(0));
+  EXPECT_TRUE(keeper_.returns(1));
+  EXPECT_FALSE(keeper_.returns(1));
+  ask_for_a_place({1, 1});
+  for (const int worker : {0, 2}) call({worker, 0}, Call::Why::Change, 1);
+  EXPECT_THAT(newest().by_rank, ElementsAre(Member{0, 0}, Member{2, 0}, Member{1, 1}));
+  keeper_.finish("the training is over");
+  lose(2);
+  EXPECT_FALSE(keeper_.returns(2));
+}
+
+TEST_F(Keeper, gives_a_worker_that_comes_back_a_rank_beside_its_host) {
+  MembersKeeper keeper(4, 1, kTimeout, {0, 0, 1, 1});
+  keeper.training_has_begun();
+  keeper.lost(0, Then::ComesBack);
+  keeper.tick(now_);
+  keeper.called({0, 1}, {.why = Call::Why::Joins}, now_);
+  for (const int worker : {1, 2, 3}) keeper.called({worker, 0}, {.epoch = 1, .why = Call::Why::Change}, now_);
+  keeper.tick(now_);
+  EXPECT_THAT(keeper.epochs().back().by_rank,
+              ElementsAre(Member{1, 0}, Member{0, 1}, Member{2, 0}, Member{3, 0}));
+}
+
 TEST_F(Keeper, makes_one_epoch_of_losses_at_the_same_time) {
   MembersKeeper keeper(4, 1, kTimeout);
   keeper.lost(3, Then::StaysAway);

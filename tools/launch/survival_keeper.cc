@@ -67,7 +67,7 @@ size_t SurvivalKeeper::host_of(int worker) const {
 }
 
 void SurvivalKeeper::add_variables(int worker, std::map<std::string, std::string>& variables) const {
-  variables[kMembersVariable] = fmt::format("{}:{}", options_.own_address, served_.port);
+  variables[kMembersVariable] = fmt::format("127.0.0.1:{}", served_.port);
   variables[kLifeVariable] = std::to_string(keeper_.life_of(worker));
 }
 
@@ -80,7 +80,7 @@ void SurvivalKeeper::ended(const EndedWorker& ended) {
   running_.erase(ended.worker);
   if (ended.outcome.success()) {
     keeper_.ended_well(ended.worker);
-  } else if (end_) {
+  } else if (end_ || (fails_ && ended.outcome.weight() == Outcome::kComplaint)) {
     keeper_.lost(ended.worker, MembersKeeper::Then::StaysAway);
   } else if (may_lose(keeper_, ended.worker, ended.outcome)) {
     lost_.push_back(ended);

@@ -37,7 +37,6 @@ struct SurvivalOptions {
   std::string secret = {};               // of the tasks
   std::string listen_at = "127.0.0.1";   // "": all addresses of this machine
   uint16_t port = 0;                     // 0: any
-  std::string own_address = "127.0.0.1"; // where this host's workers find the board
   std::function<void()> at_end = {};     // called before other launchers hear of the end of the job
 };
 

@@ -246,6 +246,11 @@ void require_same_flags(const Context& context, Rendezvous& board, const std::ve
   refuse_difference(board.get(kVerdict, timeout_of(context)).substr(1));
 }
 
+// Returns the host in this task's own address, where the others can reach it.
+std::string own_host(const Context& context) {
+  return parse_address(context.cluster().address(context.task().job, context.task().index)).host;
+}
+
 }  // namespace
 
 std::shared_ptr<Rendezvous> find_members_board(const Context& context) {
@@ -262,9 +267,7 @@ std::shared_ptr<Rendezvous> find_members_board(const Context& context) {
 }
 
 Roster find_roster(const Context& context, std::shared_ptr<Rendezvous> board) {
-  // With a list of members, their board is at the launcher that has the list.
-  Roster roster = board ? Roster{.board = std::move(board),
-                                 .board_host = parse_address(context.identity().members_board).host}
+  Roster roster = board ? Roster{.board = std::move(board), .board_host = own_host(context)}
                         : find_board(context);
   take_place(context, *roster.board);
   call_roll(context, roster);

@@ -10,7 +10,8 @@
 // The decisions of a training whose workers change (`tutti run --min`). They do no I/O and need no LibTorch.
 namespace tutti {
 
-inline constexpr int64_t kNowhere = -1;  // the place of a worker that has no state of the run
+inline constexpr int64_t kNowhere = -1;   // the place of a worker that has no state of the run
+inline constexpr int64_t kUnbegun = -2;  // the place of a worker for which the run has not begun
 
 // Orders the workers by what they have done: `step` steps, and then how many hooks were told of the last one.
 int64_t place_of(int64_t step, bool is_told, int64_t hooks_told);
@@ -21,8 +22,8 @@ struct Farthest {
   bool all_are_there = false;
 };
 
-// Returns the worker whose state the others take over, from the places of all ranks. Throws DataLoss if
-// nobody has the state.
+// Returns the worker whose state the others take over, from the places of all ranks. The place is kUnbegun if
+// the run has begun for nobody. Throws DataLoss if it has, but nobody has the state.
 Farthest farthest_of(const std::vector<int64_t>& places);
 
 // Enters the next epoch by `regroup`, because of `why`, and does there what brings all its workers together:

@@ -32,6 +32,16 @@ bool TrainingRun::is_loss(const Error& error) const {
   return error.kind() == ErrorKind::PeerLost && (strategy_.facts().restarts || may_change());
 }
 
+// Compares the facts of a fit. If a worker is lost meanwhile, next() decides how the others go on.
+void TrainingRun::require_same(const std::vector<std::string>& plan) {
+  try {
+    strategy_.require_same(plan);
+  } catch (const Error& error) {
+    if (!may_change() || !is_loss(error)) throw;
+    lost(error);
+  }
+}
+
 // Goes on without a task that was lost, or as planned with other workers.
 void TrainingRun::change(std::optional<Error> why) {
   constexpr int kMost = 100;
@@ -93,16 +103,40 @@ void TrainingRun::note_change(const std::optional<Error>& error) {
 }
 
 // What this worker has done so far is kept, unless another one is farther: then its state is taken over.
-void TrainingRun::go_on_with_others() {
+// Returns false if the run has begun for nobody.
+bool TrainingRun::go_on_with_others() {
   const Strategy::Standing mine = standing();
   auto farther = strategy_.go_on(session_, plan_, joins_ ? nullptr : &mine);
-  if (farther) take_over(*std::move(farther));
+  has_begun_ = !farther || farther->has_begun;
+  if (farther && has_begun_) take_over(*std::move(farther));
+  return has_begun_;
+}
+
+// Begins the run together with the others. If one is lost before all have begun, those that are left begin it
+// again, or take over the state of one that has begun.
+void TrainingRun::begin_together() {
+  bool has_taken_over = false;
+  try {
+    return begin_run();
+  } catch (const Error& error) {
+    if (!may_change() || !is_loss(error)) throw;
+    enter_epoch(error, [&](const std::optional<Error>& /*why*/) {
+      has_taken_over = strategy_.facts().survives && go_on_with_others();
+      if (!has_taken_over) begin_run();
+    });
+  }
+  joined_in_ = progress_.fit;
+  const bool is_chief = strategy_.group().is_chief();
+  if (!std::exchange(is_chief_, is_chief) && is_chief && has_taken_over) session_.take_over(progress_.step);
 }
 
 // Joins the others in the middle of their training.
 void TrainingRun::join() {
   enter_epoch({}, [&](const std::optional<Error>& /*why*/) {
-    strategy_.facts().survives ? go_on_with_others() : begin_run();
+    if (strategy_.facts().survives)
+      go_on_with_others();
+    else
+      begin_run();
   });
   joins_ = false;
   joined_in_ = progress_.fit;
@@ -121,7 +155,8 @@ Strategy::Standing TrainingRun::standing() {
           .is_told = is_told_,
           .hooks_told = static_cast<int64_t>(hooks_told_),
           .metrics = report_.metrics,
-          .changes = report_.changes};
+          .changes = report_.changes,
+          .has_begun = has_begun_};
 }
 
 void TrainingRun::take_over(Strategy::Standing standing) {

@@ -108,14 +108,16 @@ class Strategy {
     // Of the report.
     std::map<std::string, std::optional<double>> metrics = {};
     Json changes = Json::array();
-    Snapshots more = {};  // as Start::more; of another worker
+    Snapshots more = {};    // as Start::more; of another worker
+    bool has_begun = true;  // start() has returned, and all of the above is known
   };
   // Enters the next epoch of the group (comm::Epochs), because of this error or as planned, if the strategy
   // has one. go_on() or start() follows.
   virtual void regroup(const std::optional<Error>& /*why*/) {}
   // With StrategyFacts::survives, or in a worker that joins(): brings all workers of the epoch to the state
   // of the one that is farthest. `mine` is null in a worker that joins. Returns the standing that this worker
-  // has to take over, besides the parameters and the optimiser's state; nullopt if it is as far as any.
+  // has to take over, besides the parameters and the optimiser's state; nullopt if it is as far as any. If
+  // the run has begun for nobody, start() has to follow on all workers.
   virtual std::optional<Standing> go_on(Session& session, const std::vector<std::string>& plan,
                                         const Standing* mine);
   // Returns true if the worker was started again while the others train, and is alone until regroup().

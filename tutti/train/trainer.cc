@@ -92,7 +92,7 @@ History Trainer::fit_once(const data::Feed& feed, const FitOptions& options) {
   if (strategy_->group().world > 1 && !strategy_->facts().chief_reads_all && !others_have_begun) {
     std::vector<std::string> plan;
     run_.or_abandon("inspect its data", [&] { plan = plan_of_fit(feed, options); });
-    strategy_->require_same(plan);
+    run_.require_same(plan);
   }
   if (feed.size() == 0) fail(ErrorKind::InvalidArgument, "the feed has no examples to train on");
   run_.report().skipped_examples = feed.left_out().examples;

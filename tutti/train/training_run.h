@@ -67,6 +67,8 @@ class TrainingRun {
   // Begins or resumes the run, or, after another task was lost, begins with the state that the others have.
   // `plan` has to be the same on all workers.
   void start(const std::vector<std::string>& plan);
+  // Throws InvalidArgument unless the facts of the fit that begins are the same on all workers.
+  void require_same(const std::vector<std::string>& plan);
   struct Length {
     int64_t end_step = 0;         // the number of steps of the run after which the training ends
     int64_t steps_per_epoch = 0;  // 0: unknown
@@ -96,7 +98,8 @@ class TrainingRun {
   // Returns true if this call of fit() is none in which this worker, which was started again, can join the
   // others: they have made it already.
   bool passes_over(int64_t fit) const;
-  // Returns true if this worker was started again, and has joined the others in this fit or in a later one.
+  // Returns true if this worker has joined the others in this fit or in a later one: it was started again, or
+  // began together with them when another one was lost.
   bool has_joined_since(int64_t fit) const { return fit <= joined_in_; }
   // In an evaluator: evaluates the checkpoints of this call of fit(), each once, until the fit is complete.
   void follow(int64_t fit);
@@ -193,7 +196,8 @@ class TrainingRun {
   [[noreturn]] void leave();
   void note_change(const std::optional<Error>& error);
   void go_on(const std::optional<Error>& why);
-  void go_on_with_others();
+  bool go_on_with_others();
+  void begin_together();
   void join();
   void enter_epoch(std::optional<Error> why, const InEpoch& come_together);
   Strategy::Standing standing();
@@ -275,6 +279,7 @@ class TrainingRun {
   int changes_in_step_ = 0;   // of the workers; many of them lead nowhere
   bool joins_;                // this worker was started again, and the others train already
   int64_t joined_in_ = -1;    // the fit in which this worker has joined the others
+  bool has_begun_ = false;    // this worker has the state of the run
   bool is_chief_;             // since the last change of the workers
   // The last step is counted, but only the first `hooks_told_` hooks were told of it.
   bool is_told_ = true;

@@ -201,7 +201,7 @@ void TrainingRun::start(const std::vector<std::string>& plan) {
   const SpanScope span(context_.timeline(), Activity::Step, "start");
   plan_ = plan;
   session_.set_state([this] { return state(); });
-  joins_ ? join() : begin_run();
+  joins_ ? join() : begin_together();
 }
 
 void TrainingRun::begin_run() {
@@ -216,6 +216,7 @@ void TrainingRun::begin_run() {
   for (const auto& [name, part] : parts_) restore_part(name, part.restore);
   if (!std::exchange(plan_logged_, true) && strategy_.group().is_chief()) log_plan();
   remember_parameters();
+  has_begun_ = true;
 }
 
 void TrainingRun::remember_parameters() {

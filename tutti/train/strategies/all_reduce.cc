@@ -73,7 +73,7 @@ AllReduce::AllReduce(const Context& context, Group group, const Trainable& model
     facts_ = {.name = "evaluator"};
   else if (options.lanes > 0)
     prepare(options.lanes);
-  else if (joins())
+  else
     facts_ = {.name = "allreduce", .survives = why_not_survive(options.lanes).empty()};
 }
 

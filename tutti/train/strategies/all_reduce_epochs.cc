@@ -95,8 +95,11 @@ std::optional<Strategy::Standing> AllReduce::go_on(Session& session, const std::
                                                    const Standing* mine) {
   require_same(plan);
   const bool has_state = mine != nullptr && !half_taken_over_;
-  const int64_t own = has_state ? place_of(mine->progress.step, mine->is_told, mine->hooks_told) : kNowhere;
+  const int64_t own = !has_state         ? kNowhere
+                      : !mine->has_begun ? kUnbegun
+                                         : place_of(mine->progress.step, mine->is_told, mine->hooks_told);
   const Farthest farthest = farthest_of(comm::gather_all(comm_, own, "the step of each worker"));
+  if (farthest.place == kUnbegun) return Standing{.has_begun = false};
   if (farthest.all_are_there) {
     prepare(session.lanes());
     return std::nullopt;

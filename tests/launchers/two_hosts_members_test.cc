@@ -1,0 +1,139 @@
+// Tests that a training on two hosts goes on without workers, and without a whole host: the weights have the
+// bits of a training that nothing has disturbed (`tutti run --min --nnodes`).
+#include <map>
+#include <signal.h>
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/launchers/hosts.h"
+#include "tests/together.h"
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+
+namespace tutti::testing::two_hosts_members_test {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Each host has a launcher with two workers. The list of the workers is at the east host.
+class MinOnTwoHosts : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = TwoHosts::why_not(); !reason.empty())
+      GTEST_SKIP() << "NOTHING IS TESTED HERE: " << reason;
+    hosts_.emplace("1gbit");
+  }
+
+  // `disturbs`: flags of the program that change nothing in the weights.
+  void start(const Flags& launch, const Flags& program = {}, const Flags& disturbs = {}) {
+    launch_ = launch;
+    program_ = with(program_, program);
+    disturbs_ = disturbs;
+    for (const int node : {1, 0}) start_node(node);
+  }
+  void start_node(int node) {
+    const Host& host = node == 0 ? hosts_->east() : hosts_->west();
+    const Flags launcher = {
+        program_path("tutti"), "run", "--nnodes",     "2",
+        "--node-rank",         std::to_string(node),  "--rendezvous",
+        fmt::format("{}:4000", TwoHosts::kEastAddress), "-n", "2"};
+    const Flags command = host.here() + launcher + launch_ +
+                          Flags{"--", together_program(), "--threads", "1", "--report", report_} + program_ +
+                          disturbs_;
+    nodes_[node] = std::make_unique<RunningProgram>(
+        command, Flags{mark_, "CUDA_VISIBLE_DEVICES=", "TUTTI_SECRET=of both hosts", "TUTTI_TIMEOUT=" + timeout_});
+  }
+  RunningProgram& east() { return *nodes_.at(0); }
+  RunningProgram& west() { return *nodes_.at(1); }
+  // Returns the pid of the launcher on the west host.
+  pid_t west_launcher() const {
+    const std::string begin = program_path("tutti") + std::string("\0run\0", 5);
+    for (const pid_t pid : processes_with(mark_)) {
+      const std::string words = read_system_file(fmt::format("/proc/{}/cmdline", pid));
+      const bool is_west = words.find(std::string("--node-rank\0001\0", 14)) != std::string::npos;
+      if (words.starts_with(begin) && is_west) return pid;
+    }
+    ADD_FAILURE() << "there is no launcher on the west host";
+    return 0;
+  }
+  void await_training() { east().wait_for_error("training with allreduce: 4 workers"); }
+
+  // Waits for the end of the training on the east host.
+  void expect_the_bits_of_one() {
+    ASSERT_EQ(east().wait(), 0) << east().err();
+    EXPECT_EQ(json_of(report_).value("weights_sha256", "there is none"),
+              hash_of(on_workers(1, program_), alone_));
+  }
+  void expect_that_nobody_is_left() {
+    EXPECT_TRUE(eventually([this] { return processes_with(mark_).empty(); }));
+  }
+
+  const TestFolder folder_;
+  const TestFolder alone_;
+  const std::string report_ = folder_ / "report.json";
+  const std::string mark_ = "MARK_OF_THIS_TEST=" + folder_.path();
+  Flags program_ = {"--net", "normed", "--lanes", "8", "--batch", "2", "--steps", "300"};
+  std::string timeout_ = "60";
+  Flags launch_;
+  Flags disturbs_;
+  std::optional<TwoHosts> hosts_;
+  std::map<int, std::unique_ptr<RunningProgram>> nodes_;
+};
+
+TEST_F(MinOnTwoHosts, goes_on_without_workers_of_both) {
+  start({"--min", "1"}, {}, {"--misfortune", "3@5/before,0@8/told"});
+  expect_the_bits_of_one();
+  EXPECT_EQ(west().wait(), 0) << west().err();
+  EXPECT_THAT(east().err(), HasSubstr("4 workers connected over shm+tcp (on several hosts)"));
+  EXPECT_THAT(east().err(), HasSubstr("going on at step 5 with 3 workers: worker/3 is gone"));
+  EXPECT_THAT(west().err() + east().err(), HasSubstr("with 2 workers: worker/0 is gone"));
+  expect_that_nobody_is_left();
+}
+
+TEST_F(MinOnTwoHosts, takes_in_a_worker_that_is_started_again) {
+  start({"--min", "1", "--restarts", "1"}, {}, {"--misfortune", "2@5/before"});
+  expect_the_bits_of_one();
+  EXPECT_EQ(west().wait(), 0) << west().err();
+  EXPECT_THAT(east().err(), HasSubstr("worker/2 has come back: 4 go on"));
+  expect_that_nobody_is_left();
+}
+
+TEST_F(MinOnTwoHosts, goes_on_without_a_host_that_is_gone_and_takes_it_in_again) {
+  start({"--min", "2"}, {"--steps", "1500"});
+  await_training();
+  if (const pid_t pid = west_launcher(); pid > 0) kill(pid, SIGKILL);
+  east().wait_for_error("with 2 workers: ");
+  west().wait();
+  start_node(1);
+  east().wait_for_error("with 4 workers: ");
+  expect_the_bits_of_one();
+  EXPECT_EQ(west().wait(), 0) << west().err();
+  expect_that_nobody_is_left();
+}
+
+TEST_F(MinOnTwoHosts, goes_on_without_a_host_that_vanishes) {
+  timeout_ = "3";
+  start({"--min", "1"});
+  await_training();
+  kill(hosts_->west().pid(), SIGKILL);
+  expect_the_bits_of_one();
+  EXPECT_NE(west().wait(), 0);
+  expect_that_nobody_is_left();
+}
+
+// Nothing is closed: both sides only notice that nothing comes.
+TEST_F(MinOnTwoHosts, one_side_of_a_cut_cable_goes_on_and_the_other_ends) {
+  timeout_ = "3";
+  start({"--min", "2"});
+  await_training();
+  hosts_->west().unplug();
+  expect_the_bits_of_one();
+  EXPECT_EQ(west().wait(), exit_code(ErrorKind::PeerLost)) << west().err();
+  EXPECT_THAT(west().err(), HasSubstr("ending the tasks of this host"));
+  expect_that_nobody_is_left();
+}
+
+}  // namespace
+}  // namespace tutti::testing::two_hosts_members_test

@@ -1,0 +1,44 @@
+#include "tools/launch/survival_board.h"
+
+#include <csignal>
+
+#include <gmock/gmock.h>
+
+#include "tutti/base/test_errors.h"
+
+namespace tutti::survival_board_test {
+namespace {
+
+using What = WorkerOrder::What;
+
+TEST(SurvivalBoard, messages_arrive_as_they_were_sent) {
+  const EndedWorker ended{
+      .worker = 5, .outcome = Outcome(SIGKILL), .text = "worker/5 (pid 7) \"was\" killed", .seconds = 1.5};
+  EXPECT_EQ(ended_worker_of(to_text(ended)), ended);
+  const HostOrders orders{
+      .orders = {{.what = What::Start, .worker = 4, .life = 2, .pause = std::chrono::seconds(8)},
+                 {.what = What::Kill, .worker = 5, .life = 1},
+                 {.what = What::Fail, .worker = 4}},
+      .job_is_done = true,
+      .is_lost = true,
+      .end = JobEnd{.exit_code = 3,
+                    .signal = SIGTERM,
+                    .grace = std::chrono::milliseconds(2000),
+                    .interrupted = true,
+                    .restarts = 2}};
+  EXPECT_EQ(host_orders_of(to_text(orders)), orders);
+  EXPECT_EQ(host_orders_of(to_text(HostOrders())), HostOrders());
+  EXPECT_EQ(lives_of(to_text(std::vector<int>{0, 3})), (std::vector<int>{0, 3}));
+}
+
+TEST(SurvivalBoard, damaged_messages_are_refused) {
+  for (const char* text : {"", "{", "[]", "{}", "{\"orders\": 1}", "{\"orders\": [[7, 0, 0, 0]], \"done\": "
+                           "true, \"lost\": false, \"end\": null}"}) {
+    error_of(ErrorKind::DataLoss, [&] { host_orders_of(text); });
+    error_of(ErrorKind::DataLoss, [&] { ended_worker_of(text); });
+  }
+  error_of(ErrorKind::DataLoss, [] { lives_of("[1, \"x\"]"); });
+}
+
+}  // namespace
+}  // namespace tutti::survival_board_test
