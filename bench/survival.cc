@@ -154,9 +154,11 @@ void measure_repairs(const std::string& bin) {
                                         bench::folder().string(), way, kKillsOfPeers, times(ways.size()))});
   }
   for (int round = 0; round < kRounds; ++round) {
-    for (const Way& way : ways) {
-      std::cerr << fmt::format("round {}/{}: {}\n", round + 1, kRounds, way.name);
-      sh(way.command);
+    for (size_t i = 0; i < ways.size(); ++i) {
+      std::cerr << fmt::format("round {}/{}: {}\n", round + 1, kRounds, ways[i].name);
+      const size_t kills = lines_of(times(i)).size() + (i < 2 ? kKills : kKillsOfPeers);
+      sh(ways[i].command);
+      if (lines_of(times(i)).size() < kills) std::ofstream(times(i), std::ios::app) << "never 0 0\n";
     }
   }
   for (size_t i = 0; i < ways.size(); ++i) print_row(ways[i], times(i));
