@@ -1,12 +1,15 @@
-// Measures how soon the other workers go on after one is killed (`tutti run --min`), and what it costs to be
-// ready for that. Prints Markdown.
-//   bench_survival                     all of it
-//   bench_survival train --times FILE  one of the trainings: in each, all workers but one are killed
+// Measures how soon a training goes on after a worker is killed (`tutti run --min`), beside torchrun and
+// torchft, and what it costs to be ready for that. Prints Markdown.
+//   bench_survival                               all of it
+//   bench_survival train --times FILE --kills N  one of the trainings
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
+#include <sstream>
 #include <string>
 #include <tutti/tutti.h>
 #include <vector>
@@ -21,9 +24,10 @@
 namespace {
 
 constexpr int kWorkers = 4;
-constexpr int kKills = 51;  // of each way, kWorkers - 1 in a training
-constexpr int kRounds = 7;
-constexpr int64_t kBetweenKills = 25;  // steps
+constexpr int kRounds = 4;        // of kills, alternating between the ways
+constexpr int kKills = 12;        // in each round; the launcher pauses longer after each one of a worker
+constexpr int kKillsOfPeers = 3;  // which take longer
+constexpr int kUndisturbedRounds = 7;
 
 // The time that all processes of a machine share.
 double now() {
@@ -32,66 +36,132 @@ double now() {
   return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_nsec) * 1e-9;
 }
 
-// Kills one worker after every so many steps, and notes how long it takes until the next step is made.
+std::vector<std::string> lines_of(const std::string& path) {
+  std::vector<std::string> lines;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  return lines;
+}
+
+// Kills one worker after the other, some steps after all have come together, and notes how long it takes
+// until the next step is made, by whoever has made it first (bench/peers/survival.py does the same).
 class Kills final : public tutti::Hook {
  public:
-  explicit Kills(std::string times) : times_(std::move(times)) {}
+  Kills(std::string times, int64_t kills) : times_(std::move(times)), most_(kills) {}
 
+  void before_step(tutti::Training& training) override {
+    if (times_.empty()) return;
+    const auto kills = static_cast<int64_t>(lines_of(times_).size());
+    together_ = training.group.world == kWorkers && kills == kills_ ? together_ + 1 : 0;
+    kills_ = kills;
+    if (kills >= most_) training.stop_reason = "all kills were measured";
+  }
   void after_lane(tutti::Training& training, int64_t, const tutti::Batch&,
                   const tutti::LossOutput&) override {
-    const tutti::Group& group = training.group;
-    if (times_.empty() || group.world == 1 || training.step % kBetweenKills != kBetweenKills - 1) return;
-    if (group.rank != static_cast<int>(training.step / kBetweenKills) % group.world) return;
-    std::ofstream(times_ + ".killed") << fmt::format("{:.6f}", now());
+    if (times_.empty() || together_ != 20 + 7 * kills_ % 20 || training.group.rank != kills_ % kWorkers)
+      return;
+    std::ofstream(killed_) << fmt::format("{:.6f} {}", now(), training.step);
     std::raise(SIGKILL);
   }
   void after_step(tutti::Training& training, const tutti::StepResult&) override {
-    const int before = std::exchange(world_, training.group.world);
-    if (times_.empty() || before <= world_ || !training.group.is_chief()) return;
-    double killed = 0;
-    std::ifstream(times_ + ".killed") >> killed;
-    std::ofstream(times_, std::ios::app) << now() - killed << "\n";
+    double at = 0;
+    int64_t step = 0;
+    if (times_.empty() || !(std::ifstream(killed_) >> at >> step) || training.step <= step) return;
+    std::error_code is_noted;
+    std::filesystem::rename(killed_, killed_ + ".noted", is_noted);
+    if (is_noted) return;
+    std::ofstream(times_, std::ios::app)
+        << fmt::format("{:.6f} {} 0\n", now() - at, std::max<int64_t>(0, step + 1 - training.step));
   }
 
  private:
   const std::string times_;
-  int world_ = 0;  // at the step before
+  const std::string killed_ = times_ + ".killed";
+  const int64_t most_;
+  int64_t kills_ = -1;
+  int64_t together_ = 0;  // steps since all workers were there, and nobody was killed
 };
 
 int train(int argc, char** argv) {
   std::string times;
+  int64_t kills = 0;
   tutti::Program program;
   program.add_flags = [&](tutti::FlagSet& flags) {
     flags.add("--times", times, "the file with the seconds; empty: nobody is killed");
+    flags.add("--kills", kills, "when that file has so many lines, the training ends");
   };
   return tutti::run(argc, argv, program, [&](tutti::Context& context) {
     tutti::Trainer trainer(context, std::make_shared<bench::MnistNet>(), torch::optim::AdamOptions(1e-3),
                            [](bench::MnistNet& net, const tutti::Batch& batch) {
                              return torch::cross_entropy_loss(net.forward(batch["image"]), batch["label"]);
                            });
-    trainer.add_hook(std::make_unique<Kills>(times));
+    trainer.add_hook(std::make_unique<Kills>(times, kills));
     trainer.fit(example::digits("").train().shuffle());
   });
 }
 
 std::string sh(const std::string& script) { return bench::last_line_of({"sh", "-c", script}); }
 
-void print_repairs(const std::string& bin, const std::string& comm) {
-  const bench::Scratch scratch("/tmp");
-  const std::string times = scratch.path() + "/times";
-  const int trainings = kKills / (kWorkers - 1);
-  for (int i = 0; i < trainings; ++i)
-    sh(fmt::format(
-        "{0}/tutti run -n {1} --min 1 -- {0}/bench_survival train --comm {2} --lanes 12 --batch 4 "
-        "--threads 1 --steps {3} --log-level error --times {4} >/dev/null 2>&1",
-        bin, kWorkers, comm, kBetweenKills * kWorkers, times));
+// A way to go on after a worker was killed: a command that appends a line for each kill to a file.
+struct Way {
+  std::string name;
+  std::string command;
+};
+
+Way ours(const std::string& name, const std::string& bin, const std::string& comm, const std::string& times) {
+  return {
+      name,
+      fmt::format(
+          "{0}/tutti run -n {1} --min 1 --restarts 1000 -- {0}/bench_survival train --comm {2} --lanes 12 "
+          "--batch 4 --threads 1 --steps 1000000 --log-level error --times {3} --kills $(($(cat {3} "
+          "2>/dev/null | wc -l) + {4})) >/dev/null 2>&1",
+          bin, kWorkers, comm, times, kKills)};
+}
+
+void print_row(const Way& way, const std::string& times) {
   std::vector<double> seconds;
-  std::ifstream file(times);
-  for (double one = 0; file >> one;) seconds.push_back(one);
-  if (seconds.empty()) return;
-  fmt::print("| {} | {} | {:.0f} ms | {:.0f} ms | {:.0f} ms |\n", comm, seconds.size(),
-             *std::min_element(seconds.begin(), seconds.end()) * 1e3, bench::median(seconds) * 1e3,
-             *std::max_element(seconds.begin(), seconds.end()) * 1e3);
+  double again = 0;
+  double given_up = 0;
+  const std::vector<std::string> lines = lines_of(times);
+  for (const std::string& line : lines) {
+    std::istringstream text(line);
+    double one = 0;
+    double steps = 0;
+    double dropped = 0;
+    if (!(text >> one >> steps >> dropped)) continue;  // nobody went on
+    seconds.push_back(one);
+    again += steps;
+    given_up += dropped;
+  }
+  if (lines.empty()) return;
+  if (seconds.empty()) seconds = {std::nan("")};
+  const auto count = static_cast<double>(seconds.size());
+  fmt::print("| {} | {} | {} | {:.2f} s | {:.2f} s | {:.2f} s | {:.1f} | {:.1f} |\n", way.name, lines.size(),
+             lines.size() - seconds.size(), *std::min_element(seconds.begin(), seconds.end()),
+             bench::median(seconds), *std::max_element(seconds.begin(), seconds.end()), again / count,
+             given_up / count);
+}
+
+void measure_repairs(const std::string& bin) {
+  const bench::Scratch scratch("/tmp");
+  const auto times = [&](size_t way) { return fmt::format("{}/{}", scratch.path(), way); };
+  std::vector<Way> ways = {ours("Tutti, shared memory", bin, "shm", times(0)),
+                           ours("Tutti, TCP", bin, "tcp", times(1))};
+  if (const auto python = bench::peer_python("torchft")) {
+    for (const auto& [name, way] : {std::pair("torchrun", "torchrun"), std::pair("torchft, 5 s", "torchft"),
+                                    std::pair("torchft, 0.5 s", "torchft-tuned")})
+      ways.push_back({name, fmt::format("{} {}/peers/survival.py {} {} {} >/dev/null 2>&1", *python,
+                                        bench::folder().string(), way, kKillsOfPeers, times(ways.size()))});
+  }
+  for (int round = 0; round < kRounds; ++round) {
+    for (size_t i = 0; i < ways.size(); ++i) {
+      std::cerr << fmt::format("round {}/{}: {}\n", round + 1, kRounds, ways[i].name);
+      const size_t kills = lines_of(times(i)).size() + (i < 2 ? kKills : kKillsOfPeers);
+      sh(ways[i].command);
+      if (lines_of(times(i)).size() < kills) std::ofstream(times(i), std::ios::app) << "never 0 0\n";
+    }
+  }
+  for (size_t i = 0; i < ways.size(); ++i) print_row(ways[i], times(i));
 }
 
 bench::Side undisturbed(const std::string& name, const std::string& bin, const std::string& flags,
@@ -108,24 +178,43 @@ int measure_all() {
   const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe");
   const std::string bin = self.parent_path().string();
   fmt::print(
-      "## Workers that are killed\n\nFrom `kill -9` of a worker, worker/0 or another, to the next step that "
-      "the others have made: the MNIST network, {} workers on this machine of which one after the other is "
-      "killed in the middle of a step, 12 lanes of 4 examples (`./dev bench survival`). No step but the one "
-      "in flight is made again.\n\n| | kills | least | median | most |\n|---|---|---|---|---|\n",
-      kWorkers);
-  for (const char* comm : {"shm", "tcp"}) print_repairs(bin, comm);
+      "## Workers that are killed\n\nFrom `kill -9` of a worker to the next step that is finished: the MNIST "
+      "network, {} workers on this machine with 12 examples each. One worker after the other is killed in "
+      "the "
+      "middle of a step and started again, 20 to 39 steps after all have come together; {} alternating "
+      "rounds "
+      "(`./dev bench survival`).\n\n"
+      "- torchrun starts all workers again, from a checkpoint after every 20 steps "
+      "(`TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1`, without which restarts hang: pytorch#135712).\n"
+      "- torchft 0.2.0: the other workers go on without the step in flight, as soon as a timeout has passed: "
+      "5 s "
+      "as in its example, or 0.5 s. Gradients are averaged by `Manager.allreduce`, since its "
+      "`DistributedDataParallel` ends all workers when one is lost.\n\n"
+      "The last two columns are means for one kill: steps made again besides the one in flight, and steps "
+      "given "
+      "up with their examples.\n\n| | kills | nobody went on | least | median | most | made again | given up "
+      "|\n|---|---|---|---|---|---|---|---|\n",
+      kWorkers, kRounds);
+  measure_repairs(bin);
+  fmt::print(
+      "\nThe cost of being ready, with two workers, batches of 50, and nobody killed; medians of {} "
+      "alternating rounds "
+      "of 150 steps. With --min, every worker updates all weights, so that the others have what a lost one "
+      "knows; "
+      "without, over shared memory, each updates a part.\n\n| | images/s | with --min 1 | cost "
+      "|\n|---|---|---|---|\n",
+      kUndisturbedRounds);
   std::vector<bench::Side> sides;
   for (const char* comm : {"shm", "tcp"}) {
-    sides.push_back(undisturbed(fmt::format("{}, a death ends the job", comm), bin, "", comm));
-    sides.push_back(undisturbed(fmt::format("{}, --min 1", comm), bin, "--min 1", comm));
+    for (const char* flags : {"", "--min 1"})
+      sides.push_back(undisturbed(std::string(comm) + flags, bin, flags, comm));
   }
-  fmt::print(
-      "\nUndisturbed, with two workers and batches of 50; median of {} alternating rounds of 150 steps. With "
-      "--min, every worker updates all weights, so that the others have what a lost one knows; without, over "
-      "shared memory, each updates a part.\n\n| | images/s |\n|---|---|\n",
-      kRounds);
-  for (const auto& [name, side] : bench::measure(sides, kRounds))
-    fmt::print("| {} | {:.0f} |\n", name, side.per_second);
+  const auto measured = bench::measure(sides, kUndisturbedRounds);
+  for (const char* comm : {"shm", "tcp"}) {
+    const double without = measured.at(comm).per_second;
+    const double ready = measured.at(std::string(comm) + "--min 1").per_second;
+    fmt::print("| {} | {:.0f} | {:.0f} | {:.1f} % |\n", comm, without, ready, 100 * (1 - ready / without));
+  }
   return 0;
 }
 

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <set>
 #include <signal.h>
+#include <string_view>
 #include <thread>
 
 #include <fmt/format.h>
@@ -107,7 +108,7 @@ TEST_P(Averages, stay_the_same_after_a_task_was_killed) {
   const TestFolder folder;
   const std::string alone = hash_of(on_workers(1, with(flags, {"--logdir", folder / "alone"})), folder);
   const auto expected = average_in(folder / "alone");
-  for (const char* every : {"0", "7"}) {
+  for (const char* every : {"0", "7", "auto"}) {
     const std::string log = folder / every;
     const std::string report = log + ".json";
     ServedRun run(fmt::format("average-{}{}", job, index),
@@ -119,6 +120,9 @@ TEST_P(Averages, stay_the_same_after_a_task_was_killed) {
     run.kill(job, index);
     EXPECT_EQ(run.run().wait(), 0) << run.run().err();
     EXPECT_EQ(json_of(report).at("weights_sha256"), alone) << run.run().err();
+    if (std::string_view(every) == "auto" && std::string_view(job) == "ps") {
+      EXPECT_GE(json_of(report).at("checkpoints").at("failures"), 1) << run.run().err();
+    }
     const auto found = average_in(log);
     ASSERT_EQ(found.size(), expected.size());
     for (size_t i = 0; i < found.size(); ++i)

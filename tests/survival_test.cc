@@ -174,6 +174,30 @@ TEST(SurvivalOfNobody, restarts_the_job) {
   }
 }
 
+// The first checkpoint is saved after the first step. Only a failure after which the run goes back counts.
+TEST(SurvivalOfNobody, is_a_failure_for_which_checkpoints_are_more_frequent) {
+  const TestFolder folder;
+  const std::string expected = hash_of(on_workers(1, kRun), folder);
+  const auto outcome = [&](const std::string& name, const char* misfortune) {
+    const Flags saving = {"--logdir", folder / name,  "--checkpoint-every",
+                          "auto",     "--misfortune", misfortune};
+    Outcome one = run(folder, 2, {"--min", "1", "--restarts", "3"}, with(kRun, saving));
+    EXPECT_EQ(one.sha256(), expected);
+    EXPECT_TRUE(std::filesystem::exists(folder / name + "/ckpt-1"));
+    EXPECT_THAT(one.result.err, HasSubstr("a checkpoint every"));
+    EXPECT_GT(one.report.at("checkpoints").at("interval"), 0);
+    return one;
+  };
+  const Outcome survived = outcome("survived", "0@6/before");
+  EXPECT_EQ(survived.report.at("checkpoints").at("failures"), 0);
+  EXPECT_TRUE(std::filesystem::exists(folder / "survived/ckpt-7")) << "the new chief has measured anew";
+  const Outcome restarted = outcome("restarted", "0@6/before,1@6/before");
+  EXPECT_THAT(restarted.result.err, HasSubstr("resumed from"));
+  EXPECT_EQ(restarted.report.at("checkpoints").at("failures"), 1);
+  EXPECT_LT(restarted.report.at("checkpoints").at("between_failures"),
+            survived.report.at("checkpoints").at("between_failures"));
+}
+
 TEST(SurvivalOfTooFew, ends_the_job) {
   const ProgramResult result =
       run_program(job(3, {"--min", "3"}, with(kRun, {"--misfortune", "1@5/before"})), {}, Crashes::AskedFor);

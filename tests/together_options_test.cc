@@ -97,7 +97,7 @@ TEST(TogetherOptions, closed_standard_streams_do_not_matter) {
 TEST(TogetherOptions, checkpoints_do_not_show_how_the_state_was_kept) {
   const TestFolder folder;
   const std::string expected = hash_of(on_workers(1, with(kNormed, {"--steps", "24"})), folder);
-  for (const char* every : {"5", "0.001s"}) {
+  for (const char* every : {"5", "0.001s", "auto"}) {
     const Flags saving = with(kNormed, {"--logdir", folder / every, "--checkpoint-every", every});
     hash_of(on_workers(3, with(with(saving, {"--steps", "8"}), kSharded)), folder);
     hash_of(on_workers(2, with(with(saving, {"--steps", "16"}), kReplicated)), folder);

@@ -35,10 +35,6 @@ double unix_time(fs::file_time_type time) {
   return std::chrono::duration<double>((std::chrono::system_clock::now() - ago).time_since_epoch()).count();
 }
 
-double unix_now() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
-
 // Returns true if the chief of this run lives. It holds the lock of the folder; if locks do not reach it, it
 // touches its file every ten seconds.
 bool is_alive(const std::string& logdir, const RunState& state) {

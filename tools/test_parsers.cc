@@ -193,7 +193,7 @@ std::vector<Parser> make_parsers() {
       {"host_slots", {"a:4,b:2,c"}, parse_hosts},
       {"cluster_spec", {"ps|h:2222,worker|h:2223;[::1]:2224", R"({"worker": ["a:1"]})"}, ClusterSpec::parse},
       {"device_spec", {"/job:ps/replica:0/task:1/device:cpu:0"}, DeviceSpec::parse},
-      {"every", {"10", "5s"}, parse_every},
+      {"every", {"10", "5s", "auto"}, parse_every},
       {"steps", {"3", "3..7"}, parse_step_interval},
       {"frame", {frame_seed()}, parse_frame},
       {"idx",

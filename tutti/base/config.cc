@@ -218,8 +218,9 @@ void add_file_flags(FlagSet& set, RunConfig& config) {
       "scratch; must: fail if there is none; weights: load its weights and start again at step 0; anyway: "
       "like auto, even if settings or data are not the same as in the run");
   set.add("--checkpoint-every", config.checkpoints.every,
-          "save a checkpoint after this many steps (500) or seconds (600s); 0: only at the end");
-  set.require("--checkpoint-every", "a number of steps (500) or of seconds (600s)",
+          "save a checkpoint after this many steps (500) or seconds (600s); 0: only at the end; auto: as the "
+          "time that a checkpoint costs and the failures of the run suggest");
+  set.require("--checkpoint-every", "a number of steps (500) or of seconds (600s), or auto",
               [](const std::string& text) { return is_good(parse_every, text); });
   set.add("--keep", config.checkpoints.keep, "number of newest checkpoints to keep; 0: all");
   set.between("--keep", 0, kMostKept);

@@ -95,10 +95,10 @@ struct RunConfig {
   struct Checkpoints {
     std::string logdir;           // "": nothing is written at all
     std::string resume = "auto";  // "never", "must", "weights", "anyway"
-    std::string every = "600s";  // steps ("500") or seconds ("600s"); "0": only the last (--checkpoint-every)
-    int64_t keep = 5;            // 0: all
-    std::string rows = "full";   // of sharded embeddings; or "changed" (--checkpoint-rows)
-    int64_t hash_every = 0;      // steps; 0: only with checkpoints (--hash-every)
+    std::string every = "600s";   // steps ("500"), seconds ("600s") or "auto"; "0": only the last
+    int64_t keep = 5;             // 0: all
+    std::string rows = "full";    // of sharded embeddings; or "changed" (--checkpoint-rows)
+    int64_t hash_every = 0;       // steps; 0: only with checkpoints (--hash-every)
   };
 
   // A program that exports a checkpoint instead of training (tutti/train/export.h).

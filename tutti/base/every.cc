@@ -10,13 +10,14 @@
 namespace tutti {
 
 Every parse_every(std::string_view text) {
+  if (text == "auto") return {.automatic = true};
   if (text.ends_with('s')) {
     const auto seconds = parse_double(text.substr(0, text.size() - 1));
     if (seconds && std::isfinite(*seconds) && *seconds >= 0) return {.steps = 0, .seconds = *seconds};
   } else if (const auto steps = parse_int(text); steps && *steps >= 0) {
     return {.steps = *steps, .seconds = 0};
   }
-  fail(ErrorKind::InvalidArgument, "'{}' is not a number of steps (500) or of seconds (600s)", text);
+  fail(ErrorKind::InvalidArgument, "'{}' is not a number of steps (500) or of seconds (600s), or auto", text);
 }
 
 StepInterval parse_step_interval(std::string_view text) {

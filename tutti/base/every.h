@@ -6,18 +6,19 @@
 
 namespace tutti {
 
-// The frequency of an action: every `steps` steps or every `seconds` seconds. If both are 0, it is never
-// done. At least one of them is always 0.
+// The frequency of an action: every `steps` steps or every `seconds` seconds, or chosen by the action itself.
+// At most one of the three is set; if none is, the action is never done.
 struct Every {
   int64_t steps = 0;
   double seconds = 0;
+  bool automatic = false;
 
-  bool never() const { return steps == 0 && seconds == 0; }
+  bool never() const { return *this == Every(); }
   bool operator==(const Every&) const = default;
 };
 
-// Parses "500" as steps, "600s" and "0.5s" as seconds, and "0" as never. Anything else is an InvalidArgument
-// that quotes the text.
+// Parses "500" as steps, "600s" and "0.5s" as seconds, "auto", and "0" as never. Anything else is an
+// InvalidArgument that quotes the text.
 Every parse_every(std::string_view text);
 
 // The interval of steps [begin, end), counted from 0.
@@ -44,7 +45,7 @@ class Due {
   }
 
  private:
-  const Every every_;
+  Every every_;
   int64_t step_ = 0;
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };

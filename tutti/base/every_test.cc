@@ -13,6 +13,7 @@ TEST(Every, reads_steps_and_seconds) {
   EXPECT_EQ(parse_every("600s"), (Every{.seconds = 600}));
   EXPECT_EQ(parse_every("0.5s"), (Every{.seconds = 0.5}));
   EXPECT_EQ(parse_every("9223372036854775807").steps, INT64_MAX);
+  EXPECT_EQ(parse_every("auto"), (Every{.automatic = true}));
 }
 
 TEST(Every, zero_is_never) {
@@ -20,11 +21,12 @@ TEST(Every, zero_is_never) {
   EXPECT_TRUE(parse_every("0s").never());
   EXPECT_FALSE(parse_every("1").never());
   EXPECT_FALSE(parse_every("1s").never());
+  EXPECT_FALSE(parse_every("auto").never());
 }
 
 TEST(Every, quotes_what_it_cannot_read) {
-  for (const char* text :
-       {"", "s", "x", "-1", "-1s", "5 s", "5m", "1.5", "nans", "infs", "9223372036854775808", "5ss"}) {
+  for (const char* text : {"", "s", "x", "-1", "-1s", "5 s", "5m", "1.5", "nans", "infs",
+                           "9223372036854775808", "5ss", "autos", "Auto"}) {
     try {
       parse_every(text);
       ADD_FAILURE() << text;

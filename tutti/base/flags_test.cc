@@ -255,7 +255,7 @@ TEST(RunConfig, standard_ones_have_limits) {
   expect_refused(HasSubstr("--threads"), {"--threads", "-5"});
   expect_refused(HasSubstr("--task_index"), {"--task_id", "-1"});
   expect_refused(HasSubstr("--batch: 'x'"), {"--batch", "x"});
-  expect_refused(HasSubstr("steps (500) or of seconds (600s)"), {"--checkpoint-every", "10m"});
+  expect_refused(HasSubstr("steps (500) or of seconds (600s), or auto"), {"--checkpoint-every", "10m"});
   EXPECT_EQ(standard({"--checkpoint-every", "0"}).checkpoints.every, "0");
   EXPECT_EQ(standard({"--seed", "-9223372036854775808"}).training.seed, std::numeric_limits<int64_t>::min());
 }

@@ -44,6 +44,7 @@ ordered_json to_json(const Report& report) {
   if (!report.differences.empty()) json["differences"] = report.differences;
   if (!report.changes.empty()) json["changes"] = report.changes;
   if (!report.audits.empty()) json["audits"] = report.audits;
+  if (!report.checkpoints.empty()) json["checkpoints"] = report.checkpoints;
   if (!report.tables.empty()) json["tables"] = report.tables;
   if (report.skipped_examples > 0) json["skipped_examples"] = report.skipped_examples;
   if (report.dropped_gradients > 0) json["dropped_gradients"] = report.dropped_gradients;

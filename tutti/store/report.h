@@ -36,6 +36,9 @@ struct Report {
   // With --audit: the number of audits that this process has taken part in, and the differences that they
   // have found. Omitted from the file if there are none.
   nlohmann::ordered_json audits = {};
+  // With --checkpoint-every auto: the interval that was chosen last, and why. Omitted from the file
+  // otherwise.
+  nlohmann::ordered_json checkpoints = nlohmann::ordered_json::object();
   // For asynchronous steps: the number of updates by staleness, that is, by the number of steps that were
   // made since their parameters were read. With --backup: the number of gradients that were too late. Both
   // are omitted from the file if there are none.

@@ -84,8 +84,19 @@ std::unique_ptr<Hook> profile(StepInterval steps, std::string file);
 // Shows the training on the page of the context (--web), which has to be there.
 std::unique_ptr<Hook> web_page();
 
-// Saves a checkpoint at the given interval of steps or seconds, and one at the end.
+// Saves a checkpoint at the given interval, and one at the end. With Every::automatic, the chief saves the
+// first one after the next step, measures how long the training stands still for it, and chooses the
+// interval.
 std::unique_ptr<Hook> checkpoint(Every every);
+// The seconds in which one failure of a run is expected that has had so many in so many seconds: the mean of
+// a rate that is believed to be one a day before anything was seen.
+double expected_between_failures(int64_t failures, double seconds);
+// The seconds between the end of a checkpoint, for which the training stands still for `cost` seconds, and
+// the next one, so that least time is lost to checkpoints and to steps that are made again: sqrt(2 cost M),
+// where M are the expected seconds between failures (J. W. Young, A first order approximation to the optimum
+// checkpoint interval, CACM 17(9), 1974). At least one second, and so long that the training stands still for
+// less than 3.5 % of its time.
+double checkpoint_interval(double cost, double between_failures);
 
 // Throws InvalidArgument if the loss of a lane is not finite, which ends the training before the parameters
 // of any worker are updated with it, and names the first bad tensor of the batch, the parameters, the buffers

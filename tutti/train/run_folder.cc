@@ -114,6 +114,12 @@ void require_well_formed(const store::Checkpoint& checkpoint, const std::string&
   }
 }
 
+double seconds_since_change(const std::string& path) {
+  using std::filesystem::file_time_type;
+  return std::chrono::duration<double>(file_time_type::clock::now() - std::filesystem::last_write_time(path))
+      .count();
+}
+
 }  // namespace
 
 std::vector<std::string> differing(const Json& saved, const Json& now) {
@@ -214,6 +220,9 @@ void RunFolder::begin_run(Begins begins) {
     if (!before) return;
     run_.id = before->id;
     run_.first_sequence = before->first_sequence;
+    run_.failures = before->failures;
+    if (begins == Begins::FromItsCheckpoint && before->phase == RunState::Phase::Training) ++run_.failures;
+    run_.since = before->since + seconds_since_change(path_ + "/" + kRunStateName);
   } catch (const Error& error) {
     context_.log().warning("{}; evaluators begin again with the checkpoints of this run", error.what());
   }

@@ -87,9 +87,13 @@ class RunFolder {
   void save(store::Checkpoint checkpoint, int64_t lanes, const RunFacts& facts,
             const store::SharedFiles& shared);
   // For tasks that follow the run from outside (RunState). Called on the chief.
-  enum class Begins { Anew, FromItsCheckpoint };
-  // Before the first checkpoint is saved: later calls do nothing.
+  enum class Begins { Anew, FromItsCheckpoint, WithOthers };
+  // Before the first checkpoint is saved: later calls do nothing. If the run goes back to its checkpoint
+  // although it was not ended, it has failed.
   void begin_run(Begins begins);
+  // The run that was begun here goes back to its checkpoint after a failure.
+  void count_failure() { run_.failures += run_.id.empty() ? 0 : 1; }
+  const RunState& state() const { return run_; }
   // Says how far the run is, if this process holds the lock.
   void note(RunState::Phase phase, int64_t fit, int64_t step);
   // Shows now and then that the chief is alive, for file systems without locks.

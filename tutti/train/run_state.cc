@@ -1,6 +1,7 @@
 #include "tutti/train/run_state.h"
 
 #include <array>
+#include <chrono>
 #include <limits>
 #include <utility>
 
@@ -43,11 +44,16 @@ int64_t count_of(const Json& json, const char* name, const std::string& path) {
 
 }  // namespace
 
+double unix_now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
 void write_run_state(const std::string& folder, const RunState& state) {
   const Json json = {{"id", state.id},         {"phase", name_of(state.phase)},
                      {"fit", state.fit},       {"step", state.step},
                      {"chief", state.chief},   {"first_sequence", state.first_sequence},
-                     {"launch", state.launch}, {"web", state.web}};
+                     {"launch", state.launch}, {"web", state.web},
+                     {"since", state.since},   {"failures", state.failures}};
   replace_file(folder + "/" + kRunStateName, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
@@ -64,6 +70,8 @@ std::optional<RunState> read_run_state(const std::string& folder) {
   state.launch = value_in<std::string>(json, "launch", path);
   state.chief = value_in<std::string>(json, "chief", path);
   state.web = value_in<std::string>(json, "web", path, "");
+  state.failures = value_in<int64_t>(json, "failures", path, 0);
+  state.since = value_in<double>(json, "since", path, unix_now());
   return state;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -7,6 +8,9 @@
 #include "tutti/cluster/context.h"
 
 namespace tutti {
+
+// The seconds since 1970.
+double unix_now();
 
 // How far a run is, as its chief says it in the run's folder, for tasks that follow the run from outside.
 struct RunState {
@@ -28,6 +32,12 @@ struct RunState {
   std::string launch;    // launch_of(); "" if the launcher has no name for it
   std::string chief;     // as it names itself in the folder's lock
   std::string web = {};  // HOST:PORT of its page (--web); "": none
+  int64_t failures = 0;  // after each of which the run went back to a checkpoint
+  // The Unix time at which the run would have begun if it had not paused between its starts.
+  double since = unix_now();
+
+  // The seconds for which the run has been trained until now.
+  double trained() const { return std::max(0.0, unix_now() - since); }
 
   bool operator==(const RunState&) const = default;
 };

@@ -153,14 +153,14 @@ Session::Parts Session::newest_parts(int64_t step) {
 }
 
 void Session::go_on(int64_t step) {
-  folder_.begin_run(RunFolder::Begins::FromItsCheckpoint);
+  folder_.begin_run(RunFolder::Begins::WithOthers);
   open_events(step);
   went_on_ = true;
 }
 
 void Session::take_over(int64_t step) {
   folder_.lock();
-  folder_.begin_run(RunFolder::Begins::FromItsCheckpoint);
+  folder_.begin_run(RunFolder::Begins::WithOthers);
   open_events(step);
 }
 

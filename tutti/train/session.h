@@ -167,6 +167,9 @@ class Session {
   // the chief; does nothing elsewhere.
   void note(const Progress& progress, RunState::Phase phase);
   void show_life();
+  // Called on every worker before it goes back to the newest checkpoint, because a task was lost.
+  void count_failure() { folder_.count_failure(); }
+  const RunState& run_state() const { return folder_.state(); }
 
   // Called in an evaluator: takes the weights and the lanes of a checkpoint, and returns the rows of its
   // tables.

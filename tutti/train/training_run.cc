@@ -110,7 +110,9 @@ void TrainingRun::start_again(const std::optional<Error>& why) {
   if (may_change()) session_.lock();
   if (why && !may_change())
     context_.log().warning("{}; the training goes on when the lost task has connected again", why->what());
+  if (why) session_.count_failure();
   start(std::vector<std::string>(plan_));
+  session_.note(progress_, RunState::Phase::Training);
   if (may_change() && progress_.restarts == 0)
     tutti::fail(ErrorKind::DataLoss, "{}there is no checkpoint to which the other workers could go back",
                 why ? fmt::format("{}; ", why->what()) : "");

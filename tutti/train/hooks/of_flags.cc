@@ -12,40 +12,6 @@
 namespace tutti::hooks {
 namespace {
 
-class Checkpoint final : public Hook {
- public:
-  explicit Checkpoint(const Every& every) : due_(every) {}
-
-  void after_start(Training& training) override {
-    due_.restart(training.step);
-    last_step_ = training.went_on ? -1 : training.step;
-  }
-
-  void before_step(Training& training) override {
-    if (due_.at(training.step + 1)) training.wishes.save = true;
-  }
-
-  void after_step(Training& training, const StepResult& result) override {
-    if (result.wishes.save) save(training);
-  }
-
-  // A worker that makes steps of its own saved its last step before it knew that this was the last.
-  void end(Training& training) override {
-    const bool stopped_by_itself = !training.in_step && training.stop_reason.has_value();
-    if (training.step != last_step_ || stopped_by_itself || training.save_at_end) save(training);
-  }
-
- private:
-  void save(Training& training) {
-    training.save_checkpoint();
-    due_.restart(training.step);
-    last_step_ = training.step;
-  }
-
-  Due due_;
-  int64_t last_step_ = 0;  // the last step that was saved; -1: unknown
-};
-
 constexpr int64_t kStepsBetweenLooksAtGpu = 25;
 
 std::optional<std::string> bad(const std::string& what, const torch::Tensor& tensor) {
@@ -78,14 +44,6 @@ std::string first_bad(const Parameters& parameters, const Batch& batch, const Lo
 }
 
 }  // namespace
-
-std::unique_ptr<Hook> checkpoint(Every every) {
-  if (every.steps < 0 || !(every.seconds >= 0))
-    fail(ErrorKind::InvalidArgument,
-         "a checkpoint every {} steps, {:g} seconds: .steps and .seconds must be 0 or more", every.steps,
-         every.seconds);
-  return std::make_unique<Checkpoint>(every);
-}
 
 void nan_guard(const Parameters& parameters, int64_t step, int64_t lane, const Batch& batch,
                const LossOutput& output) {
