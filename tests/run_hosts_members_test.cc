@@ -131,8 +131,7 @@ TEST_F(RunMinOnNodes, goes_on_without_a_host_and_takes_it_in_again) {
   wait_for(1, 0, 1, 2);
   expect_end(1, 128 + SIGKILL);
   start_node(1);
-  wait_for(2, 1, 2, 4);
-  wait_for(3, 1, 3, 4);
+  nodes_[0]->wait_for_error("has come back: 4 go on");
   finish();
   expect_ends(0, 0);
   EXPECT_THAT(err(0), HasSubstr("the launcher of node 1 is gone"));
@@ -164,7 +163,7 @@ TEST_F(RunMinOnNodes, goes_on_without_a_host_that_is_lost_before_it_has_come_to_
   second.reset();
   wait_for(1, 0, 1, 2);
   start_node(1);
-  for (const int worker : {2, 3}) wait_for(worker, 1, worker, 2 * kWorkers);
+  nodes_[0]->wait_for_error("has come back: 4 go on");
   finish();
   expect_ends(0, 0);
 }

@@ -25,7 +25,7 @@ struct EndedWorker {
   bool operator==(const EndedWorker&) const = default;
 };
 
-// What the launcher of a worker must do with it.
+// An instruction for the launcher of a worker.
 struct WorkerOrder {
   enum class What {
     Start,  // again, after the pause

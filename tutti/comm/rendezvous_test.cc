@@ -167,7 +167,7 @@ TEST(TcpRendezvous, says_what_to_check_where_nobody_answers) {
   const auto port = static_cast<uint16_t>(free_ports(1)[0]);
   expect_error(ErrorKind::Timeout,
                AllOf(HasSubstr(fmt::format("nothing answered at localhost:{} within 0.1 s (", port)),
-                     HasSubstr("Connection refused"), HasSubstr("Check that rank 0 is running")),
+                     HasSubstr("Connection refused"), HasSubstr("Check that rank 0 of the job is running")),
                [&] { find_within("localhost", port, milliseconds(100)); });
   expect_error(ErrorKind::Timeout, HasSubstr("nothing answered at no-such-host.invalid:1"),
                [] { find_within("no-such-host.invalid", 1, milliseconds(100)); });

@@ -32,7 +32,7 @@ struct AuditedLane {
 AuditedLane draw_audit(int64_t seed, int64_t step, int64_t lanes, const std::vector<std::string>& hosts,
                        size_t auditors);
 
-// What one rank has computed for the lane (hashes_of_lane()).
+// The hashes that one rank has computed for the lane (hashes_of_lane()).
 struct LaneResult {
   int rank = 0;
   std::string hashes = {};
