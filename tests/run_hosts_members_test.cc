@@ -96,7 +96,7 @@ TEST_F(RunMinOnNodes, goes_on_without_workers_of_any_host) {
   finish();
   expect_ends(0, 0);
   EXPECT_THAT(err(0), ::testing::ContainsRegex("worker/2 \\(pid [0-9]+\\) was killed by SIGKILL \\(Killed\\) "
-                                               "after [0-9.]+ s; the other 3 go on"));
+                                               "after [0-9.]+ s on node 1; the other 3 go on"));
 }
 
 TEST_F(RunMinOnNodes, goes_on_without_all_workers_of_a_host) {

@@ -152,7 +152,10 @@ void SurvivalKeeper::read_reports(size_t host) {
   for (int worker = first; worker < first + options_.hosts[host].workers; ++worker) {
     if (!running_.contains(worker)) continue;
     const auto text = served_.board->peek(ended_key({worker, keeper_.life_of(worker)}));
-    if (text) ended(ended_worker_of(*text));
+    if (!text) continue;
+    EndedWorker reported = ended_worker_of(*text);
+    reported.text += " on " + options_.hosts[host].name;
+    ended(reported);
   }
 }
 

@@ -169,7 +169,7 @@ int MembersBoard::least() const {
 }
 
 bool MembersBoard::change_is_due(uint64_t epoch) const {
-  return board_->peek(kChangeKey) == std::to_string(epoch);
+  return board_->peek(kChangeKey) == std::to_string(epoch) || board_->peek(members_key(epoch + 1));
 }
 
 void MembersBoard::set_fit(int64_t fit) const { board_->set(kFitKey, std::to_string(fit)); }

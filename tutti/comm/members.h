@@ -116,7 +116,8 @@ class MembersBoard {
   // Makes the call and waits for the newest members after `call.epoch`, as long as the launcher lives. Throws
   // PeerLost if this process is not among them any more, and if the job ends.
   Members await_next(const Call& call) const;
-  // Returns true if the launcher wants this epoch to end after the present step.
+  // Returns true if the launcher wants this epoch to end after the present step, or if a later one has begun:
+  // a member may have been given up that still answers the others, since its launcher was silent.
   bool change_is_due(uint64_t epoch) const;
   // Says that the members of an epoch are connected.
   void set_entered(uint64_t epoch) const { board_->set(kEnteredKey, std::to_string(epoch)); }

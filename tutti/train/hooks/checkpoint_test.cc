@@ -10,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "tutti/base/file.h"
+#include "tutti/base/test_folder.h"
 #include "tutti/train/hooks.h"
 #include "tutti/train/run_state.h"
 #include "tutti/train/test_trainer.h"

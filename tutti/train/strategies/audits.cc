@@ -88,7 +88,8 @@ void Audits::set_workers(comm::Communicator& comm, const Parameters& parameters,
     who_.push_back(lines.at(0));
     hosts_.push_back(lines.at(1));
   }
-  if (comm.world() == 1)
+  const bool joins = comm.epochs() != nullptr && comm.epochs()->is_joining();
+  if (comm.world() == 1 && !joins)
     context_.log().info(
         "--audit {}: the only worker computes lanes a second time itself, which finds faults that pass, but "
         "not a processor that is always wrong in the same way",
@@ -158,7 +159,8 @@ bool Audits::conclude(const AuditedLane& audited, int64_t step, const Verdict& v
   }
   if (!evicts)
     fail(ErrorKind::DataLoss,
-         "{}. The weights have not changed. Start the job again {}; it goes on from its newest checkpoint",
+         "{}. This step has not changed the weights. Start the job again {}; it goes on from its newest "
+         "checkpoint",
          text, verdict.is_clear ? "without that machine" : "on other machines");
   if (verdict.wrong.front() == comm_->rank())
     throw Interrupted(SIGTERM, text + ". This worker leaves the others (--audit-action evict)");
