@@ -53,7 +53,7 @@ Scenario draw_scenario(Random& random) {
   scenario.kill_share = random.chance(0.5) ? 1 : random.draw(3, 9) * 0.1;
   scenario.place_share = random.draw(0, 10) * 0.1;
   scenario.place_chance = random.chance(0.5) ? 0.003 : 0.02;
-  if (random.chance(0.4)) scenario.hand_over_chance = 0.4;
+  if (random.chance(0.6)) scenario.hand_over_chance = random.draw(1, 8) * 0.05;
   return scenario;
 }
 
