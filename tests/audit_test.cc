@@ -183,7 +183,7 @@ TEST(AuditOf, lanes_without_examples_of_bf16_and_of_other_networks_raises_no_fal
   }
 }
 
-// The residuals of rounding are those of a run without the fault.
+// The residuals of rounding end with the values that a run without the fault has.
 TEST(AuditOf, rounded_gradients_makes_a_step_again) {
   const TestFolder folder;
   const Flags rounded = {"--wire-precision", "bf16", "--comm", "tcp"};

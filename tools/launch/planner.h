@@ -78,7 +78,8 @@ class Planner {
   const std::optional<JobHosts> hosts_;   // of TF_CONFIG
   const std::optional<Meeting> meeting_;  // nullopt: all tasks are on this machine
   const std::vector<std::string> gpus_;
-  // Of this host, in all starts: for its tasks, and one for the list of the workers if it keeps that.
+  // All starts of the job use these ports of this host: one for each task, and one more for the list of the
+  // workers if this launcher keeps it.
   const HeldPorts ports_;
 };
 

@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 // The interval between two looks at the board if nothing happens here.
 constexpr milliseconds kLook{500};
 constexpr milliseconds kLookWithHosts{20};
-// The same while workers wait for the next list of members.
+// The interval while workers wait for the next list of members.
 constexpr milliseconds kLookSoon{5};
 
 int workers_of(const std::vector<SurvivalHost>& hosts) {
