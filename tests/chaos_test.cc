@@ -82,11 +82,9 @@ class ChaosJob {
 
  private:
   void start(size_t node) {
-    Flags command = {program_path("tutti"), "run", "-n", two_nodes_ ? "2" : "4", "--min", "1",
-                     "--restarts",          "1000"};
-    if (two_nodes_)
-      command = with(command, {"--nnodes", "2", "--node-rank", std::to_string(node), "--rendezvous",
-                               fmt::format("127.0.0.1:{}", port_)});
+    Flags command = two_nodes_ ? launcher_of_node(static_cast<int>(node), fmt::format("127.0.0.1:{}", port_))
+                               : Flags{program_path("tutti"), "run"};
+    command = with(command, {"-n", two_nodes_ ? "2" : "4", "--min", "1", "--restarts", "1000"});
     command = with(command, {"--", together_program(), "--threads", "1"});
     launchers_[node] = std::make_unique<RunningProgram>(
         with(command, program_), Flags{"TUTTI_TIMEOUT=5", "TUTTI_SECRET=ours"}, Crashes::AskedFor);

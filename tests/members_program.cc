@@ -66,8 +66,9 @@ class Worker {
     while (true) {
       board_.set_entered(members.epoch);
       begin_training(*members.rank_of(self_));
-      std::printf("life %d, rank %d of %d, epoch %d, pid %d\n", self_.life, *members.rank_of(self_),
-                  static_cast<int>(members.by_rank.size()), static_cast<int>(members.epoch), getpid());
+      std::printf("pid %d, worker %d, life %d, rank %d of %d, epoch %d\n", getpid(), self_.worker, self_.life,
+                  *members.rank_of(self_), static_cast<int>(members.by_rank.size()),
+                  static_cast<int>(members.epoch));
       std::fflush(stdout);
       const std::optional<Call> call = stay_in(members);
       if (!call) return told_to_stop ? 128 + SIGTERM : exists(fmt::format("fail-{}", self_.worker)) ? 3 : 0;

@@ -27,17 +27,9 @@ constexpr int kWorkers = 2;  // of each host
 class RunMinOnNodes : public Run {
  protected:
   Words launcher(int node, const Words& flags) const {
-    return Words{program_path("tutti"),
-                 "run",
-                 "--nnodes",
-                 "2",
-                 "--node-rank",
-                 std::to_string(node),
-                 "--rendezvous",
-                 fmt::format("127.0.0.1:{}", port_),
-                 "-n",
-                 std::to_string(kWorkers)} +
-           flags + Words{"--", program_path("../test/members_program"), folder_.path()};
+    return launcher_of_node(node, fmt::format("127.0.0.1:{}", port_)) +
+           Words{"-n", std::to_string(kWorkers)} + flags +
+           Words{"--", program_path("../test/members_program"), folder_.path()};
   }
   void start_node(int node) {
     nodes_[node] = std::make_unique<RunningProgram>(
@@ -51,17 +43,10 @@ class RunMinOnNodes : public Run {
   RunningProgram& node_of(int worker) { return *nodes_.at(worker / kWorkers); }
   // Waits until the worker says that it has this life, this rank and as many workers.
   void wait_for(int worker, int life, int rank, int workers) {
-    node_of(worker).wait_for_output(
-        fmt::format("[worker/{}] life {}, rank {} of {}, epoch", worker, life, rank, workers));
+    node_of(worker).wait_for_output(said_by_member(worker, life, rank, workers));
   }
   void kill_worker(int worker, int life = 0) {
-    pid_t pid = 0;
-    for (const std::string& line : lines_of(node_of(worker).out())) {
-      if (line.starts_with(fmt::format("[worker/{}] life {},", worker, life)))
-        pid = std::stoi(line.substr(line.rfind(' ') + 1));
-    }
-    ASSERT_GT(pid, 0) << node_of(worker).out();
-    kill(pid, SIGKILL);
+    if (const pid_t pid = pid_of_member(node_of(worker).out(), worker, life); pid > 0) kill(pid, SIGKILL);
   }
   void finish() { folder_.write("finish", ""); }
   void expect_end(int node, int exit_code) {
@@ -278,17 +263,9 @@ class RunMinOnHosts : public Run {
     for (int worker = 0; worker < 4; ++worker) wait_for(worker, 0, worker, 4);
   }
   void wait_for(int worker, int life, int rank, int workers) {
-    program_->wait_for_output(
-        fmt::format("[worker/{}] life {}, rank {} of {}, epoch", worker, life, rank, workers));
+    program_->wait_for_output(said_by_member(worker, life, rank, workers));
   }
-  pid_t pid_of(int worker) const {
-    for (const std::string& line : lines_of(program_->out())) {
-      if (line.starts_with(fmt::format("[worker/{}] life 0,", worker)))
-        return std::stoi(line.substr(line.rfind(' ') + 1));
-    }
-    ADD_FAILURE() << program_->out();
-    return 0;
-  }
+  pid_t pid_of(int worker) const { return pid_of_member(program_->out(), worker, 0); }
   // Returns the pid of the launcher on the worker's host.
   pid_t launcher_of(int worker) const {
     const std::string line = read_system_file(fmt::format("/proc/{}/stat", pid_of(worker)));

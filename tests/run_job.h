@@ -5,8 +5,10 @@
 #include <sstream>
 #include <stdlib.h>
 #include <string>
+#include <sys/types.h>
 #include <vector>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tests/tool.h"
@@ -18,6 +20,22 @@ inline std::vector<std::string> lines_of(const std::string& text) {
   std::vector<std::string> lines;
   for (std::string line; std::getline(stream, line);) lines.push_back(line);
   return lines;
+}
+
+// Returns what a worker of members_program.cc prints when it has this life, this rank and as many workers.
+inline std::string said_by_member(int worker, int life, int rank, int workers) {
+  return fmt::format("worker {}, life {}, rank {} of {}, epoch", worker, life, rank, workers);
+}
+// Returns the pid in the last of these lines, of which at least one must have been waited for.
+inline pid_t pid_of_member(const std::string& out, int worker, int life) {
+  pid_t pid = 0;
+  for (const std::string& line : lines_of(out)) {
+    const size_t at = line.find("pid ");
+    const bool is_it = line.find(fmt::format(", worker {}, life {},", worker, life)) != std::string::npos;
+    if (is_it) pid = std::stoi(line.substr(at + 4));
+  }
+  EXPECT_GT(pid, 0) << out;
+  return pid;
 }
 
 // Runs `tutti run FLAGS -- sh -c SCRIPT`, with a variable of this test in every process.

@@ -28,18 +28,9 @@ class RunMin : public Run {
   }
   // Waits until the worker says that it has this life, this rank and as many workers.
   void wait_for(int worker, int life, int rank, int workers) {
-    program_->wait_for_output(
-        fmt::format("[worker/{}] life {}, rank {} of {}, epoch", worker, life, rank, workers));
+    program_->wait_for_output(said_by_member(worker, life, rank, workers));
   }
-  pid_t pid_of(int worker, int life) const {
-    pid_t pid = 0;
-    for (const std::string& line : lines_of(program_->out())) {
-      if (line.starts_with(fmt::format("[worker/{}] life {},", worker, life)))
-        pid = std::stoi(line.substr(line.rfind(' ') + 1));
-    }
-    EXPECT_GT(pid, 0) << program_->out();
-    return pid;
-  }
+  pid_t pid_of(int worker, int life) const { return pid_of_member(program_->out(), worker, life); }
   void kill_worker(int worker, int life = 0, int signal = SIGKILL) const {
     if (const pid_t pid = pid_of(worker, life); pid > 0) kill(pid, signal);
   }

@@ -175,6 +175,11 @@ char state_of(pid_t pid) {
   return at == std::string::npos ? '?' : line[at + 2];
 }
 
+Words launcher_of_node(int rank, const std::string& rendezvous) {
+  return {program_path("tutti"), "run",          "--nnodes", "2", "--node-rank",
+          std::to_string(rank),  "--rendezvous", rendezvous};
+}
+
 bool eventually(const std::function<bool()>& condition) {
   const auto limit = steady_clock::now() + kPatience;
   while (!condition()) {

@@ -76,6 +76,9 @@ ProgramResult run_program(const std::vector<std::string>& command,
 // Returns the address of this machine with this port.
 inline SocketAddress loopback(int port) { return resolve("127.0.0.1", port).addresses.front(); }
 
+// Returns the words that start the launcher of a node of two; its other flags follow.
+Words launcher_of_node(int rank, const std::string& rendezvous);
+
 // Returns true as soon as `condition` holds, and false after a minute.
 bool eventually(const std::function<bool()>& condition);
 

@@ -35,17 +35,8 @@ class MinOnTwoHosts : public ::testing::Test {
   }
   void start_node(int node) {
     const Host& host = node == 0 ? hosts_->east() : hosts_->west();
-    const Flags launcher = {program_path("tutti"),
-                            "run",
-                            "--nnodes",
-                            "2",
-                            "--node-rank",
-                            std::to_string(node),
-                            "--rendezvous",
-                            fmt::format("{}:4000", TwoHosts::kEastAddress),
-                            "-n",
-                            "2"};
-    const Flags command = host.here() + launcher + launch_ +
+    const std::string rendezvous = fmt::format("{}:4000", TwoHosts::kEastAddress);
+    const Flags command = host.here() + launcher_of_node(node, rendezvous) + Flags{"-n", "2"} + launch_ +
                           Flags{"--", together_program(), "--threads", "1", "--report", report_} + program_ +
                           disturbs_;
     nodes_[node] = std::make_unique<RunningProgram>(

@@ -97,20 +97,9 @@ TEST_F(OnTwoHosts, launchers_add_their_own_workers_and_end_with_the_bits_of_one)
 
 TEST_F(OnTwoHosts, launchers_of_nodes_meet_and_end_with_the_bits_of_one) {
   for (const int node : {1, 0}) {
-    std::vector<std::string> launcher = (node == 0 ? hosts_->east() : hosts_->west()).here();
-    launcher = launcher + Words{program_path("tutti"),
-                                "run",
-                                "--nnodes",
-                                "2",
-                                "--node-rank",
-                                std::to_string(node),
-                                "--rendezvous",
-                                fmt::format("{}:4000", TwoHosts::kEastAddress),
-                                "--ports",
-                                "4001-4010",
-                                "-n",
-                                node == 0 ? "3" : "1",
-                                "--"};
+    const Words launcher = (node == 0 ? hosts_->east() : hosts_->west()).here() +
+                           launcher_of_node(node, fmt::format("{}:4000", TwoHosts::kEastAddress)) +
+                           Words{"--ports", "4001-4010", "-n", node == 0 ? "3" : "1", "--"};
     tasks_.push_back(std::make_unique<RunningProgram>(
         training_.command(launcher), training_.environment({"CUDA_VISIBLE_DEVICES=", kSecret})));
   }
