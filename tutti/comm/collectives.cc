@@ -63,10 +63,15 @@ void Collectives::enter_epoch() {
   hosts_.emplace(Hosts{levels->layout(), *inside_});
 }
 
-// Operations that still run end first: they have failed, since a rank is lost, or they are complete.
+// Operations that still run end first: they have failed, since a rank is lost, or they are complete. Without a
+// next epoch this communicator stays broken.
 void Collectives::reconfigure(const std::optional<Error>& why) {
   if (!epochs_) return Communicator::reconfigure(why);
   queue_.drain();
+  {
+    const std::lock_guard lock(mutex_);
+    if (!broken_) broken_ = why.value_or(Error(ErrorKind::PeerLost, "the ranks did not meet again"));
+  }
   messages_.clear();
   behind_ = false;
   hosts_.reset();

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 
 #include "tutti/base/test_errors.h"
+#include "tutti/comm/collectives.h"
+#include "tutti/comm/inproc/inproc.h"
 
 namespace tutti::comm {
 namespace {
@@ -91,6 +93,37 @@ TEST_F(MembersOnABoard, that_connect_notice_that_their_epoch_has_ended) {
   EXPECT_EQ(epoch.peek("there"), "yes");
   epoch.connected();
   EXPECT_EQ(epoch.peek("missing"), std::nullopt);
+}
+
+// The job ends instead of the next epoch.
+class LastEpoch final : public EpochSource {
+ public:
+  Connection next(const std::optional<Error>& /*why*/) override {
+    fail(ErrorKind::PeerLost, "the job ends: worker/1 has failed");
+  }
+  uint64_t number() const override { return 0; }
+  bool is_joining() const override { return false; }
+  bool change_is_due() override { return true; }
+  int least() const override { return 1; }
+  std::string change() const override { return ""; }
+  bool job_stops() const override { return false; }
+  void set_fit(int64_t /*fit*/) override {}
+  std::optional<int64_t> fit() const override { return std::nullopt; }
+};
+
+TEST(Communicator, without_a_next_epoch_fails_and_can_be_abandoned) {
+  for (const bool is_planned : {true, false}) {
+    SCOPED_TRACE(is_planned);
+    const std::optional<Error> why =
+        is_planned ? std::nullopt : std::optional(Error(ErrorKind::PeerLost, "worker/1 is gone"));
+    Collectives ranks(std::move(inproc_transports(2, kLong).front()), kLong, nullptr, nullptr, {},
+                      std::make_unique<LastEpoch>());
+    expect_error(ErrorKind::PeerLost, HasSubstr("worker/1 has failed"), [&] { ranks.reconfigure(why); });
+    ranks.abandon("the run ends");
+    expect_error(ErrorKind::PeerLost,
+                 HasSubstr(is_planned ? "the ranks did not meet again" : "worker/1 is gone"),
+                 [&] { ranks.barrier({}); });
+  }
 }
 
 }  // namespace
