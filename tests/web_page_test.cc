@@ -1,8 +1,10 @@
 // Tests the page of a run (--web) and `tutti status` as users see them: with curl, Prometheus and a browser.
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <memory>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
@@ -99,6 +101,34 @@ TEST(WebPage, tells_how_a_job_of_several_workers_goes) {
   const ProgramResult stopped = status({folder / "run"});
   EXPECT_EQ(stopped.exit_code, 1);
   EXPECT_THAT(stopped.out, HasSubstr("interrupted ("));
+}
+
+TEST(WebPage, is_shown_at_its_address_by_the_next_chief_when_the_chief_is_lost) {
+  const TestFolder folder;
+  const HeldPorts port(1);
+  const std::string mark = fmt::format("TUTTI_TEST_MARK={}", ::getpid());
+  WebRun run(
+      Words{program_path("tutti"), "run", "-n", "3", "--min", "2", "--", together_program(), "--threads",
+            "1"} +
+          kLong +
+          Words{"--lanes", "4", "--web", std::to_string(port.numbers()[0]), "--logdir", folder / "run"},
+      {mark});
+  run.await_steps();
+  const int64_t before = run.status().at("trainings").at(0).at("step");
+  const std::vector<pid_t> chiefs = processes_with("TUTTI_TASK_INDEX=0");
+  for (const pid_t pid : processes_with(mark))
+    if (std::find(chiefs.begin(), chiefs.end(), pid) != chiefs.end()) ::kill(pid, SIGKILL);
+  EXPECT_TRUE(eventually([&] {
+    try {
+      const json now = run.status().at("trainings");
+      return !now.empty() && now[0].at("workers") == 2 && now[0].at("step") > before;
+    } catch (const Error&) {
+      return false;  // nobody listens at the moment
+    }
+  }));
+  EXPECT_THAT(run.get("/metrics").body, HasSubstr("\ntutti_workers 2\n"));
+  ::kill(run.program().pid(), SIGTERM);
+  EXPECT_EQ(run.program().wait(), 128 + SIGTERM);
 }
 
 TEST(WebPage, speaks_http_with_curl) {
