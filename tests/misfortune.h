@@ -41,6 +41,10 @@ class Misfortune final : public tutti::Hook {
   }
   // While the others begin the run, or after they have.
   void begins(const tutti::Context& context) const { meet(context, 0, "begins", SIGKILL); }
+  // Before an update that counts from 1, by an optimiser of the program.
+  void updates(const tutti::Context& context, int64_t step) const {
+    meet(context, step - 1, "update", SIGKILL);
+  }
   void is_between_fits(const tutti::Context& context) const { meet(context, 0, "between", SIGKILL); }
   // Between two lanes, while the gradients of the first may be on their way.
   void after_lane(tutti::Training& training, int64_t, const tutti::Batch&,

@@ -84,8 +84,8 @@ TEST_F(Ratings, with_large_ids_give_the_same_weights_on_any_number_of_workers) {
   EXPECT_NE(hash(1, folder_ / "neighbours"), alone);
 }
 
-// The rows of a lost worker are in the newest checkpoint only; a worker that joins gets its rows from a new
-// one.
+// Without copies, the rows of a lost worker are in the newest checkpoint only; a worker that joins gets its rows
+// from a new one.
 TEST_F(Ratings, go_back_to_a_checkpoint_without_a_lost_worker_and_take_in_another) {
   write_tables(folder_ / "data");
   const std::string straight = hash(1, folder_ / "data", {"--steps", "14"});
@@ -93,7 +93,8 @@ TEST_F(Ratings, go_back_to_a_checkpoint_without_a_lost_worker_and_take_in_anothe
     const TestFolder folder;
     const Flags disturbed = {
         "--steps",      "14", "--checkpoint-every", "3", "--logdir", folder / "run",
-        "--misfortune", lost, "--await-world",      "3", "--report", folder / "report.json"};
+        "--misfortune", lost, "--await-world",      "3", "--report", folder / "report.json",
+        "--replicas",   "0"};
     const Flags launcher = {program_path("tutti"), "run", "-n", "3", "--min", "1", "--restarts", "1", "--"};
     const ProgramResult result = run_program(with(launcher, job(1, folder_ / "data", disturbed).program));
     ASSERT_EQ(result.exit_code, 0) << result.err;

@@ -7,6 +7,7 @@
 #include <torch/torch.h>
 
 #include "tests/fault.h"
+#include "tests/misfortune.h"
 
 namespace tables_program {
 namespace {
@@ -29,6 +30,8 @@ struct Options {
   bool bare = false;
   bool two_groups = false;
   std::string fault;
+  std::string misfortune;
+  int64_t await_world = 0;
   bool own_loop = false;
   std::string export_to;  // a folder
   std::string checker;    // of exports: this program may run in a fork of the tests
@@ -99,7 +102,19 @@ struct Net : torch::nn::Module {
   torch::nn::Sequential dense{nullptr};
 };
 
-tutti::OptimizerOptions optimizer_of(const Options& options) {
+// SGD, by a worker that may not survive it.
+tutti::ElementwiseOptimizer mortal_optimizer(const tutti::Context& ctx, const Options& options) {
+  return {.name = "mortal",
+          .rate = 0.1,
+          .update = [&ctx, misfortune = tutti::testing::Misfortune(options.misfortune)](
+                        const tutti::ElementwiseUpdate& u) {
+            misfortune.updates(ctx, u.step);
+            u.values.sub_(u.grads, u.rate);
+          }};
+}
+
+tutti::OptimizerOptions optimizer_of(const tutti::Context& ctx, const Options& options) {
+  if (options.optimizer == "mortal") return mortal_optimizer(ctx, options);
   if (options.optimizer == "sgd") return torch::optim::SGDOptions(0.1);
   if (options.optimizer == "momentum") return torch::optim::SGDOptions(0.05).momentum(0.9);
   if (options.optimizer == "adam") return torch::optim::AdamOptions(0.01);
@@ -135,7 +150,7 @@ tutti::Evaluation validation(const Options& options) {
 void train_in_own_loop(const tutti::Context& ctx, const Options& options, const std::shared_ptr<Net>& net) {
   const auto feed = examples(options, 1).shuffle();
   tutti::Parameters params(*net, {.may_be_empty = true});
-  tutti::DistributedOptimizer opt(ctx, params, optimizer_of(options),
+  tutti::DistributedOptimizer opt(ctx, params, optimizer_of(ctx, options),
                                   {.clip_norm = options.clip_norm, .module = net});
   const tutti::data::Sampler sampler(feed.size(), {.order = feed.order(),
                                                    .seed = ctx.config().training.seed,
@@ -149,6 +164,8 @@ void train_in_own_loop(const tutti::Context& ctx, const Options& options, const 
   auto faults = std::make_unique<Fault>(options.fault);
   Fault* const fault = faults.get();
   loop.add_hook(std::move(faults));
+  loop.add_hook(std::make_unique<tutti::testing::Misfortune>(options.misfortune));
+  loop.add_hook(std::make_unique<tutti::testing::AwaitWorld>(options.await_world));
   const auto loss = [](Net& of, const Batch& batch) { return loss_of(of, batch); };
   tutti::Evaluation evaluation = validation(options);
   evaluation.model = tutti::make_trainable(net, loss);
@@ -185,7 +202,7 @@ int main(int argc, char** argv) {
     flags.add("--evict-unused-for", options.evict_unused_for, "steps after which an unused row is dropped");
     flags.add("--replace-oldest", options.replace_oldest, "what a full table does");
     flags.add_choice("--place", options.placement, {"mod", "block", "hash"}, "the owners of rows");
-    flags.add_choice("--optimizer", options.optimizer, {"adagrad", "sgd", "momentum", "adam", "ftrl"},
+    flags.add_choice("--optimizer", options.optimizer, {"adagrad", "sgd", "momentum", "adam", "ftrl", "mortal"},
                      "which one");
     flags.add("--clip-norm", options.clip_norm, "the largest norm of the gradient; 0: any");
     flags.add("--average", options.average, "the decay of a moving average of the weights");
@@ -196,6 +213,8 @@ int main(int argc, char** argv) {
     flags.add("--export-to", options.export_to, "where the loop of its own exports the model");
     flags.add("--export-checker", options.checker, "the program that checks the exported model");
     flags.add("--fault", options.fault, "which worker computes wrongly at which step");
+    flags.add("--misfortune", options.misfortune, "what befalls which worker at which step");
+    flags.add("--await-world", options.await_world, "how many workers are awaited before the last step");
     flags.add("--bare", options.bare, "the tables are all that the model learns");
     flags.add(
         "--two-groups", options.two_groups,
@@ -217,8 +236,10 @@ int main(int argc, char** argv) {
     const auto loss = [fault = faults.get()](Net& of, const Batch& batch) {
       return loss_of(of, batch, fault);
     };
-    tutti::Trainer trainer(ctx.with(config), net, optimizer_of(options), loss, how);
+    tutti::Trainer trainer(ctx.with(config), net, optimizer_of(ctx, options), loss, how);
     trainer.add_hook(std::move(faults));
+    trainer.add_hook(std::make_unique<tutti::testing::Misfortune>(options.misfortune));
+    trainer.add_hook(std::make_unique<tutti::testing::AwaitWorld>(options.await_world));
     trainer.add_hook(std::make_unique<StopAfter>(options.stop_after));
     if (options.keep_best) trainer.add_hook(tutti::hooks::keep_best({.monitor = "auc"}));
     trainer.fit(examples(options, 1).shuffle(), {.validate = validation(options)});

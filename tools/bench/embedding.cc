@@ -100,6 +100,7 @@ EmbeddingTimes measure_embedding(comm::Communicator& comm, const EmbeddingWork& 
   times.lookup = median_milliseconds(work, comm, [&](int64_t step) { look_up(step, false); });
   times.step = median_milliseconds(work, comm, [&](int64_t step) {
     look_up(step, true);
+    rows.receive(step);
     rows.begin_step(work.ids * comm.world(), step);
     rows.update(0.01, 1, step + 1);
   });

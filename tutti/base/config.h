@@ -57,6 +57,8 @@ struct RunConfig {
     bool error_feedback = true;           // add the rounding error to the next gradient
     // "replicated", "sharded"; auto: sharded in a Trainer whose workers all share memory.
     std::string optimizer_state = "auto";
+    // Copies of the rows of sharded tables on other workers, which go on without a lost one from there; 0: none.
+    int64_t replicas = 1;
   };
 
   // Connections between tasks.

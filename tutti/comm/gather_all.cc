@@ -7,6 +7,53 @@
 #include <torch/utils.h>
 
 namespace tutti::comm {
+namespace {
+
+// Calls `visit_bytes` with the elements of each tensor, in order.
+template <class Visit>
+void for_each_elements(const store::NamedTensors& dense, const Visit& visit_bytes) {
+  for (const auto& [name, tensor] : dense)
+    if (tensor.defined()) visit_bytes(tensor.data_ptr(), tensor.nbytes());
+}
+
+// Converts a snapshot to a tensor that can be sent, and back: the size of the outline, the outline, and the
+// elements of the tensors. An empty one has no bytes.
+torch::Tensor packed(const store::Snapshot& snapshot) {
+  if (snapshot.empty()) return torch::empty({0}, torch::kUInt8);
+  const store::Snapshot own{store::dense(snapshot.tensors), snapshot.values};
+  const std::string outline = store::outline_of(own).dump();
+  const size_t size = outline.size();
+  size_t bytes = sizeof(size) + size;
+  for_each_elements(own.tensors, [&](const void*, size_t more) { bytes += more; });
+  const torch::Tensor all = torch::empty({static_cast<int64_t>(bytes)}, torch::kUInt8);
+  auto* to = static_cast<char*>(all.data_ptr());
+  const auto append = [&](const void* from, size_t count) {
+    if (count > 0) std::memcpy(to, from, count);
+    to += count;
+  };
+  append(&size, sizeof(size));
+  append(outline.data(), size);
+  for_each_elements(own.tensors, append);
+  return all;
+}
+
+store::Snapshot unpacked(const torch::Tensor& all, const char* what) {
+  if (all.numel() == 0) return {};
+  const auto* from = static_cast<const char*>(all.data_ptr());
+  size_t size = 0;
+  std::memcpy(&size, from, sizeof(size));
+  from += sizeof(size);
+  store::Snapshot snapshot =
+      store::empty_snapshot(parse_json({from, size}, what, ErrorKind::DataLoss));
+  from += size;
+  for_each_elements(snapshot.tensors, [&](void* to, size_t count) {
+    if (count > 0) std::memcpy(to, from, count);
+    from += count;
+  });
+  return snapshot;
+}
+
+}  // namespace
 
 std::vector<int64_t> gather_all(Communicator& comm, int64_t mine, const char* what) {
   const torch::Tensor all = torch::empty({comm.world()}, torch::kInt64);
@@ -52,6 +99,25 @@ store::Snapshot broadcast(Communicator& comm, const store::Snapshot& own, int ro
     if (tensor.defined()) comm.broadcast(store::elements_of(tensor), root, {.what = what}).wait();
   }
   return mine ? own : snapshot;
+}
+
+std::vector<store::Snapshot> exchange(Communicator& comm, const std::vector<store::Snapshot>& to,
+                                      const char* what) {
+  std::vector<torch::Tensor> sent;
+  const torch::Tensor sizes = torch::empty({comm.world()}, torch::kInt64);
+  for (const store::Snapshot& snapshot : to) {
+    sent.push_back(packed(snapshot));
+    sizes[static_cast<int64_t>(sent.size()) - 1] = sent.back().numel();
+  }
+  const torch::Tensor sizes_here = torch::empty_like(sizes);
+  comm.all_to_all(sizes_here, sizes, {.what = what}).wait();
+  std::vector<torch::Tensor> received;
+  for (int64_t rank = 0; rank < comm.world(); ++rank)
+    received.push_back(torch::empty({sizes_here[rank].item<int64_t>()}, torch::kUInt8));
+  comm.all_to_all_uneven(received, sent, {.what = what}).wait();
+  std::vector<store::Snapshot> snapshots;
+  for (const torch::Tensor& bytes : received) snapshots.push_back(unpacked(bytes, what));
+  return snapshots;
 }
 
 void gather(Communicator& comm, const store::Snapshot& own, const char* what,

@@ -29,4 +29,8 @@ store::Snapshot broadcast(Communicator& comm, const store::Snapshot& own, int ro
 void gather(Communicator& comm, const store::Snapshot& own, const char* what,
             const std::function<void(store::Snapshot)>& on_snapshot);
 
+// Sends snapshot r to rank r, and returns the snapshots that the ranks send to this one, by rank.
+std::vector<store::Snapshot> exchange(Communicator& comm, const std::vector<store::Snapshot>& to,
+                                      const char* what);
+
 }  // namespace tutti::comm

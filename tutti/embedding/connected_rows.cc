@@ -20,17 +20,10 @@ RowShard::Allocate allocator_in(comm::SharedVectors* shared) {
   };
 }
 
+std::vector<int> nobody(int world) { return std::vector<int>(static_cast<size_t>(world), kNobody); }
+
 comm::SharedVectors* shared_of(comm::Communicator& comm) {
   return comm.world() > 1 ? comm.shared() : nullptr;
-}
-
-torch::Tensor joined(const std::vector<std::span<const float>>& parts) {
-  size_t size = 0;
-  for (const auto& part : parts) size += part.size();
-  const torch::Tensor all = torch::empty({static_cast<int64_t>(size)}, torch::kFloat32);
-  auto* to = static_cast<float*>(all.data_ptr());
-  for (const auto& part : parts) to = std::copy(part.begin(), part.end(), to);
-  return all;
 }
 
 // A tensor that shares the memory of a list. What is sent is only read.
@@ -59,6 +52,16 @@ void exchange(comm::Communicator& comm, ListsUnderWay& lists, const comm::Option
   lists.work = comm.all_to_all_uneven(to, from, options);
 }
 
+// Returns how many numbers each worker sends to this one.
+std::vector<int64_t> lengths_of(comm::Communicator& comm, const std::vector<torch::Tensor>& vectors,
+                                const comm::Options& options) {
+  std::vector<int64_t> own;
+  for (const torch::Tensor& vector : vectors) own.push_back(vector.numel());
+  std::vector<int64_t> lengths(own.size());
+  comm.all_to_all(tensor_of(lengths), tensor_of(own), options).wait();
+  return lengths;
+}
+
 // Sends vector i to worker i, and returns the vectors that the workers have sent to this one, whose lengths
 // it knows.
 std::vector<torch::Tensor> exchange(comm::Communicator& comm, const std::vector<torch::Tensor>& vectors,
@@ -74,20 +77,23 @@ std::vector<torch::Tensor> exchange(comm::Communicator& comm, const std::vector<
 
 // Tables that were filled before the training have all of their rows on every worker.
 ConnectedRows::ConnectedRows(Tables& tables, comm::Communicator& comm, int64_t seed, int64_t lanes,
-                             const OptimizerOptions& optimizer)
+                             const OptimizerOptions& optimizer, std::vector<int> holders)
     : tables_(tables),
       comm_(comm),
       shared_(shared_of(comm)),
       lanes_(lanes),
       optimizer_(optimizer),
-      rows_(tables.specs(optimizer), comm.rank(), comm.world(), seed, allocator_in(shared_)) {
+      held_(std::make_unique<HeldRows>(tables.specs(optimizer), comm.rank(),
+                                       holders.empty() ? nobody(comm.world()) : std::move(holders), seed,
+                                       allocator_in(shared_))) {
   for (size_t t = 0; t < tables.tables().size(); ++t) {
     Table& table = *tables.tables()[t];
-    if (table.has_rows_alone()) rows_.shards()[t].put(rows_alone(table.alone()).rows, false);
+    if (!table.has_rows_alone()) continue;
+    for (OwnedRows& rows : held_->all()) rows.shards()[t].put(rows_alone(table.alone()).rows, false);
   }
   tables_.connect(*this);
   for (size_t t = 0; t < tables.tables().size(); ++t) {
-    const RowShard& shard = rows_.shards()[t];
+    const RowShard& shard = rows().shards()[t];
     if (shard.layout().grows()) continue;
     if (comm.world() == 1) tables.tables()[t]->show({shard.values()});
     if (shared_ == nullptr) continue;
@@ -110,7 +116,7 @@ void ConnectedRows::wait_for_others(int64_t step) {
 std::vector<torch::Tensor> ConnectedRows::answers(const Lists<int64_t>& asked,
                                                   const std::vector<int64_t>& numbers, RowValues values) {
   std::vector<torch::Tensor> rows;
-  for (const std::vector<int64_t>& list : asked) rows.push_back(rows_.read(list, values));
+  for (const std::vector<int64_t>& list : asked) rows.push_back(this->rows().read(list, values));
   if (comm_.world() == 1) return rows;
   return exchange(comm_, rows, numbers, {.what = kRows});
 }
@@ -142,61 +148,48 @@ void ConnectedRows::withdraw() {
   requests_ = {};
 }
 
-void ConnectedRows::begin_step(int64_t examples, int64_t step) {
+std::unique_ptr<HeldRows> ConnectedRows::release() noexcept {
+  try {
+    withdraw();
+  } catch (const std::exception&) {
+    requests_ = {};  // failed like all that was under way
+  }
+  return std::move(held_);
+}
+
+void ConnectedRows::receive(int64_t step) {
   const std::vector<LaneRange> ranges = lanes_of_all(comm_.world(), lanes_);
-  const auto rank = static_cast<size_t>(comm_.rank());
-  TableGradients gradients = tables_.gradients(ranges[rank], lanes_);
+  TableGradients gradients = tables_.gradients(ranges[static_cast<size_t>(comm_.rank())], lanes_);
   if (checks_ && !gradients.are_finite())
     fail(ErrorKind::InvalidArgument,
          "the gradient of a row of a sharded embedding is not finite on rank {} at step {}. Try a lower "
          "learning rate, or check the data; --no-nan-guard continues the training anyway",
-         rank, step);
-  std::vector<std::vector<RowSumsView>> sums(ranges.size());  // [worker]
-  // This worker does not send to itself.
-  sums[rank] = rows_.sums_in(std::exchange(gradients.of_owners[rank], {}), ranges[rank]);
-  ListsUnderWay heads;
-  std::vector<torch::Tensor> received;
-  if (comm_.world() > 1) {
-    std::vector<torch::Tensor> values;
-    for (RowGradients& to : gradients.of_owners) {
-      values.push_back(joined(to.values));
-      heads.sent.push_back(std::move(to.heads));
-    }
-    exchange(comm_, heads, {.what = "the rows of gradients", .step = step});
-    heads.work.wait();
-    std::vector<int64_t> lengths;
-    for (const auto& list : heads.received) lengths.push_back(rows_.numbers_of(list));
-    received = exchange(comm_, values, lengths, {.what = "the gradients of rows", .step = step});
-    for (size_t worker = 0; worker < sums.size(); ++worker) {
-      if (worker == rank) continue;
-      const std::span<const float> numbers(static_cast<const float*>(received[worker].data_ptr()),
-                                           static_cast<size_t>(received[worker].numel()));
-      sums[worker] = rows_.sums_in({heads.received[worker], rows_.split(heads.received[worker], numbers)},
-                                   ranges[worker]);
-    }
-  }
-  // With one lane the gradients are of the mean loss.
-  rows_.begin_step(sums, lanes_, lanes_ == 1 ? 0 : static_cast<double>(examples), step);
+         comm_.rank(), step);
+  const comm::Options options{.what = "the gradients of rows", .step = step};
+  std::vector<torch::Tensor> messages;
+  for (int rank = 0; comm_.world() > 1 && rank < comm_.world(); ++rank)
+    messages.push_back(rank == comm_.rank() ? torch::empty({0}, torch::kLong)
+                                            : held_->message_to(rank, gradients));
+  if (comm_.world() > 1) messages = exchange(comm_, messages, lengths_of(comm_, messages, options), options);
+  held_->receive(std::move(gradients), std::move(messages), ranges);
+  if (held_->have_copies()) comm_.barrier(options).wait();
 }
 
-double ConnectedRows::squares() const {
-  const metrics::ExactSum own = rows_.squares();
-  if (comm_.world() == 1) return own.value();
+metrics::ExactSum sum_of_all(comm::Communicator& comm, const metrics::ExactSum& own) {
+  if (comm.world() == 1) return own;
   metrics::ExactSum all;
   for (const torch::Tensor& numbers :
-       comm::gather_all(comm_, torch::tensor(own.numbers(), torch::kDouble), "the norm of gradients"))
+       comm::gather_all(comm, torch::tensor(own.numbers(), torch::kDouble), "the norm of gradients"))
     all.add(metrics::ExactSum::from(
         {static_cast<const double*>(numbers.data_ptr()), static_cast<size_t>(numbers.numel())}));
-  return all.value();
+  return all;
 }
+
+double ConnectedRows::squares() const { return sum_of_all(comm_, rows().squares()).value(); }
 
 void ConnectedRows::update(double learning_rate, double factor, int64_t step) {
-  rows_.update(factor, relative_rate(learning_rate, optimizer_), step);
-  wait_for_others(step);
-}
-
-void ConnectedRows::evict(int64_t step) {
-  for (RowShard& shard : rows_.shards()) shard.evict(step);
+  held_->update(factor, relative_rate(learning_rate, optimizer_), step);
+  show(step);
 }
 
 store::NamedTensors ConnectedRows::gather(const store::NamedTensors& own) const {
@@ -208,35 +201,41 @@ store::NamedTensors ConnectedRows::gather(const store::NamedTensors& own) const 
 }
 
 store::Snapshot ConnectedRows::gather_weights() const {
-  return {gather(saved_weights(rows_, tables_.values())),
+  return {gather(saved_weights(rows(), tables_.values())),
           saved_facts(tables_.specs(optimizer_), counts(), 0)};
 }
 
 void ConnectedRows::put(const RowChunk& chunk, bool changed) {
-  rows_.shard_of(chunk.table, "the checkpoint").put(chunk.rows, changed);
+  for (OwnedRows& rows : held_->all())
+    rows.shard_of(chunk.table, "the checkpoint").put(chunk.rows, changed);
 }
 
 // The chief sends the rows to all in chunks; an empty chunk ends them.
 void ConnectedRows::put_all(const store::Snapshot& saved, RowParts parts, bool changes) {
-  const auto put_averaged_steps = [&](int64_t steps) {
-    rows_.put_averaged_steps(comm::gather_all(comm_, steps, kRows)[0]);
-  };
   const auto broadcast = [&](const store::Snapshot& chunk) {
     return comm::broadcast(comm_, chunk, 0, kRows);
   };
+  std::optional<SavedRows> rows;
+  Json totals;
   if (comm_.rank() == 0) {
-    const SavedRows rows(saved);
-    rows.require_complete(tables_.specs(optimizer_), parts, changes);
-    put_averaged_steps(parts == RowParts::Weights ? 0 : rows.averaged_steps());
-    for (RowShard& shard : rows_.shards()) shard.put_counts(rows.counts_of(shard.spec().name));
-    rows.for_each(parts, [&](const RowChunk& chunk) {
+    rows.emplace(saved);
+    const std::vector<TableSpec> specs = tables_.specs(optimizer_);
+    rows->require_complete(specs, parts, changes);
+    totals = {{"steps", parts == RowParts::Weights ? 0 : rows->averaged_steps()}};
+    for (const TableSpec& spec : specs) totals["counts"].push_back(to_json(rows->counts_of(spec.name)));
+  }
+  totals = broadcast({{}, totals}).values;
+  std::vector<GrowthCounts> counts;
+  for (const Json& each : totals.at("counts")) counts.push_back(counts_of_json(each));
+  held_->put_totals(totals.at("steps").get<int64_t>(), counts);
+  if (comm_.rank() == 0) {
+    rows->for_each(parts, [&](const RowChunk& chunk) {
       if (comm_.world() > 1) broadcast({tensors_of(chunk.table, chunk.rows), {{"table", chunk.table}}});
       put(chunk, changes);
     });
     broadcast({});
     return;
   }
-  put_averaged_steps(0);
   for (store::Snapshot chunk = broadcast({}); !chunk.empty(); chunk = broadcast({})) {
     const auto table = chunk.values.at("table").get<std::string>();
     put({table, state_of(table, chunk.tensors)}, changes);
@@ -245,16 +244,16 @@ void ConnectedRows::put_all(const store::Snapshot& saved, RowParts parts, bool c
 
 void ConnectedRows::restore(const store::Snapshot& saved, const std::optional<store::Snapshot>& changes,
                             RowParts parts) {
-  for (RowShard& shard : rows_.shards()) shard.reset();
+  held_->reset();
   put_all(saved, parts, false);
-  for (RowShard& shard : rows_.shards()) shard.mark_saved();
+  for (RowShard& shard : rows().shards()) shard.mark_saved();
   const bool has_changes = comm::gather_all(comm_, int64_t{changes.has_value()}, kRows)[0] != 0;
   if (has_changes) put_all(changes.value_or(store::Snapshot()), parts, true);
   wait_for_others();
 }
 
 std::string ConnectedRows::checksum() const {
-  const std::vector<uint64_t> own = rows_.checksum();
+  const std::vector<uint64_t> own = rows().checksum();
   const std::vector<int64_t> as_signed(own.begin(), own.end());
   Lists<uint64_t> all;
   for (const torch::Tensor& theirs :
@@ -266,7 +265,7 @@ std::string ConnectedRows::checksum() const {
 }
 
 std::map<std::string, GrowthCounts> ConnectedRows::counts() const {
-  std::map<std::string, GrowthCounts> counts = rows_.counts();
+  std::map<std::string, GrowthCounts> counts = rows().counts();
   for (auto& [table, own] : counts) {
     const std::vector<int64_t> numbers = {own.rows, own.waiting, own.admitted, own.evicted, own.refused};
     own = {};

@@ -2,12 +2,14 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tutti/comm/communicator.h"
+#include "tutti/embedding/held_rows.h"
 #include "tutti/embedding/owned_rows.h"
 #include "tutti/embedding/row_state.h"
 #include "tutti/embedding/tables.h"
@@ -26,14 +28,18 @@ struct ListsUnderWay {
   comm::Work work = {};
 };
 
+// Returns the sum of the sums of all ranks.
+metrics::ExactSum sum_of_all(comm::Communicator& comm, const metrics::ExactSum& own);
+
 // The rows of all tables, spread over workers that are connected, of which this is one: each owns a part of
 // them. Every worker makes the same calls. Not thread-safe.
 class ConnectedRows final : public RowOwners {
  public:
   // Makes the rows of this worker, with their initial values or the values of Table::alone(). Tables
-  // and communicator must outlive this. `seed` is the run's, and `optimizer` is the model's.
+  // and communicator must outlive this. `seed` is the run's, and `optimizer` is the model's. `holders` have
+  // copies of rows (HeldRows); empty: there are no copies.
   ConnectedRows(Tables& tables, comm::Communicator& comm, int64_t seed, int64_t lanes,
-                const OptimizerOptions& optimizer);
+                const OptimizerOptions& optimizer, std::vector<int> holders = {});
 
   int count() const override { return comm_.world(); }
   bool answer_one() const override { return comm_.world() == 1; }
@@ -45,23 +51,29 @@ class ConnectedRows final : public RowOwners {
 
   // From now on, begin_step() throws InvalidArgument if a gradient of this worker is not finite.
   void refuse_gradients_that_are_not_finite() { checks_ = true; }
+  // Exchanges the gradients of the step, which changes no row. Once it has returned on a worker with copies,
+  // all workers have received what they need to make the step without the others.
+  void receive(int64_t step);
   // Adds up the gradients of all workers, and divides them by the number of examples. Afterwards each worker
-  // has the mean gradients of the rows that it owns and that the step has looked up.
-  void begin_step(int64_t examples, int64_t step);
+  // has the mean gradients of the rows that it holds and that the step has looked up.
+  void begin_step(int64_t examples, int64_t step) { held_->begin_step(examples, step); }
   // Returns the sum of the squares of all mean gradients, with the same bits on any number of workers.
   double squares() const;
   // Updates the rows with the mean gradients times `factor`. `learning_rate` is the rate of the model's
-  // optimiser in this step, and `step` the number of steps including it.
+  // optimiser in this step, and `step` the number of steps including it. Waits as show() does.
   void update(double learning_rate, double factor, int64_t step);
-  // Ends a step without examples, in place of both.
-  void skip_step() { rows_.skip_step(); }
+  // Ends a step without examples, in place of all three.
+  void skip_step() { held_->skip_step(); }
+  // Waits until this worker can read the updated rows of all others.
+  void show(int64_t step) { wait_for_others(step); }
 
-  OwnedRows& rows() { return rows_; }
-  const OwnedRows& rows() const { return rows_; }
-  // Drops rows of tables that grow before a checkpoint.
-  void evict(int64_t step);
+  HeldRows& held() { return *held_; }
+  // Gives the rows away before the communicator is reconfigured: nothing else may be called afterwards.
+  std::unique_ptr<HeldRows> release() noexcept;
+  OwnedRows& rows() { return held_->own(); }
+  const OwnedRows& rows() const { return held_->own(); }
   // The facts about the tables for a checkpoint.
-  Json facts() const { return saved_facts(tables_.specs(optimizer_), counts(), rows_.averaged_steps()); }
+  Json facts() const { return saved_facts(tables_.specs(optimizer_), counts(), rows().averaged_steps()); }
   // Returns on the chief what all workers save, and nothing on other workers.
   store::NamedTensors gather(const store::NamedTensors& own) const;
   // Collects the rows with the values that lookups have, and the facts about them, on the chief.
@@ -86,7 +98,7 @@ class ConnectedRows final : public RowOwners {
   comm::SharedVectors* const shared_;  // null: rows are not in shared memory
   const int64_t lanes_;
   const OptimizerOptions optimizer_;  // of the model
-  OwnedRows rows_;
+  std::unique_ptr<HeldRows> held_;
   bool checks_ = false;
   std::vector<int64_t> announced_numbers_;
   ListsUnderWay requests_;  // announced

@@ -103,7 +103,8 @@ RowSumsView view_of(ListReader& heads, std::span<const float> values, const RowS
 int64_t code_of(const comm::TreeNode& node) { return (node.index << kLevelBits) | node.level; }
 
 OwnedRows::OwnedRows(const std::vector<TableSpec>& tables, int owner, int owners, int64_t seed,
-                     const RowShard::Allocate& allocate) {
+                     const RowShard::Allocate& allocate)
+    : owner_(owner) {
   for (const TableSpec& table : tables) shards_.emplace_back(table, owner, owners, seed, allocate);
 }
 

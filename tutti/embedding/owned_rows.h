@@ -32,6 +32,7 @@ class OwnedRows {
   OwnedRows(const std::vector<TableSpec>& tables, int owner, int owners, int64_t seed,
             const RowShard::Allocate& allocate = {});
 
+  int owner() const { return owner_; }
   std::vector<RowShard>& shards() { return shards_; }
   const std::vector<RowShard>& shards() const { return shards_; }
   // Returns the shard of the table. Throws InvalidArgument that says that `what` has an unknown table.
@@ -75,6 +76,7 @@ class OwnedRows {
   // Returns the number of sums of each table in the heads.
   std::vector<int64_t> counts_in(std::span<const int64_t> heads) const;
 
+  int owner_;
   std::vector<RowShard> shards_;
 };
 

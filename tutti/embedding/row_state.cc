@@ -123,22 +123,26 @@ RowShard::State state_of(const std::string& table, const store::NamedTensors& te
   return state;
 }
 
-std::vector<RowShard::State> split(const RowShard::State& state, const RowLayout& layout) {
+std::vector<RowShard::State> split(const RowShard::State& state, const RowLayout& layout,
+                                   const std::vector<std::vector<int>>& receivers) {
   std::vector<RowShard::State> parts(static_cast<size_t>(layout.owners()));
-  // Takes the elements of a list of ids, and of the tensors that belong to it, for each owner.
+  // Takes the elements of a list of ids, and of the tensors that belong to it, for each part.
   const auto deal = [&](const torch::Tensor& ids, const auto& fill) {
     if (!ids.defined()) return;
-    std::vector<std::vector<int64_t>> of_owners(parts.size());
+    std::vector<std::vector<int64_t>> of_parts(parts.size());
     const auto* id = static_cast<const int64_t*>(ids.data_ptr());
     for (int64_t i = 0; i < ids.numel(); ++i) {
       if (id[i] < 0 || (layout.rows() > 0 && id[i] >= layout.rows()))
         fail(ErrorKind::InvalidArgument, "the checkpoint has the id {} of a table with {} rows", id[i],
              layout.rows());
-      of_owners[static_cast<size_t>(layout.place_of(id[i]).owner)].push_back(i);
+      const auto owner = static_cast<size_t>(layout.place_of(id[i]).owner);
+      if (receivers.empty()) of_parts[owner].push_back(i);
+      for (const int receiver : receivers.empty() ? std::vector<int>() : receivers[owner])
+        of_parts[static_cast<size_t>(receiver)].push_back(i);
     }
-    for (size_t owner = 0; owner < parts.size(); ++owner) {
-      const torch::Tensor index = torch::tensor(of_owners[owner], torch::kLong);
-      fill(parts[owner], [&](const torch::Tensor& of) {
+    for (size_t part = 0; part < parts.size(); ++part) {
+      const torch::Tensor index = torch::tensor(of_parts[part], torch::kLong);
+      fill(parts[part], [&](const torch::Tensor& of) {
         return of.defined() ? of.index_select(0, index) : torch::Tensor();
       });
     }
@@ -223,6 +227,12 @@ RowChunk rows_alone(const RowShard& shard) {
   RowShard::State state = shard.weights(RowValues::Last);
   if (!state.ids.defined()) state.ids = all_ids(shard.layout(), shard.owner());
   return {shard.spec().name, std::move(state)};
+}
+
+RowShard::State state_with_ids(const RowShard& shard) {
+  RowShard::State state = shard.state(RowShard::Which::All);
+  if (!state.ids.defined()) state.ids = all_ids(shard.layout(), shard.owner());
+  return state;
 }
 
 SavedRows::SavedRows(const store::Snapshot& saved) : facts_(saved.values) {

@@ -127,6 +127,8 @@ void GradientMean::break_off() {
   lane_begun_ = false;
 }
 
+void GradientMean::take_back() { vectors_.restore_buffers(); }
+
 // The first lane leaves the buffers alone, since a loop may have made its forward pass already.
 void GradientMean::begin_lane() {
   watching_ = false;  // resets the state after a backward pass that failed
@@ -225,6 +227,7 @@ void GradientMean::drop_copy() {
 GradientMean::Result GradientMean::finish() {
   const ReduceOutcome outcome = reducer_.finish();
   if (!outcome.any_data) return {.wishes = outcome.wishes};
+  if (!lane_begun_) vectors_.save_buffers();  // this worker had no data
   share_counters(outcome);
   vectors_.take_over_buffers();
   lane_begun_ = false;

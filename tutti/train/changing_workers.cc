@@ -49,13 +49,14 @@ void TrainingRun::change(std::optional<Error> why) {
   const bool survives = strategy_.facts().survives;
   try {
     strategy_.settle();
-    if (!why) save_for_others();
+    if (!why) save_for_others(last_step_.wishes.leaving);
   } catch (const Error& error) {
     if (!why && !is_loss(error)) throw;
     if (!why) why = error;  // after one failure, others are expected
   }
-  enter_epoch(why,
-              [&](const std::optional<Error>& reason) { survives ? go_on(reason) : start_again(reason); });
+  enter_epoch(why, [&](const std::optional<Error>& reason) {
+    if (!survives || !go_on(reason)) start_again(reason);
+  });
 }
 
 // Another worker was lost at the end of this fit, which the others have left already.
@@ -66,16 +67,18 @@ void TrainingRun::leave_fit() {
   signals_.reset();
 }
 
-// Before a planned change: the rows of tables go to their new owners by a checkpoint.
-void TrainingRun::save_for_others() {
-  if (strategy_.facts().survives) return;
+// Before a planned change: if the others may not have all of the state then, they go back to this checkpoint. If
+// several workers leave, one may have the copy of what another one has.
+void TrainingRun::save_for_others(int leaving) {
+  const StrategyFacts& facts = strategy_.facts();
+  if (!facts.restarts || (facts.survives && leaving < 2)) return;
   save();
   strategy_.finish_saving(session_);
 }
 
 // Leaves the others after a step, because of a signal to this worker alone. Nothing has to be made again.
 void TrainingRun::leave() {
-  save_for_others();
+  save_for_others(last_step_.wishes.leaving);
   session_.finish_saving();
   signals_->forget();
   signals_.reset();
@@ -84,10 +87,11 @@ void TrainingRun::leave() {
                     fmt::format("stopped by SIGTERM after step {}: the other workers go on", training_.step));
 }
 
-// Goes on in the middle of a training, with the state in the memory of the workers.
-void TrainingRun::go_on(const std::optional<Error>& why) {
+// Goes on in the middle of a training, with the state in the memory of the workers. Returns false if too much of it
+// is lost.
+bool TrainingRun::go_on(const std::optional<Error>& why) {
   is_prepared_ = has_ended_ = false;
-  go_on_with_others();
+  if (!go_on_with_others()) return false;
   const Group& group = strategy_.group();
   if (group.is_chief() && !is_chief_) {
     session_.take_over(progress_.step);
@@ -97,6 +101,7 @@ void TrainingRun::go_on(const std::optional<Error>& why) {
   is_chief_ = group.is_chief();
   begin_feed();
   note_change(why);
+  return true;
 }
 
 // Tells the log and the report.
@@ -111,8 +116,12 @@ void TrainingRun::note_change(const std::optional<Error>& error) {
 }
 
 // What this worker has done so far is kept, unless another one is farther: then its state is taken over.
-// Returns false if the run has begun for nobody.
+// Returns false if all have to start.
 bool TrainingRun::go_on_with_others() {
+  if (const auto made = strategy_.complete_step(has_begun_ ? progress_.step : -1)) {
+    count_step(*made);
+    made_ = made;
+  }
   const Strategy::Standing mine = standing();
   auto farther = strategy_.go_on(session_, plan_, joins_ ? nullptr : &mine);
   has_begun_ = !farther || farther->has_begun;
@@ -141,10 +150,7 @@ void TrainingRun::begin_together() {
 // Joins the others in the middle of their training.
 void TrainingRun::join() {
   enter_epoch({}, [&](const std::optional<Error>& /*why*/) {
-    if (strategy_.facts().survives)
-      go_on_with_others();
-    else
-      begin_run();
+    if (!strategy_.facts().survives || !go_on_with_others()) begin_run();
   });
   joins_ = false;
   joined_in_ = progress_.fit;

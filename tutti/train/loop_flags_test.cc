@@ -201,6 +201,7 @@ std::vector<Case> cases() {
       {"--wire-precision", {"--wire-precision", "bf16"}, IsNamed{}},
       {"--error-feedback", {"--no-error-feedback"}, IsNamed{}},
       {"--optimizer-state", {}, IsOfOthers{"workers, in loop_test.cc"}},
+      {"--replicas", {"--replicas", "0"}, IsNamed{}},
       {"--comm", {}, IsOfOthers{connection}},
       {"--timeout", {}, IsOfOthers{connection}},
       {"--start-timeout", {}, IsOfOthers{"servers, evaluators and RemoteModule"}},

@@ -66,7 +66,8 @@ struct StrategyFacts {
   // The number of steps that compute each lane once: the number of workers if each makes its steps alone.
   int64_t steps_per_batch = 1;
   bool restarts = false;  // after another task was lost, start() may be called in the middle of a fit
-  // After another worker was lost or has come, go_on() may be called there, with which nothing is lost.
+  // After another worker was lost or has come, go_on() may be called there, with which nothing is lost. With
+  // `restarts`, go_on() may find that too much is lost, and start() has to follow.
   bool survives = false;
   // The parameters are held by servers: changes that a hook or the program makes in this process are lost
   // with the next step.
@@ -111,15 +112,19 @@ class Strategy {
     std::map<std::string, std::optional<double>> metrics = {};
     Json changes = Json::array();
     Snapshots more = {};    // as Start::more; of another worker
-    bool has_begun = true;  // start() has returned, and all of the above is known
+    bool has_begun = true;  // start() has returned, and all of the above is known; see go_on()
   };
   // Enters the next epoch of the group (comm::Epochs), because of this error or as planned, if the strategy
   // has one. go_on() or start() follows.
   virtual void regroup(const std::optional<Error>& /*why*/) {}
-  // With StrategyFacts::survives, or in a worker that joins(): brings all workers of the epoch to the state
-  // of the one that is farthest. `mine` is null in a worker that joins. Returns the standing that this worker
-  // has to take over, besides the parameters and the optimiser's state; nullopt if it is as far as any. If
-  // the run has begun for nobody, start() has to follow on all workers.
+  // With StrategyFacts::survives, or in a worker that joins(), before go_on(): completes the step after `step`,
+  // the last that this worker has counted, if another worker of the former epoch has made it, or may have.
+  // Returns its result if this worker has not counted it. A worker without state passes -1.
+  virtual std::optional<StepResult> complete_step(int64_t /*step*/) { return {}; }
+  // Brings all workers of the epoch to the state of the one that is farthest. `mine` is null in a worker that
+  // joins. Returns the standing that this worker has to take over, besides the parameters and the optimiser's
+  // state; nullopt if it is as far as any. Standing::has_begun is false if the run has begun for nobody, or too
+  // much of its state is lost: then start() has to follow on all workers.
   virtual std::optional<Standing> go_on(Session& session, const std::vector<std::string>& plan,
                                         const Standing* mine);
   // Returns true if the worker was started again while the others train, and is alone until regroup().

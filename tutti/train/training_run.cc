@@ -160,8 +160,13 @@ void TrainingRun::begin_steps() {
     made_ = last_step_;
   }
   for_each_hook([&](Hook& hook) { hook.after_start(training_); });
-  // Without a checkpoint the others could not go back to one.
-  if (may_change() && progress_.step == 0) save_for_others();
+  // Without a checkpoint the others could not go back to one. Those whom this worker has joined do not save now.
+  const StrategyFacts& facts = strategy_.facts();
+  const bool has_joined = facts.survives && has_joined_since(progress_.fit);
+  if (may_change() && facts.restarts && progress_.step == 0 && !has_joined) {
+    save();
+    strategy_.finish_saving(session_);
+  }
   begin_feed();
 }
 
@@ -196,27 +201,32 @@ void TrainingRun::after_lane(int64_t lane, const Batch& batch, const LossOutput&
   for_each_hook([&](Hook& hook) { hook.after_lane(training_, lane, batch, output); });
 }
 
-// Counts the step, unless the worker took no part in it, and tells the hooks. If a worker is lost among them,
-// goes on with the hook that was interrupted.
+// Counts the step, unless the worker took no part in it.
+void TrainingRun::count_step(const StepResult& result) {
+  is_prepared_ = false;
+  batch_ += 1 + result.missed;
+  if (has_own_hooks_) remember_parameters();
+  progress_.step = training_.step = result.step;
+  last_step_.wishes = result.wishes;
+  if (!result.made) return;
+  // Set before a hook saves the step.
+  progress_.stopped = training_.in_step && result.wishes.stop;
+  last_step_ = result;
+  name_not_covered();
+  progress_.examples += result.examples;
+  is_told_ = false;
+  hooks_told_ = 0;
+}
+
+// Counts the step and tells the hooks. If a worker is lost among them, goes on with the hook that was interrupted.
 void TrainingRun::after_step(const StepResult& result) {
   if (result.again) {
     is_prepared_ = false;
     return begin_feed();
   }
   if (is_told_) {
-    is_prepared_ = false;
-    batch_ += 1 + result.missed;
-    if (has_own_hooks_) remember_parameters();
-    progress_.step = training_.step = result.step;
-    last_step_.wishes = result.wishes;
+    count_step(result);
     if (!result.made) return;
-    // Set before a hook saves the step.
-    progress_.stopped = training_.in_step && result.wishes.stop;
-    last_step_ = result;
-    name_not_covered();
-    progress_.examples += result.examples;
-    is_told_ = false;
-    hooks_told_ = 0;
   }
   tell_step(result);
   changes_in_step_ = 0;

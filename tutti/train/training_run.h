@@ -192,10 +192,10 @@ class TrainingRun {
   bool may_change() const;
   bool is_loss(const Error& error) const;
   void change(std::optional<Error> why);
-  void save_for_others();
+  void save_for_others(int leaving);
   [[noreturn]] void leave();
   void note_change(const std::optional<Error>& error);
-  void go_on(const std::optional<Error>& why);
+  bool go_on(const std::optional<Error>& why);
   void leave_fit();
   bool go_on_with_others();
   void begin_together();
@@ -205,6 +205,7 @@ class TrainingRun {
   void take_over(Strategy::Standing standing);
   void begin_feed();
   void open_files();
+  void count_step(const StepResult& result);
   void tell_step(const StepResult& result);
   void go_on_with_fit(const Progress& before);
   void stop_early();

@@ -68,6 +68,13 @@ TEST(UnusedFlags, need_other_flags) {
   hashing.checkpoints.hash_every = 5;
   EXPECT_THAT(unused_flags(hashing, {"ps-sync", 2, true}), ElementsAre(StartsWith("--hash-every")));
   EXPECT_THAT(unused_flags(hashing, {"in-graph", 2}), IsEmpty());
+  RunConfig without_copies;
+  without_copies.reduction.replicas = 0;
+  EXPECT_THAT(unused_flags(without_copies, {"allreduce", 2}), ElementsAre(StartsWith("--replicas")));
+  EXPECT_THAT(unused_flags(without_copies, {.strategy = "allreduce", .workers = 2, .has_tables = true}),
+              IsEmpty());
+  EXPECT_THAT(unused_flags(without_copies, {.strategy = "ps-sync", .workers = 2, .has_tables = true}),
+              ElementsAre(StartsWith("--replicas")));
   RunConfig auditing;
   auditing.training.audit_action = "redo";
   EXPECT_THAT(unused_flags(auditing, {"allreduce", 2}), ElementsAre(StartsWith("--audit-action")));

@@ -7,6 +7,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
+#include "tutti/base/this_host.h"
 #include "tutti/base/timeline.h"
 #include "tutti/comm/gather_all.h"
 #include "tutti/params/device_scope.h"
@@ -117,9 +118,10 @@ Strategy::Start AllReduce::start(Session& session, const std::vector<std::string
     }
   }
   if (replica_.tables().empty()) return {start.progress, 0, std::move(start.more)};
-  rows_.emplace(replica_.tables(), comm_, context_.config().training.seed, session.lanes(),
-                replica_.optimizer().options());
-  if (replica_.options().nan_guard) rows_->refuse_gradients_that_are_not_finite();
+  former_rows_.drop();
+  in_flight_.reset();
+  evicted_at_ = -1;
+  make_rows(session.lanes());
   if (context_.identity().is_evaluator)
     sum_up_rows();
   else
@@ -141,7 +143,7 @@ void AllReduce::prepare(int64_t lanes) {
                            can_resume ? "go back to the newest checkpoint" : "cannot go on without it", kept);
   facts_ = {.name = group_.world == 1 ? "single" : "allreduce",
             .lanes = mean_->lanes(),
-            .restarts = may_change && !kept.empty() && can_resume,
+            .restarts = may_change && can_resume && (!kept.empty() || !replica_.tables().empty()),
             .survives = may_change && kept.empty(),
             .needs_data_in_every_lane = module_group_ != nullptr,
             .evaluation_part = group_.rank,
@@ -201,6 +203,18 @@ void AllReduce::restore(const Optimizer::State& state) {
   replica_.optimizer().restore(broadcast(comm_, own, 0));
 }
 
+void AllReduce::make_rows(int64_t lanes) {
+  rows_are_whole_ = false;
+  std::vector<int> holders;
+  if (facts_.survives) {
+    // Ranks that share memory, or have the same /proc, are lost together with their host.
+    holders = embedding::holders_of_copies(gather_all(comm_, host_identity(), "the hosts of the workers"));
+  }
+  rows_.emplace(replica_.tables(), comm_, context_.config().training.seed, lanes,
+                replica_.optimizer().options(), std::move(holders));
+  if (replica_.options().nan_guard) rows_->refuse_gradients_that_are_not_finite();
+}
+
 // Only the chief has read the rows.
 void AllReduce::restore_rows(const Session::Start& start, embedding::RowParts parts) {
   const auto has_rows = comm::gather_all(comm_, int64_t{!start.rows.empty()}, "the rows of tables");
@@ -212,6 +226,7 @@ void AllReduce::restore_rows(const Session::Start& start, embedding::RowParts pa
          "whose tables were small enough to be replicated",
          start.progress.step);
   }
+  rows_are_whole_ = true;
   sum_up_rows();
 }
 
@@ -261,27 +276,35 @@ StepResult AllReduce::end_step() {
     const SpanScope span(context_.timeline(), Activity::Reduce, "gradients", step_);
     return mean_->finish();
   }();
-  if (result.examples > 0)
-    update(result.examples);
-  else if (rows_)
-    rows_->skip_step();
-  return {step_ + 1, true, result.examples, result.loss_sum, result.wishes};
-}
-
-void AllReduce::update(int64_t examples) {
+  in_flight_ = InFlight{{step_ + 1, true, result.examples, result.loss_sum, result.wishes}};
   if (rows_) {
     const SpanScope span(context_.timeline(), Activity::Reduce, "gradients of rows", step_);
-    rows_->begin_step(examples, step_);
+    rows_->receive(step_);
+    in_flight_->is_decided = true;
+    if (result.examples > 0) rows_->begin_step(result.examples, step_);
+    if (result.examples > 0 && clip_norm_ > 0) row_squares_ = rows_->squares();
+  }
+  update(rows_ ? &rows_->held() : nullptr);
+  in_flight_->is_made = true;
+  if (rows_) rows_->show(step_);
+  return std::exchange(in_flight_, std::nullopt)->result;
+}
+
+// Makes the step in flight, without other workers unless the optimiser's state is sharded.
+void AllReduce::update(embedding::HeldRows* rows) {
+  if (in_flight_->result.examples == 0) {
+    if (rows != nullptr) rows->skip_step();
+    return;
   }
   double factor = 1;
-  if (clip_norm_ > 0) {
-    const double squares = rows_ ? rows_->squares() : 0;
-    factor = clip_factor(mean_->clip_norm(clip_norm_, squares), clip_norm_);
-  }
-  const SpanScope span(context_.timeline(), Activity::Compute, "update", step_);
-  replica_.optimizer().step();
+  if (clip_norm_ > 0) factor = clip_factor(mean_->clip_norm(clip_norm_, row_squares_), clip_norm_);
+  const SpanScope span(context_.timeline(), Activity::Compute, "update", in_flight_->result.step - 1);
+  Optimizer& optimizer = replica_.optimizer();
+  optimizer.step();
   mean_->share_update();
-  if (rows_) rows_->update(replica_.optimizer().learning_rate(), factor, replica_.optimizer().steps());
+  if (rows == nullptr) return;
+  rows->update(factor, embedding::relative_rate(optimizer.learning_rate(), optimizer.options()),
+               optimizer.steps());
 }
 
 void AllReduce::save(Session& session, const Progress& progress, const Snapshots& more) {
@@ -300,7 +323,8 @@ void AllReduce::save(Session& session, const Progress& progress, const Snapshots
   }
   std::optional<int64_t> base;
   if (rows_) {
-    rows_->evict(progress.step);
+    rows_->held().evict(progress.step);
+    evicted_at_ = progress.step;
     base = rows_base(session, progress.step);
     using Which = embedding::RowShard::Which;
     const auto rows = saved_rows(rows_->rows(), base ? Which::Changed : Which::All);

@@ -11,6 +11,7 @@
 #include "tutti/comm/group.h"
 #include "tutti/comm/timeline_file.h"
 #include "tutti/embedding/connected_rows.h"
+#include "tutti/embedding/former_rows.h"
 #include "tutti/step/gradient_mean.h"
 #include "tutti/train/data_parallel.h"
 #include "tutti/train/replica.h"
@@ -33,6 +34,7 @@ class AllReduce final : public DataParallel {
   const StrategyFacts& facts() const override { return facts_; }
   Start start(Session& session, const std::vector<std::string>& plan) override;
   void regroup(const std::optional<Error>& why) override;
+  std::optional<StepResult> complete_step(int64_t step) override;
   std::optional<Standing> go_on(Session& session, const std::vector<std::string>& plan,
                                 const Standing* mine) override;
   bool joins() const override;
@@ -64,12 +66,21 @@ class AllReduce final : public DataParallel {
   void prepare(int64_t lanes);
   std::string why_not_survive(int64_t lanes) const;
   bool can_go_back(int64_t lanes) const;
+  struct StepsOfWorkers {
+    int64_t last = -1;     // that any worker has made, or knows to be decided
+    bool is_made = false;  // by any
+    double squares = 0;    // of the one that has made the last step
+    int64_t evicted = -1;  // the last step after which any worker has evicted rows
+  };
+  StepsOfWorkers tell_steps(int64_t step);
+  void make_rows(int64_t lanes);
+  void take_over_rows(int64_t lanes);
   ReplicaOptions placed(ReplicaOptions options, const std::vector<std::string>& further_plan);
   std::string shared_folder(Session& session, int64_t step);
   void restore_rows(const Session::Start& start, embedding::RowParts parts);
   void sum_up_rows();
   std::optional<int64_t> rows_base(const Session& session, int64_t step);
-  void update(int64_t examples);
+  void update(embedding::HeldRows* rows);
   void prepare_audits(int64_t lanes, const std::string& kept);
   bool passes_audit();
 
@@ -92,6 +103,19 @@ class AllReduce final : public DataParallel {
   std::optional<GradientMean> mean_;                  // once prepared, like all below
   std::shared_ptr<comm::Communicator> module_group_;  // null if no module needs one
   std::optional<embedding::ConnectedRows> rows_;      // of sharded tables, once started
+  bool rows_are_whole_ = false;                       // they have the values of the run
+  embedding::FormerRows former_rows_;                 // while the workers change
+  bool has_former_rows_ = false;                      // all of them, on all workers together
+  // A step whose gradients are summed, until end_step() has returned or, if a worker was lost meanwhile,
+  // complete_step() has decided about it.
+  struct InFlight {
+    StepResult result;
+    bool is_decided = false;  // all workers have received all that they need for it
+    bool is_made = false;
+  };
+  std::optional<InFlight> in_flight_;
+  double row_squares_ = 0;   // of the gradients of all rows in the last step, if they are clipped
+  int64_t evicted_at_ = -1;  // the last step after which rows were evicted
   std::string rows_checksum_;                         // after the last fit, like the counts
   std::map<std::string, embedding::GrowthCounts> row_counts_;
   comm::TimelineFile timeline_file_;  // last member, so that it is written first

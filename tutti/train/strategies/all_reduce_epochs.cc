@@ -1,8 +1,10 @@
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/check.h"
 #include "tutti/base/json.h"
 #include "tutti/comm/gather_all.h"
 #include "tutti/params/plan.h"
@@ -66,7 +68,9 @@ void AllReduce::regroup(const std::optional<Error>& why) {
   if (comm_.epochs() == nullptr) return;
   if (why) *writer_is_lost_ = true;
   if (mean_) mean_->break_off();
-  mean_.reset();
+  if (!in_flight_ || !facts_.survives) mean_.reset();  // else complete_step() may need the gradients
+  if (rows_ && rows_are_whole_ && facts_.survives)
+    former_rows_.keep(comm_.epochs()->number(), rows_->release());
   rows_.reset();
   module_group_.reset();
   comm_.reconfigure(why);
@@ -76,7 +80,8 @@ void AllReduce::regroup(const std::optional<Error>& why) {
 
 // Returns why a lost worker takes with it what the others need; "" if they have all of it.
 std::string AllReduce::why_not_survive(int64_t lanes) const {
-  if (!replica_.tables().empty()) return "each worker has rows of sharded tables";
+  if (!replica_.tables().empty() && context_.config().reduction.replicas == 0)
+    return "each worker has rows of sharded tables, without copies (--replicas 0)";
   if (reducer_.scatter) return "each worker has a part of the optimiser's state (--optimizer-state sharded)";
   if (!replica_.parameters().communicator_users().empty()) return "SyncBatchNorm needs the same workers";
   if (reducer_.wire.type != torch::ScalarType::Undefined)
@@ -90,6 +95,62 @@ bool AllReduce::can_go_back(int64_t lanes) const {
          !context_.config().checkpoints.logdir.empty();
 }
 
+// A worker makes a step of a model with sharded tables only when it is decided: when all have received what they
+// need to make it without the others (ConnectedRows::receive). So if one has made it, or knows that it is
+// decided, all make it; else nobody has, and all forget it.
+std::optional<StepResult> AllReduce::complete_step(int64_t step) {
+  if (replica_.tables().empty()) return {};
+  has_former_rows_ = former_rows_.find(comm_);
+  const StepsOfWorkers all = tell_steps(step);
+  const bool is_made = in_flight_ && in_flight_->is_made;
+  const bool completes = step >= 0 && step < all.last && !is_made;
+  const bool makes_squares = clip_norm_ > 0 && !all.is_made;
+  embedding::HeldRows* const rows = former_rows_.mine();
+  if (completes) {
+    const bool can = rows != nullptr && in_flight_ && rows->has_received() && step + 1 == all.last;
+    TUTTI_CHECK(can, "step {} is decided, but this worker, at step {}, does not have it", all.last, step);
+    const int64_t examples = in_flight_->result.examples;
+    if (!std::exchange(in_flight_->is_decided, true) && examples > 0) rows->begin_step(examples, step);
+  }
+  row_squares_ = all.squares;
+  if (makes_squares) {
+    const auto own = completes ? rows->squares(former_rows_.given()) : metrics::ExactSum();
+    row_squares_ = embedding::sum_of_all(comm_, own).value();
+  }
+  if (completes) update(rows);
+  if (rows != nullptr && all.evicted == all.last && evicted_at_ < all.last) {
+    rows->evict(all.last);
+    evicted_at_ = all.last;
+  }
+  const bool is_dropped = in_flight_ && !is_made && !completes;
+  if (is_dropped && in_flight_->result.examples > 0) mean_->take_back();
+  mean_.reset();
+  const auto made = std::exchange(in_flight_, std::nullopt);
+  return made && !is_dropped ? std::optional(made->result) : std::nullopt;
+}
+
+// What the workers of the former epoch have made.
+AllReduce::StepsOfWorkers AllReduce::tell_steps(int64_t step) {
+  enum Told { kMade, kDecided, kEvicted, kSquares, kTold };
+  const torch::Tensor told = torch::empty({kTold}, torch::kDouble);
+  told[kMade] = in_flight_ && in_flight_->is_made ? step + 1 : step;
+  told[kDecided] = in_flight_ && in_flight_->is_decided ? step + 1 : step;
+  told[kEvicted] = evicted_at_;
+  told[kSquares] = row_squares_;
+  StepsOfWorkers all;
+  int64_t made = -1;
+  for (const torch::Tensor& theirs : comm::gather_all(comm_, told, "the step of each worker")) {
+    const auto* number = static_cast<const double*>(theirs.data_ptr());
+    const auto whole = [&](Told which) { return static_cast<int64_t>(number[which]); };
+    if (whole(kMade) > made) all.squares = number[kSquares];
+    made = std::max(made, whole(kMade));
+    all.last = std::max({all.last, made, whole(kDecided)});
+    all.evicted = std::max(all.evicted, whole(kEvicted));
+  }
+  all.is_made = made == all.last;
+  return all;
+}
+
 // Usually all workers are as far, and nothing has to be sent.
 std::optional<Strategy::Standing> AllReduce::go_on(Session& session, const std::vector<std::string>& plan,
                                                    const Standing* mine) {
@@ -101,9 +162,11 @@ std::optional<Strategy::Standing> AllReduce::go_on(Session& session, const std::
       : !mine->has_begun ? kUnbegun
                          : place_of(mine->progress.step, mine->is_told, mine->hooks_told, mine->progress.fit);
   const Farthest farthest = farthest_of(comm::gather_all(comm_, own, "the step of each worker"));
-  if (farthest.place == kUnbegun) return Standing{.has_begun = false};
+  const bool is_lost = !replica_.tables().empty() && !has_former_rows_;
+  if (farthest.place == kUnbegun || is_lost) return Standing{.has_begun = false};
   if (farthest.all_are_there) {
     prepare(session.lanes());
+    take_over_rows(session.lanes());
     return std::nullopt;
   }
   const bool is_behind = own != farthest.place;
@@ -127,8 +190,19 @@ std::optional<Strategy::Standing> AllReduce::go_on(Session& session, const std::
   half_taken_over_ = is_behind;
   broadcast_from(leader);
   half_taken_over_ = false;
+  take_over_rows(session.lanes());
   if (!is_behind) return std::nullopt;
   return standing;
+}
+
+// The rows move from their former owners, or the holders of copies, to the new ones.
+void AllReduce::take_over_rows(int64_t lanes) {
+  if (replica_.tables().empty()) return;
+  make_rows(lanes);
+  former_rows_.hand_over(comm_, rows_->held());
+  rows_are_whole_ = true;
+  comm_.barrier({.what = "the rows of tables"}).wait();
+  former_rows_.drop();
 }
 
 }  // namespace tutti
