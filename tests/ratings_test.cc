@@ -84,8 +84,8 @@ TEST_F(Ratings, with_large_ids_give_the_same_weights_on_any_number_of_workers) {
   EXPECT_NE(hash(1, folder_ / "neighbours"), alone);
 }
 
-// Without copies, the rows of a lost worker are in the newest checkpoint only; a worker that joins gets its rows
-// from a new one.
+// Without copies, the rows of a lost worker are in the newest checkpoint only; a worker that joins gets its
+// rows from a new one.
 TEST_F(Ratings, go_back_to_a_checkpoint_without_a_lost_worker_and_take_in_another) {
   write_tables(folder_ / "data");
   const std::string straight = hash(1, folder_ / "data", {"--steps", "14"});

@@ -202,8 +202,8 @@ int main(int argc, char** argv) {
     flags.add("--evict-unused-for", options.evict_unused_for, "steps after which an unused row is dropped");
     flags.add("--replace-oldest", options.replace_oldest, "what a full table does");
     flags.add_choice("--place", options.placement, {"mod", "block", "hash"}, "the owners of rows");
-    flags.add_choice("--optimizer", options.optimizer, {"adagrad", "sgd", "momentum", "adam", "ftrl", "mortal"},
-                     "which one");
+    flags.add_choice("--optimizer", options.optimizer,
+                     {"adagrad", "sgd", "momentum", "adam", "ftrl", "mortal"}, "which one");
     flags.add("--clip-norm", options.clip_norm, "the largest norm of the gradient; 0: any");
     flags.add("--average", options.average, "the decay of a moving average of the weights");
     flags.add("--weights", options.weights, "a checkpoint whose weights the model begins with");

@@ -136,9 +136,10 @@ void add_comm_flags(FlagSet& set, RunConfig& config) {
       "--optimizer-state", config.reduction.optimizer_state, {"auto", "replicated", "sharded"},
       "replicated: every worker keeps all of the optimiser's state; sharded: each keeps and updates "
       "its own part; auto: sharded if all workers share memory");
-  set.add("--replicas", config.reduction.replicas,
-          "with tutti run --min: copies of each row of sharded embeddings on another worker, on another host if "
-          "there is one, so that nothing is lost with a worker; 0: the others go back to the newest checkpoint");
+  set.add(
+      "--replicas", config.reduction.replicas,
+      "with tutti run --min: copies of each row of sharded embeddings on another worker, on another host if "
+      "there is one, so that nothing is lost with a worker; 0: the others go back to the newest checkpoint");
   set.between("--replicas", 0, 1);
   set.scope(FlagScope::Job,
             {"--reduce", "--wire-precision", "--error-feedback", "--optimizer-state", "--replicas"});

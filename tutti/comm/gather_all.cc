@@ -43,8 +43,7 @@ store::Snapshot unpacked(const torch::Tensor& all, const char* what) {
   size_t size = 0;
   std::memcpy(&size, from, sizeof(size));
   from += sizeof(size);
-  store::Snapshot snapshot =
-      store::empty_snapshot(parse_json({from, size}, what, ErrorKind::DataLoss));
+  store::Snapshot snapshot = store::empty_snapshot(parse_json({from, size}, what, ErrorKind::DataLoss));
   from += size;
   for_each_elements(snapshot.tensors, [&](void* to, size_t count) {
     if (count > 0) std::memcpy(to, from, count);

@@ -206,8 +206,7 @@ store::Snapshot ConnectedRows::gather_weights() const {
 }
 
 void ConnectedRows::put(const RowChunk& chunk, bool changed) {
-  for (OwnedRows& rows : held_->all())
-    rows.shard_of(chunk.table, "the checkpoint").put(chunk.rows, changed);
+  for (OwnedRows& rows : held_->all()) rows.shard_of(chunk.table, "the checkpoint").put(chunk.rows, changed);
 }
 
 // The chief sends the rows to all in chunks; an empty chunk ends them.

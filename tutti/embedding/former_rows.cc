@@ -51,8 +51,9 @@ std::vector<Piece> pieces_of(const std::vector<const OwnedRows*>& given) {
   for (const OwnedRows* rows : given) {
     for (size_t t = 0; t < rows->shards().size(); ++t) {
       const RowShard& shard = rows->shards()[t];
-      for_each_chunk(shard.spec().name, state_with_ids(shard),
-                     [&](const RowChunk& chunk) { pieces.push_back({t, chunk.rows}); });
+      for_each_chunk(shard.spec().name, state_with_ids(shard), [&](const RowChunk& chunk) {
+        pieces.push_back({t, chunk.rows});
+      });
     }
   }
   return pieces;
@@ -77,7 +78,8 @@ void put(const store::Snapshot& part, HeldRows& to) {
   }
 }
 
-// Sets the steps of the averages, which are the same on all workers that have rows, and the sums of the counts.
+// Sets the steps of the averages, which are the same on all workers that have rows, and the sums of the
+// counts.
 void put_totals(comm::Communicator& comm, const std::vector<const OwnedRows*>& given, HeldRows& to) {
   const size_t tables = to.own().shards().size();
   std::vector<int64_t> own = {given.empty() ? 0 : given.front()->averaged_steps()};
@@ -88,8 +90,7 @@ void put_totals(comm::Communicator& comm, const std::vector<const OwnedRows*>& g
   }
   int64_t steps = 0;
   std::vector<GrowthCounts> counts(tables);
-  for (const torch::Tensor& theirs :
-       comm::gather_all(comm, torch::tensor(own, torch::kLong), kFormerRows)) {
+  for (const torch::Tensor& theirs : comm::gather_all(comm, torch::tensor(own, torch::kLong), kFormerRows)) {
     const auto* number = static_cast<const int64_t*>(theirs.data_ptr());
     steps = std::max(steps, *number++);
     for (GrowthCounts& of_table : counts) {
@@ -109,8 +110,8 @@ void FormerRows::keep(uint64_t epoch, std::unique_ptr<HeldRows> rows) {
 bool FormerRows::find(comm::Communicator& comm) {
   std::vector<int64_t> offer;
   for (const auto& [epoch, rows] : epochs_) {
-    offer.insert(offer.end(), {static_cast<int64_t>(epoch), rows->world(),
-                               static_cast<int64_t>(rows->all().size())});
+    offer.insert(offer.end(),
+                 {static_cast<int64_t>(epoch), rows->world(), static_cast<int64_t>(rows->all().size())});
     for (const OwnedRows& each : rows->all()) offer.push_back(each.owner());
   }
   const auto epochs = givers_in(comm::gather_all(comm, torch::tensor(offer, torch::kLong), kFormerRows));
@@ -120,9 +121,8 @@ bool FormerRows::find(comm::Communicator& comm) {
   given_.clear();
   if (found == epochs.rend()) return false;
   const auto& [epoch, givers] = *found;
-  std::erase_if(epochs_, [&, &of = epoch](const OfEpoch& each) {
-    return static_cast<int64_t>(each.epoch) != of;
-  });
+  std::erase_if(epochs_,
+                [&, &of = epoch](const OfEpoch& each) { return static_cast<int64_t>(each.epoch) != of; });
   for (size_t owner = 0; owner < givers.size(); ++owner)
     if (givers[owner] == comm.rank()) given_.push_back(static_cast<int>(owner));
   return true;
@@ -132,8 +132,8 @@ void FormerRows::hand_over(comm::Communicator& comm, HeldRows& to) {
   std::vector<const OwnedRows*> given;
   for (const int owner : given_) {
     const auto& all = mine()->all();
-    given.push_back(&*std::find_if(all.begin(), all.end(),
-                                   [&](const OwnedRows& rows) { return rows.owner() == owner; }));
+    given.push_back(
+        &*std::find_if(all.begin(), all.end(), [&](const OwnedRows& rows) { return rows.owner() == owner; }));
   }
   to.reset();
   put_totals(comm, given, to);

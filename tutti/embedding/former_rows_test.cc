@@ -161,8 +161,7 @@ TEST(Copies, have_the_bits_of_the_rows) {
       with_ranks(transport, 4, [&](comm::Communicator& comm) {
         Worker worker(comm, optimizer, {"a", "a", "b", "b"});
         worker.train(0, kSteps);
-        const auto all = comm::gather_all(
-            comm, checksum_of(worker.rows().rows()), "a checksum");
+        const auto all = comm::gather_all(comm, checksum_of(worker.rows().rows()), "a checksum");
         const HeldRows& held = worker.rows().held();
         ASSERT_EQ(held.all().size(), 2U);
         const OwnedRows& copy = held.all().back();

@@ -170,7 +170,6 @@ void HeldRows::evict(int64_t step) {
     for (RowShard& shard : rows.shards()) shard.evict(step);
 }
 
-
 void HeldRows::reset() {
   for (OwnedRows& rows : all_)
     for (RowShard& shard : rows.shards()) shard.reset();

@@ -18,9 +18,9 @@ namespace tutti::embedding {
 inline constexpr int kNobody = -1;
 std::vector<int> holders_of_copies(const std::vector<std::string>& host_of_rank);
 
-// The rows that one worker holds: those that it owns, and copies of rows that others own (--replicas). A copy
-// receives the gradients that its owner receives, and makes the same steps, so it has the same bits, and takes
-// the owner's place if that is lost. Communicates with nobody. Not thread-safe.
+// The rows that one worker holds: its own, and copies of rows that others own (--replicas). A copy receives
+// the gradients that its owner receives, and makes the same steps, so it has the same bits, and takes the
+// place of an owner that is lost. Communicates with nobody. Not thread-safe.
 class HeldRows {
  public:
   // `holders` are those of all ranks; `allocate` is for the worker's own rows.
@@ -40,9 +40,9 @@ class HeldRows {
   bool have_copies() const { return holders_.front() != kNobody; }
 
   // A step in three parts. First each worker sends a message with its gradients to every other one; receive()
-  // takes this worker's own gradients and the messages of the others. Then begin_step() adds them up and divides
-  // them by the number of examples, and either update() or skip_step() ends the step. Until begin_step(), nothing has
-  // changed, and another receive() begins the step anew.
+  // takes this worker's own gradients and the messages of the others. Then begin_step() adds them up and
+  // divides them by the number of examples, and either update() or skip_step() ends the step. Until
+  // begin_step(), nothing has changed, and another receive() begins the step anew.
   torch::Tensor message_to(int rank, const TableGradients& gradients) const;
   void receive(TableGradients own, std::vector<torch::Tensor> messages, const std::vector<LaneRange>& lanes);
   void begin_step(int64_t examples, int64_t step);
@@ -55,8 +55,8 @@ class HeldRows {
   // Drops rows of tables that grow before a checkpoint.
   void evict(int64_t step);
 
-  // Take the state of other rows, after reset(), as RowShard does: the number of steps of the moving averages,
-  // and for each table the counts of all owners together, which the first owner keeps.
+  // Take the state of other rows, after reset(), as RowShard does: the number of steps of the moving
+  // averages, and for each table the counts of all owners together, which the first owner keeps.
   void reset();
   void put_totals(int64_t averaged_steps, const std::vector<GrowthCounts>& counts);
 

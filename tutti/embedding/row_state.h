@@ -24,8 +24,8 @@ namespace tutti::embedding {
 store::NamedTensors tensors_of(const std::string& table, const RowShard::State& state);
 RowShard::State state_of(const std::string& table, const store::NamedTensors& tensors);
 
-// Returns the rows that each owner of a layout has in a state, which has ids. With `receivers`, the rows of an
-// owner are in the parts of these owners instead.
+// Returns the rows that each owner of a layout has in a state, which has ids. With `receivers`, the rows of
+// an owner are in the parts of these owners instead.
 std::vector<RowShard::State> split(const RowShard::State& state, const RowLayout& layout,
                                    const std::vector<std::vector<int>>& receivers = {});
 // Returns all rows of a shard, with their ids.

@@ -71,7 +71,8 @@ class GradientMean final : public LaneSum {
   void skip() override;
   // Ends a step that was broken off: the buffers get their values from before it.
   void break_off();
-  // Ends a step whose gradients will not be used, after finish(): the buffers get their values from before it.
+  // Ends a step whose gradients will not be used, after finish(): the buffers get their values from before
+  // it.
   void take_back();
   // Called after the last lane. Leaves the means in the vectors of every worker, or only its own slices of
   // them if gradients are scattered. All workers have to be at the same step.

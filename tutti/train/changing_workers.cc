@@ -42,14 +42,14 @@ void TrainingRun::require_same(const std::vector<std::string>& plan) {
   }
 }
 
-// Goes on without a task that was lost, or as planned with other workers.
-void TrainingRun::change(std::optional<Error> why) {
+// Goes on without a task that was lost, or as planned with other workers, without so many that leave.
+void TrainingRun::change(std::optional<Error> why, int leaving) {
   constexpr int kMost = 100;
   if (may_change() && ++changes_in_step_ > kMost && why) throw Error(*why);
   const bool survives = strategy_.facts().survives;
   try {
     strategy_.settle();
-    if (!why) save_for_others(last_step_.wishes.leaving);
+    if (!why) save_for_others(leaving);
   } catch (const Error& error) {
     if (!why && !is_loss(error)) throw;
     if (!why) why = error;  // after one failure, others are expected
@@ -67,8 +67,8 @@ void TrainingRun::leave_fit() {
   signals_.reset();
 }
 
-// Before a planned change: if the others may not have all of the state then, they go back to this checkpoint. If
-// several workers leave, one may have the copy of what another one has.
+// Before a planned change: if the others may not have all of the state then, they go back to this checkpoint.
+// If several workers leave, one may have the copy of what another one has.
 void TrainingRun::save_for_others(int leaving) {
   const StrategyFacts& facts = strategy_.facts();
   if (!facts.restarts || (facts.survives && leaving < 2)) return;
@@ -77,8 +77,8 @@ void TrainingRun::save_for_others(int leaving) {
 }
 
 // Leaves the others after a step, because of a signal to this worker alone. Nothing has to be made again.
-void TrainingRun::leave() {
-  save_for_others(last_step_.wishes.leaving);
+void TrainingRun::leave(int leaving) {
+  save_for_others(leaving);
   session_.finish_saving();
   signals_->forget();
   signals_.reset();
@@ -87,8 +87,8 @@ void TrainingRun::leave() {
                     fmt::format("stopped by SIGTERM after step {}: the other workers go on", training_.step));
 }
 
-// Goes on in the middle of a training, with the state in the memory of the workers. Returns false if too much of it
-// is lost.
+// Goes on in the middle of a training, with the state in the memory of the workers. Returns false if too much
+// of it is lost.
 bool TrainingRun::go_on(const std::optional<Error>& why) {
   is_prepared_ = has_ended_ = false;
   if (!go_on_with_others()) return false;

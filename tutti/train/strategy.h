@@ -117,14 +117,14 @@ class Strategy {
   // Enters the next epoch of the group (comm::Epochs), because of this error or as planned, if the strategy
   // has one. go_on() or start() follows.
   virtual void regroup(const std::optional<Error>& /*why*/) {}
-  // With StrategyFacts::survives, or in a worker that joins(), before go_on(): completes the step after `step`,
-  // the last that this worker has counted, if another worker of the former epoch has made it, or may have.
-  // Returns its result if this worker has not counted it. A worker without state passes -1.
+  // With StrategyFacts::survives, or in a worker that joins(), before go_on(): completes the step after
+  // `step`, the last that this worker has counted, if another worker of the former epoch has made it, or may
+  // have. Returns its result if this worker has not counted it. A worker without state passes -1.
   virtual std::optional<StepResult> complete_step(int64_t /*step*/) { return {}; }
   // Brings all workers of the epoch to the state of the one that is farthest. `mine` is null in a worker that
   // joins. Returns the standing that this worker has to take over, besides the parameters and the optimiser's
-  // state; nullopt if it is as far as any. Standing::has_begun is false if the run has begun for nobody, or too
-  // much of its state is lost: then start() has to follow on all workers.
+  // state; nullopt if it is as far as any. Standing::has_begun is false if the run has begun for nobody, or
+  // too much of its state is lost: then start() has to follow on all workers.
   virtual std::optional<Standing> go_on(Session& session, const std::vector<std::string>& plan,
                                         const Standing* mine);
   // Returns true if the worker was started again while the others train, and is alone until regroup().

@@ -68,8 +68,8 @@ bool TrainingRun::next(const std::function<bool()>& has_data) {
       const Wishes reasons = reasons_to_end();
       const bool goes_on = !reasons.end_training() && !progress_.stopped && progress_.step < last_step();
       if (goes_on && std::exchange(last_step_.wishes.change, false)) {
-        last_step_.wishes.leaving = 0;
-        training_.wishes.leaving > 0 ? leave() : change({});
+        const int leaving = std::exchange(last_step_.wishes.leaving, 0);
+        training_.wishes.leaving > 0 ? leave(leaving) : change({}, leaving);
         continue;
       }
       if (!goes_on || (has_data && !has_data())) {
@@ -160,7 +160,8 @@ void TrainingRun::begin_steps() {
     made_ = last_step_;
   }
   for_each_hook([&](Hook& hook) { hook.after_start(training_); });
-  // Without a checkpoint the others could not go back to one. Those whom this worker has joined do not save now.
+  // Without a checkpoint the others could not go back to one. Workers that this one has joined do not save
+  // now.
   const StrategyFacts& facts = strategy_.facts();
   const bool has_joined = facts.survives && has_joined_since(progress_.fit);
   if (may_change() && facts.restarts && progress_.step == 0 && !has_joined) {
@@ -218,7 +219,8 @@ void TrainingRun::count_step(const StepResult& result) {
   hooks_told_ = 0;
 }
 
-// Counts the step and tells the hooks. If a worker is lost among them, goes on with the hook that was interrupted.
+// Counts the step and tells the hooks. If a worker is lost among them, goes on with the hook that was
+// interrupted.
 void TrainingRun::after_step(const StepResult& result) {
   if (result.again) {
     is_prepared_ = false;

@@ -191,9 +191,9 @@ class TrainingRun {
   comm::Epochs* epochs() const;
   bool may_change() const;
   bool is_loss(const Error& error) const;
-  void change(std::optional<Error> why);
+  void change(std::optional<Error> why, int leaving = 0);
   void save_for_others(int leaving);
-  [[noreturn]] void leave();
+  [[noreturn]] void leave(int leaving);
   void note_change(const std::optional<Error>& error);
   bool go_on(const std::optional<Error>& why);
   void leave_fit();

@@ -114,9 +114,9 @@ class AllReduce final : public DataParallel {
     bool is_made = false;
   };
   std::optional<InFlight> in_flight_;
-  double row_squares_ = 0;   // of the gradients of all rows in the last step, if they are clipped
-  int64_t evicted_at_ = -1;  // the last step after which rows were evicted
-  std::string rows_checksum_;                         // after the last fit, like the counts
+  double row_squares_ = 0;     // of the gradients of all rows in the last step, if they are clipped
+  int64_t evicted_at_ = -1;    // the last step after which rows were evicted
+  std::string rows_checksum_;  // after the last fit, like the counts
   std::map<std::string, embedding::GrowthCounts> row_counts_;
   comm::TimelineFile timeline_file_;  // last member, so that it is written first
 };

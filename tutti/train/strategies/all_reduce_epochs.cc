@@ -95,9 +95,9 @@ bool AllReduce::can_go_back(int64_t lanes) const {
          !context_.config().checkpoints.logdir.empty();
 }
 
-// A worker makes a step of a model with sharded tables only when it is decided: when all have received what they
-// need to make it without the others (ConnectedRows::receive). So if one has made it, or knows that it is
-// decided, all make it; else nobody has, and all forget it.
+// A worker makes a step of a model with sharded tables only when it is decided: when all have received what
+// they need to make it without the others (ConnectedRows::receive). So if one has made it, or knows that it
+// is decided, all make it; else nobody has, and all forget it.
 std::optional<StepResult> AllReduce::complete_step(int64_t step) {
   if (replica_.tables().empty()) return {};
   has_former_rows_ = former_rows_.find(comm_);
