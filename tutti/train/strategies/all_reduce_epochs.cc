@@ -61,23 +61,59 @@ Strategy::Standing standing_of(const Json& json) {
 
 bool AllReduce::joins() const { return comm_.epochs() != nullptr && comm_.epochs()->is_joining(); }
 
-// Whatever the former workers have made together ends here.
+// Returns true if the others have the slots of a worker that is lost.
+bool AllReduce::shares_slots() const {
+  return reducer_.scatter && comm_.epochs() != nullptr &&
+         shared_by(comm_, replica_.parameters().device()) != nullptr;
+}
+
+// Whatever the former workers have made together ends here. What they shared, their parameters and slots,
+// stays in memory as long as this worker uses it, also the parts of those that are gone.
 void AllReduce::regroup(const std::optional<Error>& why) {
   if (comm_.epochs() == nullptr) return;
   if (why) *writer_is_lost_ = true;
   if (mean_) mean_->break_off();
+  if (slots_) {
+    kept_ = slots_->state();
+    half_taken_over_ = half_taken_over_ || slots_->is_left_behind();
+    slots_.reset();
+  }
   mean_.reset();
   rows_.reset();
   module_group_.reset();
   comm_.reconfigure(why);
   group_.refresh();
   context_.set_chief(group_.is_chief());
+  const bool had_all = !reducer_.scatter;
+  reducer_ = reducer_of(replica_.optimizer().options());
+  if (had_all && !kept_ && shares_slots()) kept_ = replica_.optimizer().state();
+}
+
+// Gives the optimiser its part of the state among the present workers.
+void AllReduce::cut_state() {
+  const bool has_part = reducer_.scatter || is_cut_;
+  if (has_part && group_.epoch > 0)
+    replica_.optimizer().set_sections(sections_of(replica_.parameters(), reducer_.scatter ? group_.rank : 0,
+                                                  reducer_.scatter ? group_.world : 1));
+  is_cut_ = reducer_.scatter;
+  if (kept_) replica_.optimizer().restore(*kept_);
+  if (!shares_slots()) kept_.reset();
+}
+
+// Returns all of the optimiser's state, if this worker has it.
+Optimizer::State AllReduce::whole_state() const { return kept_ ? *kept_ : replica_.optimizer().state(); }
+
+void AllReduce::take_state(const Optimizer::State& state) {
+  slots_.reset();
+  if (shares_slots()) kept_ = state;
+  replica_.optimizer().restore(state);
 }
 
 // Returns why a lost worker takes with it what the others need; "" if they have all of it.
 std::string AllReduce::why_not_survive(int64_t lanes) const {
   if (!replica_.tables().empty()) return "each worker has rows of sharded tables";
-  if (reducer_.scatter) return "each worker has a part of the optimiser's state (--optimizer-state sharded)";
+  if (reducer_.scatter && !shares_slots())
+    return "each worker has a part of the optimiser's state (--optimizer-state sharded)";
   if (!replica_.parameters().communicator_users().empty()) return "SyncBatchNorm needs the same workers";
   if (reducer_.wire.type != torch::ScalarType::Undefined)
     return "each worker has residuals of --wire-precision";
@@ -86,7 +122,7 @@ std::string AllReduce::why_not_survive(int64_t lanes) const {
 
 // Returns true if the workers that are left can go back to the newest checkpoint together.
 bool AllReduce::can_go_back(int64_t lanes) const {
-  return lanes > 1 && !reducer_.scatter && replica_.parameters().communicator_users().empty() &&
+  return lanes > 1 && replica_.parameters().communicator_users().empty() &&
          !context_.config().checkpoints.logdir.empty();
 }
 
@@ -125,7 +161,8 @@ std::optional<Strategy::Standing> AllReduce::go_on(Session& session, const std::
   if (is_behind) session.follow(told.at("lanes").get<int64_t>());
   prepare(session.lanes());
   half_taken_over_ = is_behind;
-  broadcast_from(leader);
+  broadcast(comm_, replica_.parameters(), leader);
+  take_state(broadcast(comm_, group_.rank == leader ? whole_state() : Optimizer::State(), leader));
   half_taken_over_ = false;
   if (!is_behind) return std::nullopt;
   return standing;
