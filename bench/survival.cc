@@ -199,9 +199,9 @@ int measure_all() {
   fmt::print(
       "\nThe cost of being ready, with two workers, batches of 50, and nobody killed; medians of {} "
       "alternating rounds "
-      "of 150 steps. With --min, every worker updates all weights, so that the others have what a lost one "
-      "knows; "
-      "without, over shared memory, each updates a part.\n\n| | images/s | with --min 1 | cost "
+      "of 150 steps. Over shared memory each worker updates a part of the weights; with --min it keeps the "
+      "optimiser's state before the step besides, where the others find it. Over TCP each updates all "
+      "weights.\n\n| | images/s | with --min 1 | cost "
       "|\n|---|---|---|---|\n",
       kUndisturbedRounds);
   std::vector<bench::Side> sides;

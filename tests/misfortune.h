@@ -1,13 +1,15 @@
 // A hook that kills and stops workers of a test: "1@5/before,2@7/stop" kills worker 1 before step 5, and
-// stops worker 2 at step 7.
+// stops worker 2 at step 7. "1@5/soon300" kills it 300 microseconds after a lane of step 5.
 #pragma once
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <unistd.h>
 #include <vector>
 
@@ -38,6 +40,8 @@ class Misfortune final : public tutti::Hook {
     meet(training, "leave", SIGTERM);
     meet(training, "saved", SIGKILL);
     meet(training, "exit", 0);
+    dies_within_update = is_due(training.context, training.step, "update");
+    dies_after_update = is_due(training.context, training.step, "updated");
   }
   // While the others begin the run, or after they have.
   void begins(const tutti::Context& context) const { meet(context, 0, "begins", SIGKILL); }
@@ -50,6 +54,13 @@ class Misfortune final : public tutti::Hook {
   void after_lane(tutti::Training& training, int64_t, const tutti::Batch&,
                   const tutti::LossOutput&) override {
     meet(training, "lane", SIGSEGV);
+    for (const One& one : all_) {
+      if (!one.place.starts_with("soon") || !is_due(training.context, training.step, one.place)) continue;
+      std::thread([time = parse_int(one.place.substr(4)).value()] {
+        usleep(static_cast<useconds_t>(time));
+        std::raise(SIGKILL);
+      }).detach();
+    }
   }
   void after_step(tutti::Training& training, const tutti::StepResult&) override {
     meet(training, "told", SIGKILL);
@@ -58,6 +69,13 @@ class Misfortune final : public tutti::Hook {
     meet(training, "validated", SIGKILL);
   }
   void end(tutti::Training& training) override { meet(training, "end", SIGKILL); }
+  // Called by an optimiser in the middle of the update of a chunk, and after the last one of a step.
+  static void is_within_update() {
+    if (dies_within_update) std::raise(SIGKILL);
+  }
+  static void is_after_update() {
+    if (dies_after_update) std::raise(SIGKILL);
+  }
 
  private:
   struct One {
@@ -66,6 +84,14 @@ class Misfortune final : public tutti::Hook {
     std::string place;
   };
 
+  static inline bool dies_within_update = false;
+  static inline bool dies_after_update = false;
+
+  bool is_due(const tutti::Context& context, int64_t step, const std::string& place) const {
+    return context.identity().life == 0 && std::any_of(all_.begin(), all_.end(), [&](const One& one) {
+             return one.worker == context.task().index && one.step == step && one.place == place;
+           });
+  }
   void meet(const tutti::Training& training, const std::string& place, int signal) const {
     meet(training.context, training.step, place, signal);
   }

@@ -161,6 +161,63 @@ TEST(SurvivalWith, a_worker_that_joins_takes_over_the_whole_state) {
   }
 }
 
+// Over shared memory each worker updates its part of the weights. With several chunks, buckets and workers,
+// by whose death a step is torn, or is whole and not told to the others yet.
+TEST(SurvivalOfUpdates, that_are_torn) {
+  const TestFolder folder;
+  const Flags flags = {"--net", "cnn",         "--lanes", "4",      "--batch", "2",           "--steps",
+                       "8",     "--optimizer", "mortal",  "--comm", "shm",     "--clip-norm", "1"};
+  const std::string undisturbed = hash_of(on_workers(1, flags), folder);
+  for (const auto& [workers, misfortune] :
+       {std::pair(2, "0@5/update"), std::pair(2, "1@3/updated"), std::pair(3, "1@3/update,0@5/updated"),
+        std::pair(3, "1@4/update,0@4/updated"), std::pair(4, "3@2/updated,0@4/update,1@6/update")}) {
+    const Outcome outcome = run(folder, workers, {"--min", "1"}, with(flags, {"--misfortune", misfortune}));
+    EXPECT_EQ(outcome.sha256(), undisturbed) << misfortune;
+    EXPECT_EQ(outcome.report.at("lost_steps"), 0);
+  }
+}
+
+// The places of these deaths depend on how fast the machine is.
+TEST(SurvivalOfUpdates, at_any_time_with_every_optimiser) {
+  const TestFolder folder;
+  for (const std::string optimizer : {"adam", "momentum", "ftrl", "grouped"}) {
+    const Flags flags = {"--net",   "cnn", "--lanes",     "4",       "--batch", "1",
+                         "--steps", "8",   "--optimizer", optimizer, "--comm",  "shm"};
+    const std::string undisturbed = hash_of(on_workers(1, flags), folder);
+    for (const char* misfortune : {"1@2/soon1000,0@4/soon4000", "2@2/soon2000,1@4/soon8000,0@6/soon16000"})
+      EXPECT_EQ(run(folder, 3, {"--min", "1"}, with(flags, {"--misfortune", misfortune})).sha256(),
+                undisturbed)
+          << optimizer << " " << misfortune;
+  }
+}
+
+TEST(SurvivalOfUpdates, with_a_worker_that_joins) {
+  const TestFolder folder;
+  const Flags flags = {"--net", "cnn",     "--lanes", "4",           "--batch",
+                       "2",     "--steps", "10",      "--optimizer", "mortal"};
+  const std::string undisturbed = hash_of(on_workers(1, flags), folder);
+  for (const char* misfortune : {"1@3/update", "0@3/updated", "2@2/update,0@2/updated"}) {
+    const Outcome outcome = run(folder, 3, {"--min", "1", "--restarts", "2"},
+                                with(flags, {"--misfortune", misfortune, "--await-world", "3"}));
+    EXPECT_EQ(outcome.sha256(), undisturbed) << misfortune;
+    EXPECT_EQ(outcome.report.at("world"), 3);
+  }
+}
+
+TEST(SurvivalOfUpdates, go_back_to_a_checkpoint_if_the_state_is_sharded_over_a_network) {
+  const TestFolder folder;
+  const std::string undisturbed = hash_of(on_workers(1, kRun), folder);
+  const Flags flags = {"--comm", "tcp", "--optimizer-state", "sharded", "--checkpoint-every", "2"};
+  for (const std::string worker : {"0", "1"}) {
+    const std::string misfortune = worker + "@5/before";
+    const Outcome outcome =
+        run(folder, 3, {"--min", "1"},
+            with(kRun, flags + Flags{"--logdir", folder / worker, "--misfortune", misfortune}));
+    EXPECT_EQ(outcome.sha256(), undisturbed) << misfortune;
+    EXPECT_GT(outcome.report.at("lost_steps"), 0);
+  }
+}
+
 // All that know the state are killed at once: the job is started again, from its checkpoint if it has one.
 TEST(SurvivalOfNobody, restarts_the_job) {
   const TestFolder folder;

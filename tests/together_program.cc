@@ -10,6 +10,7 @@
 #include <string>
 #include <tutti/tutti.h>
 #include <unistd.h>
+#include <utility>
 
 #include <torch/torch.h>
 
@@ -338,11 +339,34 @@ tutti::data::Feed with_other_labels(const tutti::data::Feed& feed) {
   return tutti::data::Feed(std::make_shared<OtherLabels>(feed));
 }
 
+// Momentum, in whose update a worker may be killed (Misfortune): with half of the values of a chunk written,
+// or after the last chunk.
+tutti::ElementwiseOptimizer mortal() {
+  return {
+      .name = "mortal", .rate = 0.05, .slots = {"velocity"}, .update = [](const tutti::ElementwiseUpdate& u) {
+        static int64_t step = 0;
+        static int chunk = 0;
+        static int chunks = 0;  // in each step
+        if (step != u.step) chunks = std::exchange(chunk, 0);
+        step = u.step;
+        u.slots[0].mul_(0.9).add_(u.grads);
+        u.values.narrow(0, 0, u.values.numel() / 2)
+            .sub_(u.slots[0].narrow(0, 0, u.values.numel() / 2) * u.rate);
+        tutti::testing::Misfortune::is_within_update();
+        const int64_t rest = u.values.numel() - u.values.numel() / 2;
+        u.values.narrow(0, u.values.numel() / 2, rest)
+            .sub_(u.slots[0].narrow(0, u.values.numel() / 2, rest) * u.rate);
+        if (++chunk == chunks) tutti::testing::Misfortune::is_after_update();
+      }};
+}
+
 tutti::OptimizerOptions optimizer_of(const Options& options) {
   std::vector<tutti::ParameterGroup> groups = {{.names = "*.bias", .weight_decay = 0},
                                                {.names = "pred.*", .rate = 0.3}};
   if (options.frozen) groups.push_back({.names = "pred.bias", .frozen = true});
   if (options.optimizer == "grouped") return {torch::optim::AdamWOptions(1e-3).weight_decay(0.1), groups};
+  if (options.optimizer == "mortal") return mortal();
+  if (options.optimizer == "momentum") return torch::optim::SGDOptions(0.05).momentum(0.9);
   if (options.optimizer == "lion") return {lion(0.99), groups};
   if (options.optimizer == "ftrl")
     return {tutti::FtrlOptions{.rate = 0.05, .l1 = 0.01, .l2_shrinkage = 0.001, .beta = 1}, groups};
@@ -528,7 +552,8 @@ int main(int argc, char** argv) {
     flags.add_choice("--net", options.net,
                      {"cnn", "gpt", "lstm", "masked", "normed", "odd", "resnet", "synced", "wide"},
                      "which network");
-    flags.add_choice("--optimizer", options.optimizer, {"adam", "grouped", "lion", "ftrl", "replicated"},
+    flags.add_choice("--optimizer", options.optimizer,
+                     {"adam", "grouped", "lion", "ftrl", "momentum", "mortal", "replicated"},
                      "which optimiser");
     flags.add("--frozen", options.frozen, "one of its groups is frozen");
     flags.add("--server-beta", options.server_beta, "a number of lion on servers, by mistake; 0: no lion");

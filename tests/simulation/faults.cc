@@ -7,9 +7,10 @@
 namespace tutti::simulation {
 namespace {
 
-// A failure during the recovery of another needs two in the right order.
+// Places that are soon passed. A failure during the recovery of another needs two in the right order.
 bool is_hand_over(const std::string& place) {
-  return place.starts_with("part ") || place == "the optimiser's state" || place == "the progress";
+  return place.starts_with("part ") || place.starts_with("the update") || place == "the optimiser's state" ||
+         place == "the progress";
 }
 
 int draw_workers(Random& random) {
@@ -54,6 +55,7 @@ Scenario draw_scenario(Random& random) {
   scenario.place_share = random.draw(0, 10) * 0.1;
   scenario.place_chance = random.chance(0.5) ? 0.003 : 0.02;
   if (random.chance(0.6)) scenario.hand_over_chance = random.draw(1, 8) * 0.05;
+  program.shares_memory = scenario.hosts == 1 && random.chance(0.5);
   return scenario;
 }
 

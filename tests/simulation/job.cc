@@ -92,6 +92,7 @@ void Job::start(int worker, int life) {
 void Job::program(Process& process, size_t life) {
   const Surroundings around{.program = scenario_.program,
                             .network = network_,
+                            .memories = memories_,
                             .checks = checks_,
                             .mistake = mistake_,
                             .place = [this](Process& at, const char* place) { at_place(at, place); }};

@@ -113,6 +113,7 @@ class Job {
   const Scenario scenario_;
   Checks checks_;
   Network network_;
+  std::map<uint64_t, SharedMemory> memories_;  // by epoch
   const std::shared_ptr<comm::LocalRendezvous> board_;
   MembersKeeper keeper_;
   KeeperBoard keeper_board_;

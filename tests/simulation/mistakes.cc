@@ -44,6 +44,8 @@ const char* name_of(Mistake mistake) {
       return "EvictedLives";
     case Mistake::StaysInFit:
       return "StaysInFit";
+    case Mistake::MarkBeforeData:
+      return "MarkBeforeData";
     case Mistake::JoinsAnyFit:
       return "JoinsAnyFit";
   }

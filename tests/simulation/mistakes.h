@@ -27,6 +27,7 @@ enum class Mistake {
   LanesOfTheLastWorld,  // computes the lanes that it had in the epoch before
   EvictedLives,         // nobody kills an evicted worker
   StaysInFit,           // does not leave a fit that the others have left when a worker was lost at its end
+  MarkBeforeData,       // says that its part of an update is whole before it is
   JoinsAnyFit,          // a joiner compares its plan with the others although they are in a later fit already
 };
 

@@ -97,7 +97,8 @@ INSTANTIATE_TEST_SUITE_P(Mistakes, Planted,
                                          Mistake::SameLife, Mistake::HalfTakenOver, Mistake::JoinersFirst,
                                          Mistake::LeastFarLeads, Mistake::HooksAreForgotten,
                                          Mistake::EvictsCallers, Mistake::LanesOfTheLastWorld,
-                                         Mistake::EvictedLives, Mistake::StaysInFit, Mistake::JoinsAnyFit),
+                                         Mistake::EvictedLives, Mistake::StaysInFit, Mistake::MarkBeforeData,
+                                         Mistake::JoinsAnyFit),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
 }  // namespace

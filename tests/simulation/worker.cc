@@ -100,6 +100,7 @@ void Worker::connect(const Members& members, comm::EpochBoard& board) {
       }
     }
     exchange("hello");
+    share_memory(members);
   } catch (const Error&) {
     around_.network.leave(process_);
     throw;
@@ -227,13 +228,78 @@ void Worker::step() {
       terms.insert(terms.end(), each->terms.begin(), each->terms.end());
       change_wished_ = change_wished_ || each->change;
     }
-    state_.update(terms);
+    State next = state_;
+    next.update(terms);
+    update(std::move(next));
     around_.checks.commits(process_, epoch(), state_, parts);
     place("after the update");
   } catch (const Error& error) {
     if (!is_loss(error)) throw;
     lost_ = error;
   }
+}
+
+// BucketSums makes room for the vectors, and SharedSlots for the slots.
+void Worker::share_memory(const Members& members) {
+  if (!program_.shares_memory) return;
+  memory_ = &around_.memories[members.epoch];
+  memory_->ranks.resize(static_cast<size_t>(world_));
+  commit_.emplace(memory_->updated, memory_->taken, world_);
+  has_slots_there_ = false;
+  copy_ = 0;
+}
+
+// SharedSlots::step() and BucketSums::spread_in_memory().
+void Worker::update(State next) {
+  if (memory_ == nullptr) {
+    state_ = std::move(next);
+    return;
+  }
+  const auto part_of = [](uint64_t all, size_t rank) { return mix(all, rank); };
+  const auto own = static_cast<size_t>(rank_);
+  SharedMemory::Rank& mine = memory_->ranks[own];
+  if (!has_slots_there_) {
+    mine.slots[0] = {part_of(state_.slots, own), part_of(state_.slots, own)};
+    exchange("the update has memory");
+    has_slots_there_ = true;
+  }
+  const auto write_rest = [&] {
+    mine.slots[1 - copy_].second = part_of(next.slots, own);
+    mine.weights.second = part_of(next.weights[0], own);
+  };
+  mine.slots[1 - copy_].first = part_of(next.slots, own);
+  mine.weights.first = part_of(next.weights[0], own);
+  place("the update is half written");
+  const bool marks_first = around_.mistake == Mistake::MarkBeforeData;
+  if (!marks_first) write_rest();
+  place("the update is written");
+  commit_->run(
+      [&] {
+        place("the update is marked");
+        if (marks_first) write_rest();
+        exchange(fmt::format("the update of step {}", state_.step));
+      },
+      [&] {
+        place("the update is to be taken");
+        for (size_t rank = 0; rank < memory_->ranks.size(); ++rank) {
+          if (!memory_->ranks[rank].weights.is(part_of(next.weights[0], rank))) next.weights[0] = 0;
+        }
+      },
+      [] {});
+  copy_ = 1 - copy_;
+  state_ = std::move(next);
+}
+
+// AllReduce::regroup() and cut_state(): takes the slots of all workers, also of those that are gone.
+void Worker::leave_memory() {
+  if (memory_ == nullptr) return;
+  half_taken_ = half_taken_ || commit_->is_left_behind();
+  if (has_slots_there_) {
+    for (size_t rank = 0; rank < memory_->ranks.size(); ++rank) {
+      if (!memory_->ranks[rank].slots[copy_].is(mix(state_.slots, rank))) state_.slots = 0;
+    }
+  }
+  memory_ = nullptr;
 }
 
 // LaunchedEpochs::change_is_due().
@@ -258,6 +324,7 @@ void Worker::enter_epoch(const std::optional<Error>& why, const std::function<vo
       why, true,
       [this](const std::optional<Error>& reason) {
         around_.network.leave(process_);
+        leave_memory();
         last_rank_ = joins_ ? -1 : rank_;
         last_world_ = world_;
         const auto connects = [this](const Members& members, const auto& board) { connect(members, *board); };

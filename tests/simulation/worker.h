@@ -1,10 +1,13 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tests/simulation/checks.h"
 #include "tests/simulation/mistakes.h"
@@ -12,6 +15,7 @@
 #include "tests/simulation/process.h"
 #include "tests/simulation/state.h"
 #include "tutti/comm/member_epochs.h"
+#include "tutti/step/step_commit.h"
 
 namespace tutti::simulation {
 
@@ -22,13 +26,32 @@ struct Program {
   int64_t lanes = 4;
   Time step_time = 20 * kMillisecond;  // the longest of a step's computation
   Time timeout = kSecond;              // --timeout
+  bool shares_memory = false;          // each worker updates its part, as with SharedSlots
   int64_t steps() const { return fits * steps_per_fit; }
+};
+
+// What the workers of an epoch share, which outlives each of them. Each writes only its own parts.
+struct SharedMemory {
+  // Written in two halves: torn in between.
+  struct Written {
+    uint64_t first = 0;
+    uint64_t second = 0;
+    bool is(uint64_t value) const { return first == value && second == value; }
+  };
+  struct Rank {
+    Written weights;
+    std::array<Written, 2> slots;  // the copies
+  };
+  uint64_t updated = 0;
+  uint64_t taken = 0;
+  std::vector<Rank> ranks;
 };
 
 // What a worker uses of its surroundings.
 struct Surroundings {
   const Program& program;
   Network& network;
+  std::map<uint64_t, SharedMemory>& memories;  // by epoch
   Checks& checks;
   Mistake mistake = Mistake::None;
   // Called at each place at which a process may be killed or stopped.
@@ -61,6 +84,9 @@ class Worker {
   void begin_run();
   bool next();
   void step();
+  void share_memory(const comm::Members& members);
+  void update(State next);
+  void leave_memory();
   void tell_hooks();
   void change(const std::optional<Error>& why);
   void enter_epoch(const std::optional<Error>& why, const std::function<void()>& come_together);
@@ -77,6 +103,11 @@ class Worker {
   int world_ = 1;
   int last_rank_ = -1;  // in the epoch before, for a mistake
   int last_world_ = 1;
+
+  SharedMemory* memory_ = nullptr;  // of the epoch; null: each worker makes the whole update
+  std::optional<StepCommit> commit_;
+  bool has_slots_there_ = false;
+  size_t copy_ = 0;  // of the slots
 
   State state_;
   State at_start_;  // for a mistake

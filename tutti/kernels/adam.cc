@@ -2,6 +2,8 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tutti/kernels/adam.cc"
+#include <cstdint>
+#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
@@ -12,7 +14,7 @@ namespace tutti::kernels::HWY_NAMESPACE {
 
 // Makes the step of the elements from `first` on, as many as there are whole vectors. Returns the first
 // element that is left.
-template <class D, class T>
+template <bool kPastCaches, class D, class T>
 HWY_INLINE int64_t step_vectors(D d, const AdamStep<T>& of, int64_t first) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const auto set = [&](double value) HWY_ATTR { return hn::Set(d, static_cast<T>(value)); };
@@ -25,17 +27,25 @@ HWY_INLINE int64_t step_vectors(D d, const AdamStep<T>& of, int64_t first) {
   const auto correction = set(of.correction);
   const auto eps = set(of.eps);
   const auto factor = set(of.factor);
+  const T* const old_average = of.old_average != nullptr ? of.old_average : of.average;
+  const T* const old_squares = of.old_squares != nullptr ? of.old_squares : of.squares;
+  const auto store = [&](auto vector, T* to) HWY_ATTR {
+    if constexpr (kPastCaches)
+      hn::Stream(vector, d, to);
+    else
+      hn::StoreU(vector, d, to);
+  };
   int64_t i = first;
   for (; i + lanes <= of.count; i += lanes) {
     const auto values = hn::Mul(hn::LoadU(d, of.values + i), shrink);
     auto gradient = hn::LoadU(d, of.gradient + i);
     if (of.decay != 0) gradient = fused(d, decay, values, gradient);
-    const auto average = fused(d, newest1, gradient, hn::Mul(hn::LoadU(d, of.average + i), beta1));
+    const auto average = fused(d, newest1, gradient, hn::Mul(hn::LoadU(d, old_average + i), beta1));
     const auto squares =
-        fused(d, hn::Mul(newest2, gradient), gradient, hn::Mul(hn::LoadU(d, of.squares + i), beta2));
+        fused(d, hn::Mul(newest2, gradient), gradient, hn::Mul(hn::LoadU(d, old_squares + i), beta2));
     const auto scale = hn::Add(hn::Div(hn::Sqrt(squares), correction), eps);
-    hn::StoreU(average, d, of.average + i);
-    hn::StoreU(squares, d, of.squares + i);
+    store(average, of.average + i);
+    store(squares, of.squares + i);
     hn::StoreU(hn::Add(values, hn::Div(hn::Mul(factor, average), scale)), d, of.values + i);
   }
   return i;
@@ -43,8 +53,14 @@ HWY_INLINE int64_t step_vectors(D d, const AdamStep<T>& of, int64_t first) {
 
 template <class T>
 HWY_INLINE void step_all(const AdamStep<T>& of) {
-  const int64_t rest = step_vectors(Tag<T>(), of, 0);
-  step_vectors(hn::CappedTag<T, 1>(), of, rest);
+  constexpr uintptr_t kLine = 64;
+  const bool past_caches =
+      of.old_average != nullptr &&
+      (reinterpret_cast<uintptr_t>(of.average) | reinterpret_cast<uintptr_t>(of.squares)) % kLine == 0;
+  const int64_t rest =
+      past_caches ? step_vectors<true>(Tag<T>(), of, 0) : step_vectors<false>(Tag<T>(), of, 0);
+  step_vectors<false>(hn::CappedTag<T, 1>(), of, rest);
+  if (past_caches) hwy::FlushStream();  // before anything that says that the step was made
 }
 
 void adam_step_of_floats(const AdamStep<float>& of) { step_all(of); }

@@ -11,6 +11,8 @@ namespace tutti::kernels {
 //   average.mul_(beta1).add_(gradient, 1 - beta1)
 //   squares.mul_(beta2).addcmul_(gradient, gradient, 1 - beta2)
 //   values.addcdiv_(average, squares.sqrt().div_(correction).add_(eps), factor)
+// It may read average and squares from other memory than where it writes them; then it writes them past the
+// caches, since nobody reads them before the next step.
 template <class T>
 struct AdamStep {
   T* values = nullptr;
@@ -25,6 +27,8 @@ struct AdamStep {
   double correction;
   double eps;
   double factor;
+  const T* old_average = nullptr;  // where they are read; null: where they are written
+  const T* old_squares = nullptr;
 };
 
 void make_adam_step(const AdamStep<float>& step);

@@ -70,6 +70,19 @@ void expect_bits_of_operators(double shrink, double decay) {
     return vectors.all();
   });
   EXPECT_TRUE(same_bits(expected.all(), made)) << shrink << ' ' << decay;
+  const at::Tensor made_apart = computed_everywhere([&] {
+    const Vectors old(kType);
+    const Vectors vectors(kType);
+    at::Tensor(vectors.average).zero_();
+    at::Tensor(vectors.squares).zero_();
+    AdamStep<T> apart = step_of<T>(vectors, shrink, decay);
+    apart.old_average = old.average.data_ptr<T>();
+    apart.old_squares = old.squares.data_ptr<T>();
+    make_adam_step(apart);
+    EXPECT_TRUE(same_bits(old.all(), Vectors(kType).all()));
+    return vectors.all();
+  });
+  EXPECT_TRUE(same_bits(expected.all(), made_apart)) << shrink << ' ' << decay;
 }
 
 TEST(AdamStep, has_the_bits_of_its_operators_on_every_target) {

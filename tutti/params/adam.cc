@@ -32,6 +32,7 @@ std::unique_ptr<State> begun(const torch::Tensor& values, const Options& options
 template <class T>
 bool update_in_one_pass(const torch::Tensor& values, const torch::Tensor& gradient,
                         const torch::Tensor& average, const torch::Tensor& squares,
+                        const torch::Tensor& old_average, const torch::Tensor& old_squares,
                         kernels::AdamStep<T> step) {
   constexpr int64_t kOperations = 20;  // of an element
   const auto fits = [](const torch::Tensor& each) {
@@ -46,6 +47,10 @@ bool update_in_one_pass(const torch::Tensor& values, const torch::Tensor& gradie
     part.average = average.data_ptr<T>() + first;
     part.squares = squares.data_ptr<T>() + first;
     part.count = last - first;
+    if (old_average.defined()) {
+      part.old_average = old_average.data_ptr<T>() + first;
+      part.old_squares = old_squares.data_ptr<T>() + first;
+    }
     kernels::make_adam_step(part);
   });
   return true;
@@ -56,6 +61,8 @@ bool update_in_one_pass(const torch::Tensor& values, const torch::Tensor& gradie
 template <class Options, class State>
 void update(torch::Tensor values, torch::Tensor gradient, const Options& options, State& state) {
   state.step(state.step() + 1);
+  const torch::Tensor old_average = std::exchange(state.old_exp_avg, {});
+  const torch::Tensor old_squares = std::exchange(state.old_exp_avg_sq, {});
   const auto step = static_cast<double>(state.step());
   const double beta1 = std::get<0>(options.betas());
   const double beta2 = std::get<1>(options.betas());
@@ -67,6 +74,7 @@ void update(torch::Tensor values, torch::Tensor gradient, const Options& options
   if (kernels::SameKernels::are_in_use() && !options.amsgrad()) {
     const auto in_one_pass = [&](auto zero) {
       return update_in_one_pass<decltype(zero)>(values, gradient, state.exp_avg(), state.exp_avg_sq(),
+                                                old_average, old_squares,
                                                 {.shrink = shrink,
                                                  .decay = decay,
                                                  .beta1 = beta1,
@@ -76,6 +84,10 @@ void update(torch::Tensor values, torch::Tensor gradient, const Options& options
                                                  .factor = factor});
     };
     if (in_one_pass(0.0F) || in_one_pass(0.0)) return;
+  }
+  if (old_average.defined()) {
+    state.exp_avg().copy_(old_average);
+    state.exp_avg_sq().copy_(old_squares);
   }
   if (shrink != 1) values.mul_(shrink);
   if (decay != 0) gradient = gradient.add(values, decay);
@@ -108,7 +120,9 @@ torch::Tensor AdamSteps<Base, Options, State>::step(torch::optim::Optimizer::Los
   return loss;
 }
 
-template class AdamSteps<torch::optim::Adam, torch::optim::AdamOptions, torch::optim::AdamParamState>;
-template class AdamSteps<torch::optim::AdamW, torch::optim::AdamWOptions, torch::optim::AdamWParamState>;
+template class AdamSteps<torch::optim::Adam, torch::optim::AdamOptions,
+                         AdamState<torch::optim::AdamParamState>>;
+template class AdamSteps<torch::optim::AdamW, torch::optim::AdamWOptions,
+                         AdamState<torch::optim::AdamWParamState>>;
 
 }  // namespace tutti::optimizer_kinds

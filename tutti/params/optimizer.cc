@@ -38,20 +38,25 @@ double rate_of(const torch::optim::OptimizerOptions& options) {
   }
 }
 
-// Returns the part of a slot that covers `elements` elements of the block, from `offset` on.
-torch::Tensor find_slot(std::span<const Optimizer::Slot> slots, std::string_view name, size_t block,
-                        int64_t offset, int64_t elements) {
+// Copies the elements of a slot from `offset` on, which may be in several parts.
+void copy_slot(const torch::Tensor& to, std::span<const Optimizer::Slot> slots, std::string_view name,
+               size_t block, int64_t offset) {
   bool is_there = false;
+  int64_t copied = 0;
   for (const Optimizer::Slot& slot : slots) {
     if (slot.name != name || slot.block != block) continue;
     is_there = true;
-    if (slot.offset <= offset && offset + elements <= slot.offset + slot.vector.numel())
-      return slot.vector.narrow(0, offset - slot.offset, elements);
+    const int64_t begin = std::max(offset, slot.offset);
+    const int64_t length = std::min(offset + to.numel(), slot.offset + slot.vector.numel()) - begin;
+    if (length <= 0) continue;
+    to.narrow(0, begin - offset, length).copy_(slot.vector.narrow(0, begin - slot.offset, length));
+    copied += length;
   }
+  if (copied >= to.numel()) return;
   if (is_there) {
     fail(ErrorKind::InvalidArgument,
-         "the optimiser's slot {} does not have the required {} elements from element {} on", name, elements,
-         offset);
+         "the optimiser's slot {} does not have the required {} elements from element {} on", name,
+         to.numel(), offset);
   }
   fail(ErrorKind::InvalidArgument,
        "the optimiser's slot {} is missing; was the checkpoint made by another optimiser?", name);
@@ -121,6 +126,16 @@ void Optimizer::begin() {
   optimizer_ = make();
   rate_ = optimizer_->defaults().get_lr();
   set_learning_rate(rate_);
+}
+
+void Optimizer::set_sections(std::vector<Section> sections) {
+  TUTTI_CHECK(!options_.is_replicated(), "the optimiser {} has no sections", name());
+  const double rate = rate_;
+  sections_ = std::move(sections);
+  chunks_.clear();
+  begin();
+  set_learning_rate(rate);
+  steps_ = 0;
 }
 
 // The learning rates of its own groups stay as they are until set_learning_rate() is called.
@@ -239,6 +254,54 @@ Optimizer::State Optimizer::state() const {
   return {.steps = steps_, .slots = slots()};
 }
 
+// Calls visit(chunk, the number of the slot, view) for the slots that the optimiser keeps already.
+template <class Visit>
+void Optimizer::for_each_slot(const Visit& visit) const {
+  with_kind(options_, [&](const auto& options, auto kind) {
+    for (const Chunk& chunk : chunks_) {
+      const auto found = optimizer_->state().find(compat::optimizer_state_key(*optimizer_, chunk.values));
+      if (found == optimizer_->state().end()) continue;  // SGD without momentum keeps nothing
+      auto& state = static_cast<typename decltype(kind)::State&>(*found->second);
+      size_t slot = 0;
+      for (const SlotView& view : kind.slots(state, options)) visit(chunk, slot++, view);
+    }
+  });
+}
+
+std::vector<std::string> Optimizer::slot_names() const {
+  std::vector<std::string> names;
+  with_kind(options_, [&](const auto& options, auto kind) {
+    typename decltype(kind)::State none;
+    for (const SlotView& view : kind.slots(none, options)) names.push_back(view.name);
+  });
+  return names;
+}
+
+void Optimizer::move_slots(const SlotVectors& to) {
+  const torch::NoGradGuard no_grad;
+  for_each_slot([&](const Chunk& chunk, size_t slot, const SlotView& view) {
+    torch::Tensor place = to[chunk.section][slot].narrow(0, chunk.offset, chunk.values.numel());
+    if (place.data_ptr() == view.tensor->data_ptr()) return;
+    place.copy_(*view.tensor);
+    *view.tensor = std::move(place);
+  });
+}
+
+// Slots that the step itself has made, or put elsewhere, are moved afterwards.
+void Optimizer::step_into(const SlotVectors& to) {
+  const torch::NoGradGuard no_grad;
+  for_each_slot([&](const Chunk& chunk, size_t slot, const SlotView& view) {
+    torch::Tensor place = to[chunk.section][slot].narrow(0, chunk.offset, chunk.values.numel());
+    if (view.old != nullptr)
+      *view.old = *view.tensor;
+    else
+      place.copy_(*view.tensor);
+    *view.tensor = std::move(place);
+  });
+  step();
+  move_slots(to);
+}
+
 std::vector<Optimizer::Slot> Optimizer::slots() const {
   std::vector<Slot> slots;
   if (steps_ == 0) return slots;
@@ -249,17 +312,10 @@ std::vector<Optimizer::Slot> Optimizer::slots() const {
     }
     return slots.emplace_back(Slot{name, section.block, section.offset, torch::empty_like(section.values)});
   };
-  with_kind(options_, [&](const auto& options, auto kind) {
-    for (const Chunk& chunk : chunks_) {
-      const auto found = optimizer_->state().find(compat::optimizer_state_key(*optimizer_, chunk.values));
-      if (found == optimizer_->state().end()) continue;  // SGD without momentum keeps nothing
-      auto& state = static_cast<typename decltype(kind)::State&>(*found->second);
-      for (const SlotView& view : kind.slots(state, options)) {
-        slot_at(view.name, sections_[chunk.section])
-            .vector.narrow(0, chunk.offset, chunk.values.numel())
-            .copy_(*view.tensor);
-      }
-    }
+  for_each_slot([&](const Chunk& chunk, size_t /*slot*/, const SlotView& view) {
+    slot_at(view.name, sections_[chunk.section])
+        .vector.narrow(0, chunk.offset, chunk.values.numel())
+        .copy_(*view.tensor);
   });
   return slots;
 }
@@ -287,11 +343,8 @@ void Optimizer::restore_slots(const State& restored) {
       kind.set_step(state, restored.steps);
       for (const SlotView& view : kind.slots(state, options)) {
         const Section& section = sections_[chunk.section];
-        *view.tensor = find_slot(restored.slots, view.name, section.block, section.offset + chunk.offset,
-                                 chunk.values.numel())
-                           .to(chunk.values.options())
-                           .clone();
-        view.tensor->set_requires_grad(false);
+        *view.tensor = torch::empty_like(chunk.values.detach());
+        copy_slot(*view.tensor, restored.slots, view.name, section.block, section.offset + chunk.offset);
       }
     }
   });

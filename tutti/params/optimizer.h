@@ -75,9 +75,23 @@ class Optimizer {
 
   // Returns a copy. Each slot has a part for every section; before the first step there are no slots.
   State state() const;
-  // Continues from the state of an optimiser of the same kind over these sections or more. A state of 0
-  // steps resets this one. The learning rate is kept. Throws InvalidArgument if no slot covers a section.
+  // Continues from the state of an optimiser of the same kind over these sections or more, whose slots may be
+  // in several parts. A state of 0 steps resets this one. The learning rate is kept. Throws InvalidArgument
+  // if the slots do not cover a section.
   void restore(const State& state);
+
+  // Updates other sections of the same parameters from now on. Forgets the state; keeps the learning rate.
+  // Not for a ReplicatedOptimizer.
+  void set_sections(std::vector<Section> sections);
+
+  // The names of the slots. SlotVectors are memory of the caller's for them: for each section and each name
+  // a vector as long as the section.
+  std::vector<std::string> slot_names() const;
+  using SlotVectors = std::vector<std::vector<torch::Tensor>>;
+  // Moves the slots, as far as there are any, to these vectors.
+  void move_slots(const SlotVectors& to);
+  // Makes a step that writes the slots to these vectors, and leaves the slots before the step as they are.
+  void step_into(const SlotVectors& to);
 
   // The number of chunks in which a step updates the parameters.
   size_t chunks() const { return chunks_.size(); }
@@ -89,6 +103,8 @@ class Optimizer {
   void begin_replicated();
   void make_anew();
   void restore_slots(const State& restored);
+  template <class Visit>
+  void for_each_slot(const Visit& visit) const;
   void cut(size_t section);
   void use_gradients(const std::function<torch::Tensor(size_t section)>& gradient_of);
   std::vector<Slot> slots() const;

@@ -22,6 +22,7 @@ namespace tutti::optimizer_kinds {
 struct SlotView {
   std::string name;
   torch::Tensor* tensor;
+  torch::Tensor* old = nullptr;  // where the next step reads the vector if it is set; null: it reads `tensor`
 };
 using SlotViews = std::vector<SlotView>;
 using ParamGroups = std::vector<torch::optim::OptimizerParamGroup>;
@@ -59,7 +60,8 @@ struct TorchKind {
 template <class Optimizer, class ParamState, class Options>
 struct AdamKind : TorchKind<Optimizer, ParamState, Options> {
   static SlotViews slots(ParamState& state, const Options& options) {
-    SlotViews slots = {{"exp_avg", &state.exp_avg()}, {"exp_avg_sq", &state.exp_avg_sq()}};
+    SlotViews slots = {{"exp_avg", &state.exp_avg(), &state.old_exp_avg},
+                       {"exp_avg_sq", &state.exp_avg_sq(), &state.old_exp_avg_sq}};
     if (options.amsgrad()) slots.push_back({"max_exp_avg_sq", &state.max_exp_avg_sq()});
     return slots;
   }
@@ -75,13 +77,13 @@ struct AdamKind : TorchKind<Optimizer, ParamState, Options> {
 
 template <>
 struct Kind<torch::optim::AdamOptions>
-    : AdamKind<Adam, torch::optim::AdamParamState, torch::optim::AdamOptions> {
+    : AdamKind<Adam, AdamState<torch::optim::AdamParamState>, torch::optim::AdamOptions> {
   static constexpr const char* kName = "adam";
 };
 
 template <>
 struct Kind<torch::optim::AdamWOptions>
-    : AdamKind<AdamW, torch::optim::AdamWParamState, torch::optim::AdamWOptions> {
+    : AdamKind<AdamW, AdamState<torch::optim::AdamWParamState>, torch::optim::AdamWOptions> {
   static constexpr const char* kName = "adamw";
 };
 

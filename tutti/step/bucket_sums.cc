@@ -150,26 +150,44 @@ void BucketSums::set_residuals(const Residuals& residuals) {
   if (rounded_) rounded_->set_residuals(residuals);
 }
 
-void BucketSums::spread(const Vectors& vectors, int64_t step) {
+void BucketSums::spread(const Vectors& vectors, int64_t step, StepCommit* commit) {
   if (comm_.world() == 1) return;
-  const auto me = static_cast<size_t>(comm_.rank());
   const comm::Options options{.what = "the parameters", .step = step};
+  if (!overlap()) return spread_in_memory(vectors, options, commit);
   for (const Bucket& bucket : buckets_.all) {
     if (!bucket.gradients) continue;
     const torch::Tensor& vector = vectors[bucket.vector];
     Vectors slices;
     for (int rank = 0; rank < comm_.world(); ++rank)
       slices.push_back(elements_of(vector, slice_of(bucket, rank, comm_.world())));
-    if (overlap()) {
-      comm_.all_gather_uneven(slices, slices[me], options);
-      continue;
-    }
-    const Vectors everyones = memory_->everyones(slices[me]);
-    for (size_t r = 0; r < everyones.size(); ++r) {
-      if (r != me) everyones[r].copy_(slices[me]);
-    }
+    comm_.all_gather_uneven(slices, slices[static_cast<size_t>(comm_.rank())], options);
   }
-  if (!overlap()) memory_->sync(options);
+}
+
+// Each worker takes the slices of the others, and writes nothing that they read. It waits until all have
+// taken its own, since the program may change the parameters then.
+void BucketSums::spread_in_memory(const Vectors& vectors, const comm::Options& options, StepCommit* commit) {
+  std::vector<Vectors> everyones;
+  for (const torch::Tensor& vector : vectors) everyones.push_back(memory_->everyones(vector));
+  const auto take_slices = [&](int of_rank, int from_rank) {
+    for (const Bucket& bucket : buckets_.all) {
+      if (!bucket.gradients) continue;
+      const comm::ElementRange slice = slice_of(bucket, of_rank, comm_.world());
+      elements_of(vectors[bucket.vector], slice)
+          .copy_(elements_of(everyones[bucket.vector][static_cast<size_t>(from_rank)], slice));
+    }
+  };
+  const auto meet = [&] { memory_->sync(options); };
+  const auto take = [&] {
+    for (int rank = 0; rank < comm_.world(); ++rank) {
+      if (rank != comm_.rank()) take_slices(rank, rank);
+    }
+  };
+  if (commit != nullptr)
+    return commit->run(meet, take, [&] { take_slices(comm_.rank(), (comm_.rank() + 1) % comm_.world()); });
+  meet();
+  take();
+  meet();
 }
 
 }  // namespace tutti

@@ -14,6 +14,7 @@
 #include "tutti/step/buckets.h"
 #include "tutti/step/control_word.h"
 #include "tutti/step/rounding.h"
+#include "tutti/step/step_commit.h"
 
 namespace tutti {
 
@@ -61,7 +62,8 @@ class BucketSums {
   // If there is one worker, which has added all lanes: divides the buckets.
   void divide(const torch::Tensor& numbers) const;
   // Distributes every worker's slices of the buckets to all. The vectors are as long as the buckets' vectors.
-  void spread(const Vectors& vectors, int64_t step);
+  // With `commit`, if not all workers have come to this, gets the worker's own slices back from another one.
+  void spread(const Vectors& vectors, int64_t step, StepCommit* commit = nullptr);
 
   // Access to the residuals of rounding; nullopt without rounding or error feedback. May be called only
   // between two steps that succeeded.
@@ -74,6 +76,7 @@ class BucketSums {
 
   Places places_of(const torch::Tensor& vector, size_t subtrees) const;
   comm::SlicedSum sum_over(const Bucket& bucket, const Places& places, const ControlWord& control) const;
+  void spread_in_memory(const Vectors& vectors, const comm::Options& options, StepCommit* commit);
 
   comm::Communicator& comm_;
   const Buckets& buckets_;

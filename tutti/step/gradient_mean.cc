@@ -230,7 +230,7 @@ GradientMean::Result GradientMean::finish() {
   if (!lane_begun_) vectors_.save_buffers();  // this worker had no data
   share_counters(outcome);
   vectors_.take_over_buffers();
-  lane_begun_ = false;
+  lane_begun_ = scatter_;  // then share_update() may fail
   const torch::Tensor& numbers = vectors_.numbers();
   // A worker that is alone knows its numbers, and need not wait for a GPU to read them.
   if (comm_.world() == 1)
@@ -243,12 +243,13 @@ double GradientMean::clip_norm(double largest, double other_squares) {
                   : tutti::clip_norm(reducer_.buckets(), largest, other_squares);
 }
 
-void GradientMean::share_update() {
+void GradientMean::share_update(StepCommit* commit) {
   if (!scatter_) return;
   const torch::NoGradGuard no_grad;
   std::vector<torch::Tensor> values;
   for (const Section& block : parameters_.blocks()) values.push_back(block.values);
-  reducer_.sums().spread(values, step_);
+  reducer_.sums().spread(values, step_, commit);
+  lane_begun_ = false;
 }
 
 // The counters of a worker without data have not advanced, so they are broadcast from a worker that had data.

@@ -91,8 +91,9 @@ class GradientMean final : public LaneSum {
   // Limits the norm of the mean gradient; returns the norm before. It includes gradients that are elsewhere,
   // the sum of whose squares is given.
   double clip_norm(double largest, double other_squares = 0);
-  // If gradients are scattered, sends each worker's updated slices of the parameters to all.
-  void share_update();
+  // If gradients are scattered, gives each worker's updated slices of the parameters to all. With `commit`,
+  // which needs shared memory, all workers have made the step afterwards or, after an error, none.
+  void share_update(StepCommit* commit = nullptr);
 
  private:
   void share_counters(const ReduceOutcome& outcome);
@@ -113,7 +114,7 @@ class GradientMean final : public LaneSum {
   };
   Counted own_;              // the sum over the lanes that were added in this step
   Counted of_lane_;          // of the lane whose backward pass is the last
-  bool lane_begun_ = false;  // in a step that is not finished: `vectors_` has saved the buffers
+  bool lane_begun_ = false;  // in a step that is not made yet: `vectors_` has saved the buffers
   int64_t step_ = 0;
   std::optional<int64_t> audited_;  // the lane, in this step
   bool copies_ = false;             // the next lane is the copy

@@ -38,24 +38,15 @@ void warn_of_idle_workers(const Context& context, const comm::Communicator& comm
       comm.world() - lanes, comm.world(), comm.world());
 }
 
-// In shared memory, sharding writes only the own part a second time, which costs less than updating all.
-bool is_to_be_sharded(const Context& context, comm::Communicator& comm, const OptimizerOptions& optimizer) {
+// In shared memory, sharding only copies the parts of the others, which costs less than updating all.
+bool is_to_be_sharded(const Context& context, comm::Communicator& comm, const OptimizerOptions& optimizer,
+                      bool has_tables) {
   const RunConfig::Reduction& asked = context.config().reduction;
   if (optimizer.is_replicated()) return false;
-  // Others can go on without a lost worker only if they have all of the state.
-  if (asked.optimizer_state == "auto" && comm.epochs() != nullptr) return false;
+  // A worker with rows has to make a step that is decided without the others (complete_step()).
+  if (asked.optimizer_state == "auto" && has_tables && comm.epochs() != nullptr) return false;
   if (asked.optimizer_state != "auto") return asked.optimizer_state == "sharded";
   return asked.order == "tree" && context.device().is_cpu() && comm.shared() != nullptr;
-}
-
-// Returns the options that the program gives; if there are none, the options that the flags give.
-ReducerOptions reducer_of(const Context& context, comm::Communicator& comm, const OptimizerOptions& optimizer,
-                          const std::optional<ReducerOptions>& given) {
-  ReducerOptions options = given.value_or(reducer_options(context.config()));
-  if (options.scatter) require_elementwise(optimizer, "--optimizer-state sharded");
-  if (!given) options.scatter = is_to_be_sharded(context, comm, optimizer);
-  options.scatter = options.scatter && comm.world() > 1;
-  return options;
 }
 
 }  // namespace
@@ -67,7 +58,9 @@ AllReduce::AllReduce(const Context& context, Group group, const Trainable& model
       group_(std::move(group)),
       comm_(connected(context, group_)),
       clip_norm_(options.clip_norm),
-      reducer_(reducer_of(context, comm_, optimizer, options.reducer)),
+      asked_(options.reducer),
+      has_tables_(!embedding::Tables(*model.module).empty()),
+      reducer_(reducer_of(optimizer)),
       replica_(model, optimizer, placed(replica, options.plan)),
       audits_(context),
       timeline_file_(context, &comm_) {
@@ -77,6 +70,15 @@ AllReduce::AllReduce(const Context& context, Group group, const Trainable& model
     prepare(options.lanes);
   else
     facts_ = {.name = "allreduce", .survives = why_not_survive(options.lanes).empty()};
+}
+
+// Returns the options that the program gives; if there are none, the options that the flags give.
+ReducerOptions AllReduce::reducer_of(const OptimizerOptions& optimizer) const {
+  ReducerOptions options = asked_.value_or(reducer_options(context_.config()));
+  if (options.scatter) require_elementwise(optimizer, "--optimizer-state sharded");
+  if (!asked_) options.scatter = is_to_be_sharded(context_, comm_, optimizer, has_tables_);
+  options.scatter = options.scatter && comm_.world() > 1;
+  return options;
 }
 
 ReplicaOptions AllReduce::placed(ReplicaOptions options, const std::vector<std::string>& further_plan) {
@@ -133,6 +135,7 @@ void AllReduce::prepare(int64_t lanes) {
   Parameters& parameters = replica_.parameters();
   module_group_ = give_group(parameters, comm_, lanes);
   mean_.emplace(parameters, comm_, lanes, reducer_);
+  cut_state();
   warn_of_idle_workers(context_, comm_, lanes);
   say_placement(context_, parameters, mean_->lanes());
   const bool may_change = comm_.epochs() != nullptr && nets_.size() == 1;
@@ -200,7 +203,7 @@ Optimizer::State AllReduce::gather_state() {
 void AllReduce::restore(const Optimizer::State& state) {
   Optimizer::State own = state;
   mean_->restore_residuals(context_, own);
-  replica_.optimizer().restore(broadcast(comm_, own, 0));
+  take_state(broadcast(comm_, own, 0));
 }
 
 void AllReduce::make_rows(int64_t lanes) {
@@ -300,8 +303,14 @@ void AllReduce::update(embedding::HeldRows* rows) {
   if (clip_norm_ > 0) factor = clip_factor(mean_->clip_norm(clip_norm_, row_squares_), clip_norm_);
   const SpanScope span(context_.timeline(), Activity::Compute, "update", in_flight_->result.step - 1);
   Optimizer& optimizer = replica_.optimizer();
-  optimizer.step();
-  mean_->share_update();
+  if (shares_slots()) {
+    if (!slots_) slots_.emplace(comm_, replica_.parameters(), optimizer);
+    slots_->step(*mean_);
+    kept_.reset();
+  } else {
+    optimizer.step();
+    mean_->share_update();
+  }
   if (rows == nullptr) return;
   rows->update(factor, embedding::relative_rate(optimizer.learning_rate(), optimizer.options()),
                optimizer.steps());

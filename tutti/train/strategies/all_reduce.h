@@ -13,6 +13,7 @@
 #include "tutti/embedding/connected_rows.h"
 #include "tutti/embedding/former_rows.h"
 #include "tutti/step/gradient_mean.h"
+#include "tutti/step/shared_slots.h"
 #include "tutti/train/data_parallel.h"
 #include "tutti/train/replica.h"
 #include "tutti/train/strategies/audits.h"
@@ -66,6 +67,7 @@ class AllReduce final : public DataParallel {
   void prepare(int64_t lanes);
   std::string why_not_survive(int64_t lanes) const;
   bool can_go_back(int64_t lanes) const;
+
   struct StepsOfWorkers {
     int64_t last = -1;     // that any worker has made, or knows to be decided
     bool is_made = false;  // by any
@@ -75,6 +77,12 @@ class AllReduce final : public DataParallel {
   StepsOfWorkers tell_steps(int64_t step);
   void make_rows(int64_t lanes);
   void take_over_rows(int64_t lanes);
+
+  bool shares_slots() const;
+  void cut_state();
+  Optimizer::State whole_state() const;
+  void take_state(const Optimizer::State& state);
+  ReducerOptions reducer_of(const OptimizerOptions& optimizer) const;
   ReplicaOptions placed(ReplicaOptions options, const std::vector<std::string>& further_plan);
   std::string shared_folder(Session& session, int64_t step);
   void restore_rows(const Session::Start& start, embedding::RowParts parts);
@@ -88,8 +96,11 @@ class AllReduce final : public DataParallel {
   Group group_;
   comm::Communicator& comm_;  // of the group
   const double clip_norm_;
-  // With `scatter`, each worker keeps and updates its own part of the optimiser's state.
-  const ReducerOptions reducer_;
+  const std::optional<ReducerOptions> asked_;  // by the program
+  const bool has_tables_;                      // sharded ones
+  // Of the present workers. With `scatter`, each keeps and updates its own part of the optimiser's state.
+  ReducerOptions reducer_;
+  bool is_cut_ = reducer_.scatter;  // the optimiser has only a part
   Replica replica_;
   std::vector<AllReduce*> nets_ = {this};  // with the others
   StrategyFacts facts_;
@@ -100,7 +111,10 @@ class AllReduce final : public DataParallel {
   std::shared_ptr<std::atomic<bool>> writer_is_lost_ = std::make_shared<std::atomic<bool>>(false);
   // A worker was lost while this one took over the state of another: what it has is the state of no step.
   bool half_taken_over_ = false;
-  std::optional<GradientMean> mean_;                  // once prepared, like all below
+  std::optional<GradientMean> mean_;  // once prepared, like all below
+  std::optional<SharedSlots> slots_;  // since the first step of the present workers
+  // All of the optimiser's state if shares_slots(), until the first step of the present workers is made.
+  std::optional<Optimizer::State> kept_;
   std::shared_ptr<comm::Communicator> module_group_;  // null if no module needs one
   std::optional<embedding::ConnectedRows> rows_;      // of sharded tables, once started
   bool rows_are_whole_ = false;                       // they have the values of the run

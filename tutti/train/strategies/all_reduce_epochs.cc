@@ -63,11 +63,24 @@ Strategy::Standing standing_of(const Json& json) {
 
 bool AllReduce::joins() const { return comm_.epochs() != nullptr && comm_.epochs()->is_joining(); }
 
-// Whatever the former workers have made together ends here.
+// Returns true if the others have the slots of a worker that is lost.
+bool AllReduce::shares_slots() const {
+  return reducer_.scatter && !has_tables_ && comm_.epochs() != nullptr &&
+         shared_by(comm_, replica_.parameters().device()) != nullptr;
+}
+
+// Whatever the former workers have made together ends here. What they shared, their parameters and slots,
+// stays in memory as long as this worker uses it, also the parts of those that are gone.
 void AllReduce::regroup(const std::optional<Error>& why) {
   if (comm_.epochs() == nullptr) return;
   if (why) *writer_is_lost_ = true;
   if (mean_) mean_->break_off();
+  if (slots_) {
+    kept_ = slots_->state();
+    half_taken_over_ = half_taken_over_ || slots_->is_left_behind();
+    slots_.reset();
+  }
+  if (!has_tables_) in_flight_.reset();
   if (!in_flight_ || !facts_.survives) mean_.reset();  // else complete_step() may need the gradients
   if (rows_ && rows_are_whole_ && facts_.survives)
     former_rows_.keep(comm_.epochs()->number(), rows_->release());
@@ -76,13 +89,37 @@ void AllReduce::regroup(const std::optional<Error>& why) {
   comm_.reconfigure(why);
   group_.refresh();
   context_.set_chief(group_.is_chief());
+  const bool had_all = !reducer_.scatter;
+  reducer_ = reducer_of(replica_.optimizer().options());
+  if (had_all && !kept_ && shares_slots()) kept_ = replica_.optimizer().state();
+}
+
+// Gives the optimiser its part of the state among the present workers.
+void AllReduce::cut_state() {
+  const bool has_part = reducer_.scatter || is_cut_;
+  if (has_part && group_.epoch > 0)
+    replica_.optimizer().set_sections(sections_of(replica_.parameters(), reducer_.scatter ? group_.rank : 0,
+                                                  reducer_.scatter ? group_.world : 1));
+  is_cut_ = reducer_.scatter;
+  if (kept_) replica_.optimizer().restore(*kept_);
+  if (!shares_slots()) kept_.reset();
+}
+
+// Returns all of the optimiser's state, if this worker has it.
+Optimizer::State AllReduce::whole_state() const { return kept_ ? *kept_ : replica_.optimizer().state(); }
+
+void AllReduce::take_state(const Optimizer::State& state) {
+  slots_.reset();
+  if (shares_slots()) kept_ = state;
+  replica_.optimizer().restore(state);
 }
 
 // Returns why a lost worker takes with it what the others need; "" if they have all of it.
 std::string AllReduce::why_not_survive(int64_t lanes) const {
-  if (!replica_.tables().empty() && context_.config().reduction.replicas == 0)
+  if (has_tables_ && context_.config().reduction.replicas == 0)
     return "each worker has rows of sharded tables, without copies (--replicas 0)";
-  if (reducer_.scatter) return "each worker has a part of the optimiser's state (--optimizer-state sharded)";
+  if (reducer_.scatter && !shares_slots())
+    return "each worker has a part of the optimiser's state (--optimizer-state sharded)";
   if (!replica_.parameters().communicator_users().empty()) return "SyncBatchNorm needs the same workers";
   if (reducer_.wire.type != torch::ScalarType::Undefined)
     return "each worker has residuals of --wire-precision";
@@ -91,7 +128,7 @@ std::string AllReduce::why_not_survive(int64_t lanes) const {
 
 // Returns true if the workers that are left can go back to the newest checkpoint together.
 bool AllReduce::can_go_back(int64_t lanes) const {
-  return lanes > 1 && !reducer_.scatter && replica_.parameters().communicator_users().empty() &&
+  return lanes > 1 && replica_.parameters().communicator_users().empty() &&
          !context_.config().checkpoints.logdir.empty();
 }
 
@@ -99,7 +136,7 @@ bool AllReduce::can_go_back(int64_t lanes) const {
 // they need to make it without the others (ConnectedRows::receive). So if one has made it, or knows that it
 // is decided, all make it; else nobody has, and all forget it.
 std::optional<StepResult> AllReduce::complete_step(int64_t step) {
-  if (replica_.tables().empty()) return {};
+  if (!has_tables_) return {};
   has_former_rows_ = former_rows_.find(comm_);
   const StepsOfWorkers all = tell_steps(step);
   const bool is_made = in_flight_ && in_flight_->is_made;
@@ -162,7 +199,7 @@ std::optional<Strategy::Standing> AllReduce::go_on(Session& session, const std::
       : !mine->has_begun ? kUnbegun
                          : place_of(mine->progress.step, mine->is_told, mine->hooks_told, mine->progress.fit);
   const Farthest farthest = farthest_of(comm::gather_all(comm_, own, "the step of each worker"));
-  const bool is_lost = !replica_.tables().empty() && !has_former_rows_;
+  const bool is_lost = has_tables_ && !has_former_rows_;
   if (farthest.place == kUnbegun || is_lost) return Standing{.has_begun = false};
   if (farthest.all_are_there) {
     prepare(session.lanes());
@@ -188,7 +225,8 @@ std::optional<Strategy::Standing> AllReduce::go_on(Session& session, const std::
   if (is_behind) session.follow(told.at("lanes").get<int64_t>());
   prepare(session.lanes());
   half_taken_over_ = is_behind;
-  broadcast_from(leader);
+  broadcast(comm_, replica_.parameters(), leader);
+  take_state(broadcast(comm_, group_.rank == leader ? whole_state() : Optimizer::State(), leader));
   half_taken_over_ = false;
   take_over_rows(session.lanes());
   if (!is_behind) return std::nullopt;
@@ -197,7 +235,7 @@ std::optional<Strategy::Standing> AllReduce::go_on(Session& session, const std::
 
 // The rows move from their former owners, or the holders of copies, to the new ones.
 void AllReduce::take_over_rows(int64_t lanes) {
-  if (replica_.tables().empty()) return;
+  if (!has_tables_) return;
   make_rows(lanes);
   former_rows_.hand_over(comm_, rows_->held());
   rows_are_whole_ = true;
