@@ -51,8 +51,12 @@ void measure_as_rank(const std::string& meeting_file, int gigabits) {
 int start_on_hosts(int gigabits, int ranks) {
   std::fflush(stdout);
   const std::string file = fmt::format("/tmp/tutti-bench-hosts-{}", getpid());
+  const std::string mpirun = fmt::format(
+      "mpirun --allow-run-as-root --bind-to none --mca plm_rsh_agent $AGENT -np {} -H "
+      "10.77.0.1:{},10.77.0.2:{}",
+      2 * ranks, ranks, ranks);
   const std::string command =
-      fmt::format("sh {} {}gbit {} {} {} {}", (bench::folder() / "on_two_hosts").string(), gigabits, ranks,
+      fmt::format("sh {} {}gbit '{} {} {} {}'", (bench::folder() / "on_two_hosts").string(), gigabits, mpirun,
                   std::filesystem::read_symlink("/proc/self/exe").string(), file, gigabits);
   const int status = std::system(command.c_str());  // NOLINT(cert-env33-c): our own words
   unlink(file.c_str());

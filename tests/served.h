@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <optional>
 #include <signal.h>
 #include <string>
@@ -44,16 +43,9 @@ class ServedRun {
   RunningProgram& run() { return run_; }
   // Kills a task with SIGKILL. Returns false if it does not run.
   bool try_to_kill(const std::string& job, int index) const {
-    const auto marked = processes_with(mark_);
-    const auto with_job = processes_with("TUTTI_JOB_NAME=" + job);
-    for (const pid_t pid : processes_with("TUTTI_TASK_INDEX=" + std::to_string(index))) {
-      const auto is_in = [pid](const std::vector<pid_t>& all) {
-        return std::find(all.begin(), all.end(), pid) != all.end();
-      };
-      if (!is_in(marked) || !is_in(with_job)) continue;
-      return ::kill(pid, SIGKILL) == 0;
-    }
-    return false;
+    const auto all =
+        processes_with(Words{mark_, "TUTTI_JOB_NAME=" + job, "TUTTI_TASK_INDEX=" + std::to_string(index)});
+    return !all.empty() && ::kill(all.front(), SIGKILL) == 0;
   }
   void kill(const std::string& job, int index) const {
     EXPECT_TRUE(try_to_kill(job, index)) << "there is no " << job << "/" << index;

@@ -1,5 +1,6 @@
 // The program of together_test: a small training with everything that makes equal bits difficult.
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -8,6 +9,7 @@
 #include <malloc.h>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <tutti/tutti.h>
 #include <unistd.h>
 #include <utility>
@@ -235,6 +237,23 @@ class Decay final : public tutti::Hook {
   const bool buffers_;
 };
 
+// Lets each step take so long, and notes when the chief has finished one, and with how many workers.
+class NoteSteps final : public tutti::Hook {
+ public:
+  NoteSteps(const std::string& file, int64_t milliseconds)
+      : file_(file, std::ios::app), pause_(milliseconds) {}
+  void before_step(tutti::Training&) override { std::this_thread::sleep_for(pause_); }
+  void after_step(tutti::Training& training, const tutti::StepResult&) override {
+    if (!training.group.is_chief()) return;
+    const std::chrono::duration<double> now = std::chrono::steady_clock::now().time_since_epoch();
+    file_ << fmt::format("{:.4f} {} {}\n", now.count(), training.step, training.group.world) << std::flush;
+  }
+
+ private:
+  std::ofstream file_;
+  const std::chrono::milliseconds pause_;
+};
+
 // A mistake of the program that no comparison before the first step can detect.
 class RateOfRank1 final : public tutti::Hook {
  public:
@@ -306,6 +325,8 @@ struct Options {
   bool fits_twice = false;
   int64_t kill_both_at = -1;
   bool say_memory = false;
+  std::string note_steps;
+  int64_t step_ms = 0;
   std::string die_once;
   std::string device;
   std::string export_into;
@@ -481,6 +502,8 @@ void train(tutti::Context& ctx, const Options& options) {
     }));
   }
   trainer.add_hook(std::make_unique<TellEvery>(options.tell_every));
+  if (!options.note_steps.empty())
+    trainer.add_hook(std::make_unique<NoteSteps>(options.note_steps, options.step_ms));
   trainer.add_hook(std::make_unique<SaySteps>());
   tutti::FitOptions fit;
   if (options.validate_every > 0) {
@@ -588,12 +611,14 @@ int main(int argc, char** argv) {
               "the step at which the server and a worker are killed, once");
     flags.add("--own-loop", options.own_loop, "train in a loop of its own");
     flags.add("--say-memory", options.say_memory, "print what the process has for itself, in kilobytes");
+    flags.add("--note-steps", options.note_steps, "a file for the times of all steps");
+    flags.add("--step-ms", options.step_ms, "the pause in each step then");
     flags.add("--die-once", options.die_once,
               "a file: rank 1 kills itself before it counts, unless the file is there, and has another feed");
     flags.add("--export-into", options.export_into, "export the model at the end, into this folder");
     flags.add("--create-on", options.device, "the device scope around the network's creation");
     // Like data, this flag is local to the task, and its contents are compared.
-    flags.scope(tutti::FlagScope::Local, {"--other-labels"});
+    flags.scope(tutti::FlagScope::Local, {"--other-labels", "--note-steps", "--step-ms"});
   };
   program.optimizers = [&] {
     std::vector<tutti::ElementwiseOptimizer> known;

@@ -1,5 +1,6 @@
 #include "tests/tool.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstdio>
@@ -111,14 +112,14 @@ RunningProgram::~RunningProgram() {
   }
 }
 
-// Returns false at the end of both streams, and after three minutes without output.
-bool RunningProgram::read_some() {
+// Returns false at the end of both streams, and if nothing was printed for so long.
+bool RunningProgram::read_some(std::chrono::milliseconds patience) {
   std::array<pollfd, 2> events = {
       {{out_pipe_, POLLIN, 0}, {err_pipe_, POLLIN, 0}}};  // poll() ignores closed ones (-1)
   if (out_pipe_ < 0 && err_pipe_ < 0) return false;
-  const auto patience = std::chrono::duration_cast<std::chrono::milliseconds>(kPatience);
   if (poll(events.data(), events.size(), static_cast<int>(patience.count())) == 0) {
-    ADD_FAILURE() << "nothing more was printed for three minutes after:\n" << out_ << err_;
+    if (patience.count() > 0)
+      ADD_FAILURE() << "nothing more was printed for three minutes after:\n" << out_ << err_;
     return false;
   }
   if (events[0].revents != 0) append_from(out_pipe_, out_);
@@ -128,15 +129,20 @@ bool RunningProgram::read_some() {
 
 void RunningProgram::wait_for(const std::string& text, const std::string& stream) {
   while (stream.find(text) == std::string::npos) {
-    if (!read_some()) {
+    if (!read_some(kPatience)) {
       ADD_FAILURE() << "'" << text << "' was never printed, but:\n" << out_ << err_;
       return;
     }
   }
 }
 
+void RunningProgram::read_what_is_there() {
+  while (read_some(std::chrono::milliseconds(0))) {
+  }
+}
+
 int RunningProgram::wait() {
-  while (read_some()) {
+  while (read_some(kPatience)) {
   }
   if (out_pipe_ >= 0 || err_pipe_ >= 0) kill(pid_, SIGKILL);  // it has not ended by itself
   int status = 0;
@@ -189,15 +195,17 @@ bool eventually(const std::function<bool()>& condition) {
   return true;
 }
 
-std::vector<pid_t> processes_with(const std::string& variable) {
+std::vector<pid_t> processes_with(const Words& variables) {
   std::vector<pid_t> found;
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
     const std::string name = entry.path().filename();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    const std::string environment = read_system_file(entry.path() / "environ");
-    if (('\0' + environment).find('\0' + variable + '\0') != std::string::npos)
-      found.push_back(std::stoi(name));
+    const std::string environment = '\0' + read_system_file(entry.path() / "environ");
+    const auto is_there = [&](const std::string& variable) {
+      return environment.find('\0' + variable + '\0') != std::string::npos;
+    };
+    if (std::all_of(variables.begin(), variables.end(), is_there)) found.push_back(std::stoi(name));
   }
   return found;
 }

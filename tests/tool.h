@@ -44,6 +44,8 @@ class RunningProgram {
   void wait_for_output(const std::string& text) { wait_for(text, out_); }
   // Like wait_for_output(), but for standard error.
   void wait_for_error(const std::string& text) { wait_for(text, err_); }
+  // Reads what it has printed, so that it never waits for a reader. Does not wait.
+  void read_what_is_there();
   // Reads to the end, or kills it after a minute without output. Returns the exit code, or 128 + signal.
   int wait();
 
@@ -52,7 +54,7 @@ class RunningProgram {
 
  private:
   void wait_for(const std::string& text, const std::string& stream);
-  bool read_some();
+  bool read_some(std::chrono::milliseconds patience);
   void look_for_crashes() const;
 
   const Crashes crashes_;
@@ -86,7 +88,10 @@ bool eventually(const std::function<bool()>& condition);
 // none.
 char state_of(pid_t pid);
 
-// Returns the running processes (no zombies) whose environment contains the variable "NAME=value".
-std::vector<pid_t> processes_with(const std::string& variable);
+// Returns the running processes (no zombies) whose environment contains the variables "NAME=value".
+std::vector<pid_t> processes_with(const Words& variables);
+inline std::vector<pid_t> processes_with(const std::string& variable) {
+  return processes_with(Words{variable});
+}
 
 }  // namespace tutti::testing

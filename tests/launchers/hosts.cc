@@ -50,6 +50,7 @@ void Host::run(const std::vector<std::string>& command) const {
 }
 
 void Host::unplug() const { run({"ip", "link", "set", kCable, "down"}); }
+void Host::plug() const { run({"ip", "link", "set", kCable, "up"}); }
 
 TwoHosts::TwoHosts(const std::string& rate) {
   std::vector<std::string> lay = east_.network_here();
@@ -60,7 +61,7 @@ TwoHosts::TwoHosts(const std::string& rate) {
   for (const Host* host : {&east_, &west_}) {
     const char* address = host == &east_ ? kEastAddress : kWestAddress;
     host->run({"ip", "addr", "add", fmt::format("{}/24", address), "dev", kCable});
-    host->run({"ip", "link", "set", kCable, "up"});
+    host->plug();
     host->run({"tc", "qdisc", "add", "dev", kCable, "root", "tbf", "rate", rate, "burst", "1mb", "latency",
                "50ms"});
   }

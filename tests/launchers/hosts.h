@@ -20,8 +20,9 @@ class Host {
   std::vector<std::string> network_here() const;
   // Runs a command to its end; fails the test if the command fails.
   void run(const std::vector<std::string>& command) const;
-  // Takes down its end of the cable (see TwoHosts).
+  // Takes down its end of the cable (see TwoHosts), and brings it up again.
   void unplug() const;
+  void plug() const;
   // The pid of the first process, as seen from outside.
   pid_t pid() const { return first_process_; }
 
