@@ -61,6 +61,7 @@ struct Launch {
   int keep = -1;
   int group = -1;
   int death_signal = SIGKILL;
+  int ignored_signal = 0;
 };
 
 void restore_signals() {
@@ -74,6 +75,7 @@ void restore_signals() {
 [[noreturn]] void become(const Launch& launch) {
   setsid();
   restore_signals();
+  if (launch.ignored_signal > 0) ::signal(launch.ignored_signal, SIG_IGN);
   prctl(PR_SET_PDEATHSIG, launch.death_signal);
   if (getppid() != launch.launcher) _exit(1);  // the launcher died before prctl()
   if (launch.keep >= 0) fcntl(launch.keep, F_SETFD, 0);
@@ -142,6 +144,7 @@ Child start_child(const std::vector<std::string>& command, const ChildOptions& o
   launch.keep = options.keep;
   launch.group = options.group.get();
   launch.death_signal = options.death_signal;
+  launch.ignored_signal = options.ignored_signal;
 
   Pipe complaint = open_pipe();
   launch.complaint = complaint.write_end.get();

@@ -23,6 +23,7 @@ struct ChildOptions {
   std::string output_file = {};  // for ChildOutput::File
   int keep = -1;                 // a descriptor of this process that the program inherits; -1: none
   int death_signal = SIGKILL;    // sent to it when this process dies
+  int ignored_signal = 0;        // unless it has a handler for it; 0: none
   FileDescriptor group = {};     // ControlGroup::entrance()
 };
 

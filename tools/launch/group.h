@@ -129,7 +129,9 @@ class TaskGroup {
   void end_with_job();
   bool waits_for_other_hosts() const;
   void evict_stopped();
+  bool leave_with_workers();
   void drop_restarts();
+  void drop_restart(size_t index);
   bool restart(Member& member);
   void start_again(size_t index, std::chrono::seconds pause);
   void start_due();

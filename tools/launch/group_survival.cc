@@ -47,6 +47,10 @@ void TaskGroup::carry_out(const WorkerOrder& order) {
     case WorkerOrder::What::Kill:
       say("{} (pid {}) does not answer the other workers: killing it", member.task(), member.pid());
       return member.signal(SIGKILL);
+    case WorkerOrder::What::Leave:
+      if (start_at_[index]) return drop_restart(index);
+      member.signal(SIGTERM);
+      return member.signal(SIGCONT);
     case WorkerOrder::What::Fail:
       return add_failure(member);
   }
@@ -94,13 +98,25 @@ void TaskGroup::evict_stopped() {
   }
 }
 
+void TaskGroup::drop_restart(size_t index) {
+  start_at_[index].reset();
+  options_.survival->stays_away(options_.survival->first_worker() + static_cast<int>(index));
+}
+
+// The machine is about to be taken away. Returns true if the job goes on, with the list of its workers at
+// this launcher, but without the workers of this machine.
+bool TaskGroup::leave_with_workers() {
+  if (options_.survival == nullptr || !options_.survival->dismiss_own_workers()) return false;
+  say("received {}: the workers of this host leave after a step", signal_name(signals_.preempt()));
+  return true;
+}
+
 // The other workers have ended the training, or the job is being ended.
 void TaskGroup::drop_restarts() {
   if (options_.survival == nullptr) return;
   for (size_t index = 0; index < tasks_.size(); ++index) {
     if (tasks_[index].role != TaskRole::Worker || !start_at_[index]) continue;
-    start_at_[index].reset();
-    options_.survival->stays_away(options_.survival->first_worker() + static_cast<int>(index));
+    drop_restart(index);
     if (!kill_at_) say("{} is not restarted: the job is done", members_[index].task());
   }
 }

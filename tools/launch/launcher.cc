@@ -31,13 +31,16 @@
 #include "tutti/base/text.h"
 #include "tutti/base/version.h"
 #include "tutti/cluster/identity.h"
+#include "tutti/train/stop_signals.h"
 
 namespace tutti {
 namespace {
 
 // Everything that a launcher needs to watch its processes.
 struct Watching {
-  SignalPipe signals{{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGCHLD}};
+  explicit Watching(int preempt)
+      : signals({SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGCHLD}, preempt) {}
+  SignalPipe signals;
   JobWatch watch;
 };
 
@@ -75,14 +78,20 @@ LogLevel launcher_log_level(const Environment& environment) {
   return parse_log_level(environment.get("TUTTI_LOG_LEVEL").value_or("info"));
 }
 
+// Tells the tasks, and the launchers of other hosts, of --preempt-signal.
+void add_preempt_signal(const LaunchOptions& options, std::map<std::string, std::string>& variables) {
+  if (options.preempt_signal > 0) variables[kPreemptVariable] = std::to_string(options.preempt_signal);
+}
+
 // Returns the environment of the tasks. `alone`: this launcher starts all tasks of the job, so it can make a
 // secret for them if the user has given none.
-Environment with_secret(const Environment& environment, bool alone) {
+Environment environment_of_tasks(const Environment& environment, const LaunchOptions& options, bool alone) {
   std::map<std::string, std::string> variables = environment.variables();
   // Those of a launcher above this one.
   for (const char* name : {kSecretVariable, kMembersVariable, kLifeVariable}) variables.erase(name);
   if (alone && environment.get("TUTTI_SECRET").value_or("").empty())
     variables[kSecretVariable] = random_key();
+  add_preempt_signal(options, variables);
   return Environment(std::move(variables));
 }
 
@@ -115,6 +124,7 @@ std::string secret_of_tasks(const Environment& of_tasks) {
 SurvivalOptions keeper_options(const LaunchOptions& options, int restarts_before,
                                const Environment& of_tasks) {
   return {.min = *options.min,
+          .first = options.workers,
           .restarts = options.restarts,
           .restarts_before = restarts_before,
           .timeout = survival_timeout(of_tasks),
@@ -131,7 +141,8 @@ std::unique_ptr<Survival> survival_of(const Plan& plan, const LaunchOptions& opt
     workers += plan.hosts[host].workers;
     keeper.hosts.push_back({plan.names[host], plan.hosts[host].workers});
   }
-  check_min(options, workers);
+  keeper.first = plan.first;
+  check_limits(options, plan.first.value_or(workers));
   const HostOffer& first = plan.hosts.front();
   const bool at_loopback = is_loopback(first.address);
   if (plan.own > 0)
@@ -205,7 +216,8 @@ int run_job_of(const HostJob& job, const Environment& environment, LauncherOrder
                              .host = job.host,
                              .orders = &orders,
                              .survival = survival.get()};
-  Watching watching;
+  Watching watching(
+      static_cast<int>(parse_int(whole.get(kPreemptVariable).value_or("")).value_or(0)));
   return TaskGroup(job.command, whole, std::move(plans), watching.signals, watching.watch, options)
       .run()
       .exit_code;
@@ -217,8 +229,8 @@ int launch(const std::vector<std::string>& command, const Environment& environme
            const LaunchOptions& options) {
   const Log log = launcher_log(environment);
   const Planner planner(command.front(), environment, options, log);
-  const Environment of_tasks = with_secret(environment, !planner.has_other_hosts());
-  Watching watching;
+  const Environment of_tasks = environment_of_tasks(environment, options, !planner.has_other_hosts());
+  Watching watching(options.preempt_signal);
   const bool one_by_one = planner.restarts_one_by_one();
   GroupOptions group{.restarts = one_by_one ? options.restarts : 0, .evaluator_restarts = options.restarts};
   return run_with_restarts(one_by_one ? 0 : options.restarts, watching.signals, [&](int restarts_before) {
@@ -234,13 +246,14 @@ int launch(const std::vector<std::string>& command, const Environment& environme
 int launch_on_hosts(const std::vector<HostSlots>& hosts, const std::vector<std::string>& command,
                     const ForwardedVariables& variables, const RemoteShell& shell,
                     const LaunchOptions& options) {
-  const Environment environment = with_secret(variables.environment, true);
+  const Environment environment = environment_of_tasks(variables.environment, options, true);
   ForwardedVariables of_tasks = variables;
   if (const auto secret = environment.get(kSecretVariable)) of_tasks.named[kSecretVariable] = *secret;
-  check_min(options, workers_on(hosts));
+  add_preempt_signal(options, of_tasks.named);
+  check_limits(options, options.workers.value_or(workers_on(hosts)));
   const HeldPorts members_port(options.min ? 1 : 0, options.ports);
   const int port = options.min ? members_port.numbers().front() : 0;
-  Watching watching;
+  Watching watching(options.preempt_signal);
   return run_with_restarts(options.restarts, watching.signals, [&](int restarts_before) {
     HostsStart start = start_hosts(hosts, command, of_tasks, shell, options, port, watching.signals);
     if (start.signal) return ended_by(*start.signal);

@@ -152,7 +152,7 @@ class HostsStarter {
       : shell_(shell), options_(options), members_port_(members_port), signals_(signals) {}
 
   void start(const std::vector<HostSlots>& hosts, const Environment& environment) {
-    ChildOptions child{.output = ChildOutput::Talk};
+    ChildOptions child{.output = ChildOutput::Talk, .ignored_signal = signals_.preempt()};
     for (const auto& [name, value] : environment.variables())
       child.environment.push_back(fmt::format("{}={}", name, value));
     // Host launchers get no mark of the job: each has a separate guardian, and the guardian of this process
