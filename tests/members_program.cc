@@ -15,6 +15,7 @@
 
 #include <fmt/format.h>
 
+#include "tutti/base/address.h"
 #include "tutti/base/environment.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
@@ -48,10 +49,9 @@ std::string secret_in(const Environment& environment) {
 }
 
 std::shared_ptr<comm::Rendezvous> find_board(const Environment& environment) {
-  const std::string address = environment.get(kMembersVariable).value();
-  const auto port = parse_int(address.substr(address.find(':') + 1)).value();
-  return comm::find_tcp_rendezvous({.hosts = {address.substr(0, address.find(':'))},
-                                    .port = static_cast<uint16_t>(port),
+  const Address address = parse_address(environment.get(kMembersVariable).value());
+  return comm::find_tcp_rendezvous({.hosts = {address.host},
+                                    .port = static_cast<uint16_t>(address.port),
                                     .credentials = {.secret = secret_in(environment)},
                                     .holder = "tutti run",
                                     .answer = std::chrono::minutes(1)})

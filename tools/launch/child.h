@@ -42,6 +42,10 @@ struct Child {
 //   Timeout          the program was not loaded within a minute, for example since a file server hangs
 Child start_child(const std::vector<std::string>& command, const ChildOptions& options = {});
 
+// Throws the InvalidArgument that start_child() throws if there is no such program, or none that can be
+// executed.
+void require_program(const std::string& program);
+
 // Throws the Error for errno of fork(2), which names the limits. `what` as for fail_errno().
 [[noreturn]] void fail_to_fork(int error, const std::string& what);
 

@@ -159,6 +159,7 @@ void TaskGroup::wait_for_all() {
     pass_on_output();
     reap();
     start_due();
+    await_hosts();
     end_idle_servers();
     evict_stopped();
     end_stopped(TaskRole::Worker, workers_stopped_since_);

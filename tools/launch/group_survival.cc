@@ -1,11 +1,13 @@
 // How a TaskGroup goes on without workers that are lost (`tutti run --min`).
 #include <algorithm>
 #include <signal.h>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "tools/launch/group.h"
 #include "tools/launch/survival.h"
+#include "tutti/base/error.h"
 
 namespace tutti {
 
@@ -23,9 +25,31 @@ bool TaskGroup::may_go_on_without(Member& member) {
   return !kill_at_ || member.outcome()->success();
 }
 
+// The launcher of a host has ended by itself. It is started again, unless it was told to end. If its first
+// launcher fails by itself, as without PROGRAM, so would another one.
 bool TaskGroup::goes_on_without_host(const Member& member) {
-  return options_.goes_on_without_host &&
-         options_.goes_on_without_host(static_cast<size_t>(&member - members_.data()));
+  const auto host = static_cast<size_t>(&member - members_.data());
+  const auto& end = member.reported_end();
+  const bool is_lost = !end || *end == exit_code(ErrorKind::PeerLost) || returned_hosts_.contains(host);
+  const bool was_told = end && member.outcome()->interrupted();
+  if (!is_lost && !was_told) return false;
+  if (!options_.goes_on_without_host || !options_.goes_on_without_host(host))
+    return options_.survival != nullptr && options_.survival->job_is_done() &&
+           (was_told || returned_hosts_.contains(host));
+  if (is_lost && !was_told && options_.host_again) awaited_hosts_.insert(host);
+  return true;
+}
+
+void TaskGroup::await_hosts() {
+  if (kill_at_ || (options_.survival != nullptr && options_.survival->job_is_done())) awaited_hosts_.clear();
+  for (const size_t host : std::set<size_t>(awaited_hosts_)) {
+    auto started = options_.host_again(host, [this](const std::string& text) { say("{}", text); });
+    if (!started) continue;
+    say("host {} answers again: starting its workers", started->name);
+    members_[host] = Member(started->name, std::move(started->launcher), out_, err_);
+    awaited_hosts_.erase(host);
+    returned_hosts_.insert(host);
+  }
 }
 
 void TaskGroup::survive() {

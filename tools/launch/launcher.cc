@@ -229,6 +229,7 @@ int launch(const std::vector<std::string>& command, const Environment& environme
            const LaunchOptions& options) {
   const Log log = launcher_log(environment);
   const Planner planner(command.front(), environment, options, log);
+  if (planner.has_other_hosts()) require_program(command.front());  // before the others begin without it
   const Environment of_tasks = environment_of_tasks(environment, options, !planner.has_other_hosts());
   Watching watching(options.preempt_signal);
   const bool one_by_one = planner.restarts_one_by_one();
@@ -263,6 +264,7 @@ int launch_on_hosts(const std::vector<HostSlots>& hosts, const std::vector<std::
       group.survival = &survival.emplace(
           keeper_on_hosts(hosts, start, port, keeper_options(options, restarts_before, environment)));
       group.goes_on_without_host = [&survival](size_t host) { return survival->goes_on_without_host(host); };
+      group.host_again = start.again;
     }
     return TaskGroup(std::move(start.hosts), watching.signals, watching.watch, group).run();
   });

@@ -31,6 +31,7 @@ struct HostsStart {
   std::optional<int> signal;  // received meanwhile; all host launchers have then been ended
   std::string launch = {};    // as Identity::launch
   bool others = false;        // there are other hosts than this one
+  HostAgain again = {};       // the arguments of start_hosts() must outlive it
 };
 
 // Starts a host launcher on each host, waits until all are ready, and sends them the tasks of a new launch of
