@@ -68,8 +68,8 @@ TEST_F(RunScale, starts_workers_and_lets_them_leave) {
                                HasSubstr("worker/3 has left\n")));
   wait_for(0, 0, 0, 1);
   scaled(3);
-  wait_for(1, 1, 1, 3);
-  wait_for(2, 2, 2, 3);
+  job_->wait_for_output(begun_by_member(1, 1));
+  job_->wait_for_output(begun_by_member(2, 2));
   EXPECT_THAT(scaled(3), Not(HasSubstr("scaling")));
   finish();
   EXPECT_THAT(job_->err(), AllOf(HasSubstr("worker/2 has come: "), HasSubstr("worker/2 has come back: "),
@@ -219,7 +219,7 @@ TEST_F(RunScaleOnNodes, needs_their_secret) {
   wait_for(0, 0, 0, 2);
   const ProgramResult more = scale(4);
   EXPECT_EQ(more.exit_code, 0) << more.out << more.err;
-  wait_for(2, 1, 2, 4);
+  nodes_[1]->wait_for_output(begun_by_member(2, 1));
   finish();
 }
 

@@ -42,6 +42,8 @@ struct RunOptions {
   std::string ports;
   std::string preempt_signal;
   std::string hosts;
+  std::string discover;
+  double discover_every = 5;
   std::string rsh;
   std::string remote_tutti;
   std::vector<std::string> variables;
@@ -63,6 +65,13 @@ void add_options(CLI::App& app, RunOptions& options) {
   app.add_option(
       "-H,--hosts", options.hosts,
       "Hosts and the number of workers on each, HOST:SLOTS,HOST:SLOTS,...; they are reached by ssh");
+  app.add_option("--discover", options.discover,
+                 "With --min and --max, in place of -H: shell command that prints the hosts that the job has now, "
+                 "HOST or HOST:SLOTS a line; it is run again and again")
+      ->excludes("--hosts");
+  app.add_option("--discover-every", options.discover_every,
+                 "Seconds from the end of the command of --discover to its next run (default: 5)")
+      ->check(CLI::Range(0.001, 1e6));
   app.add_option("--nnodes", options.nodes.count,
                  "Number of hosts. `tutti run` is started on each of them, with the same flags except for "
                  "--node-rank (default: 1)")
@@ -161,16 +170,20 @@ int run_on_hosts(const RunOptions& options, const std::vector<std::string>& comm
                  const ForwardedVariables& variables, const Environment& environment) {
   if (!environment.get("TF_CONFIG").value_or("").empty())
     fail(ErrorKind::InvalidArgument,
-         "tutti run: -H cannot be combined with TF_CONFIG, which also names hosts; omit -H, or unset "
+         "tutti run: -H and --discover cannot be combined with TF_CONFIG, which also names hosts; omit them, or unset "
          "TF_CONFIG");
   if (options.launch.nodes)
     fail(ErrorKind::InvalidArgument,
-         "tutti run: -H starts the launchers of all hosts, so it cannot be combined with --nnodes; omit one "
+         "tutti run: -H and --discover start the launchers of all hosts, so they cannot be combined with --nnodes; omit one "
          "of them");
   const std::string rsh = options.rsh.empty() ? environment.get(kRshVariable).value_or("") : options.rsh;
+  const RemoteShell shell = RemoteShell::parse(rsh, options.remote_tutti);
+  if (!options.discover.empty())
+    return launch_on_discovered_hosts(options.discover, milliseconds_of(options.discover_every), command,
+                                      variables, shell, options.launch);
   const int workers = options.launch.max.value_or(options.launch.workers.value_or(0));
-  return launch_on_hosts(fill_slots(parse_hosts(options.hosts), workers), command, variables,
-                         RemoteShell::parse(rsh, options.remote_tutti), options.launch);
+  return launch_on_hosts(fill_slots(parse_hosts(options.hosts), workers), command, variables, shell,
+                         options.launch);
 }
 
 }  // namespace
@@ -202,7 +215,7 @@ int run_command(const std::vector<std::string>& arguments, const Environment& en
   if (app.count("--preempt-signal") > 0)
     options.launch.preempt_signal = parse_preempt_signal(options.preempt_signal);
   options.launch.master = wants_master(command, variables.environment);
-  if (app.count("--hosts") > 0) return run_on_hosts(options, command, variables, environment);
+  if (app.count("--hosts") + app.count("--discover") > 0) return run_on_hosts(options, command, variables, environment);
   return launch(command, variables.environment, options.launch);
 }
 

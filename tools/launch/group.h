@@ -13,6 +13,7 @@
 
 #include <fmt/core.h>
 
+#include "tools/launch/discovery.h"
 #include "tools/launch/host_link.h"
 #include "tools/launch/job_watch.h"
 #include "tools/launch/member.h"
@@ -70,6 +71,9 @@ struct GroupOptions {
   // goes on without the host. {}: it does not.
   std::function<bool(size_t host)> goes_on_without_host = {};
   HostAgain host_again = {};  // for a host that was lost; {}: it stays away
+  // Called again and again: returns the hosts that are to leave, and those that are to be started by
+  // host_again. {}: the hosts stay the same.
+  std::function<HostPlaces::Changes(const Survival::Say& say)> discover = {};
 };
 
 // The result of a whole group: the exit code of the first failure, or 0.
@@ -130,6 +134,7 @@ class TaskGroup {
   // group_survival.cc
   bool may_go_on_without(Member& member);
   bool goes_on_without_host(const Member& member);
+  void discover_hosts();
   void await_hosts();
   void survive();
   void carry_out(const WorkerOrder& order);
@@ -170,6 +175,7 @@ class TaskGroup {
   std::map<size_t, Clock::time_point> stopped_since_;  // workers, by task
   std::set<size_t> awaited_hosts_;                     // that were lost and are to be started again
   std::set<size_t> returned_hosts_;                    // that were started again
+  std::set<size_t> unlisted_hosts_;                    // that are to leave, or have left
   std::vector<Member*> failed_;  // not handled yet; the one that explains most about the cause is first
   std::optional<Clock::time_point> failed_at_;  // time of the first failure in failed_
   std::optional<Clock::time_point> kill_at_;    // set when the group is being stopped

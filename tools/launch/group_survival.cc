@@ -36,16 +36,36 @@ bool TaskGroup::goes_on_without_host(const Member& member) {
   if (!options_.goes_on_without_host || !options_.goes_on_without_host(host))
     return options_.survival != nullptr && options_.survival->job_is_done() &&
            (was_told || returned_hosts_.contains(host));
-  if (is_lost && !was_told && options_.host_again) awaited_hosts_.insert(host);
+  const bool stays_away = was_told || unlisted_hosts_.contains(host) || !options_.host_again;
+  if (!stays_away) awaited_hosts_.insert(host);
   return true;
 }
 
+// A host that is listed no more is told to end as by SIGTERM to its launcher: its workers leave after a step.
+void TaskGroup::discover_hosts() {
+  if (!options_.discover) return;
+  const HostPlaces::Changes changes = options_.discover([this](const std::string& text) { say("{}", text); });
+  for (const size_t host : changes.leave) {
+    say("host {} is listed no more: its workers leave after a step", members_[host].task());
+    members_[host].send(to_line(Order{SIGTERM, options_.interrupt_grace}));
+    awaited_hosts_.erase(host);
+    unlisted_hosts_.insert(host);
+  }
+  for (const auto& [host, what] : changes.come) {
+    say("host {} is listed: starting {} worker{} there", what.host, what.slots, what.slots == 1 ? "" : "s");
+    awaited_hosts_.insert(host);
+    unlisted_hosts_.erase(host);
+  }
+}
+
 void TaskGroup::await_hosts() {
-  if (kill_at_ || (options_.survival != nullptr && options_.survival->job_is_done())) awaited_hosts_.clear();
+  const bool is_over = kill_at_ || (options_.survival != nullptr && options_.survival->job_is_done());
+  is_over ? awaited_hosts_.clear() : discover_hosts();
   for (const size_t host : std::set<size_t>(awaited_hosts_)) {
+    if (members_[host].running()) continue;  // its former launcher ends
     auto started = options_.host_again(host, [this](const std::string& text) { say("{}", text); });
     if (!started) continue;
-    say("host {} answers again: starting its workers", started->name);
+    say("host {} answers: starting its workers", started->name);
     members_[host] = Member(started->name, std::move(started->launcher), out_, err_);
     awaited_hosts_.erase(host);
     returned_hosts_.insert(host);

@@ -9,10 +9,12 @@
 #include <numeric>
 #include <poll.h>
 #include <signal.h>
+#include <thread>
 #include <unistd.h>
 
 #include <fmt/format.h>
 
+#include "tools/launch/discovery.h"
 #include "tools/launch/gpus.h"
 #include "tools/launch/group.h"
 #include "tools/launch/host_link.h"
@@ -167,17 +169,46 @@ std::unique_ptr<Survival> survival_of(const Plan& plan, const LaunchOptions& opt
 // This launcher has no workers of its own, but the list of all.
 SurvivalOptions keeper_on_hosts(const std::vector<HostSlots>& hosts, const HostsStart& start, int port,
                                 SurvivalOptions keeper) {
+  const bool discovers = std::any_of(hosts.begin(), hosts.end(),
+                                     [](const HostSlots& host) { return host.host.empty(); });
   for (const HostSlots& host : hosts) keeper.hosts.push_back({host.host, host.slots});
   keeper.own.reset();
   keeper.launch = start.launch;
   keeper.port = static_cast<uint16_t>(port);
-  if (start.others) keeper.listen_at = "";
+  if (start.others || discovers) keeper.listen_at = "";
   return keeper;
 }
 
 int workers_on(const std::vector<HostSlots>& hosts) {
   return std::accumulate(hosts.begin(), hosts.end(), 0,
                          [](int sum, const HostSlots& host) { return sum + host.slots; });
+}
+
+// The hosts of --discover.
+struct Discovered {
+  Discovery discovery;
+  HostPlaces places;
+};
+
+// Waits for hosts with enough slots, with which the job begins. Returns a signal if one has been received.
+std::optional<int> await_hosts(Discovered& hosts, LaunchOptions& options, SignalPipe& signals) {
+  constexpr std::chrono::milliseconds kBetweenLooks{20};
+  const Log log(LogLevel::Info, "tutti run");
+  const int least = options.workers.value_or(*options.min);
+  const auto deadline = deadline_after(options.start_timeout);
+  while (std::chrono::steady_clock::now() < deadline) {
+    const auto listed = hosts.discovery.look([&](const std::string& text) { log.warning("{}", text); });
+    if (listed && workers_on(*listed) >= least) {
+      hosts.places = HostPlaces(*listed, *options.max);
+      options.workers = options.workers.value_or(std::min(workers_on(*listed), *options.max));
+      return std::nullopt;
+    }
+    if (auto signal = await_signal(signals, std::chrono::steady_clock::now() + kBetweenLooks)) return signal;
+  }
+  fail(ErrorKind::Timeout,
+       "tutti run: after {:g} s --discover has printed no hosts with {} slots; lower -n, or raise "
+       "--start-timeout",
+       seconds(options.start_timeout), least);
 }
 
 // The list of the workers is at the launcher that has started this one.
@@ -223,6 +254,47 @@ int run_job_of(const HostJob& job, const Environment& environment, LauncherOrder
       .exit_code;
 }
 
+// Runs the job on these hosts or, if they are discovered, on the others that come.
+int run_on_hosts(std::vector<HostSlots> hosts, Discovered* discovered, const std::vector<std::string>& command,
+                 const ForwardedVariables& variables, const RemoteShell& shell, const LaunchOptions& given) {
+  const Environment environment = environment_of_tasks(variables.environment, given, true);
+  ForwardedVariables of_tasks = variables;
+  if (const auto secret = environment.get(kSecretVariable)) of_tasks.named[kSecretVariable] = *secret;
+  add_preempt_signal(given, of_tasks.named);
+  const HeldPorts members_port(given.min ? 1 : 0, given.ports);
+  const int port = given.min ? members_port.numbers().front() : 0;
+  Watching watching(given.preempt_signal);
+  return run_with_restarts(given.restarts, watching.signals, [&](int restarts_before) {
+    LaunchOptions options = given;
+    if (discovered != nullptr) {
+      if (const auto signal = await_hosts(*discovered, options, watching.signals)) return ended_by(*signal);
+      hosts = discovered->places.all();
+    }
+    check_limits(options, options.workers.value_or(workers_on(hosts)));
+    HostsStart start = start_hosts(hosts, command, of_tasks, shell, options, port, watching.signals);
+    if (start.signal) return ended_by(*start.signal);
+    GroupOptions group;
+    std::optional<SurvivalKeeper> survival;
+    if (options.min) {
+      group.survival = &survival.emplace(
+          keeper_on_hosts(hosts, start, port, keeper_options(options, restarts_before, environment)));
+      group.goes_on_without_host = [&survival](size_t host) { return survival->goes_on_without_host(host); };
+      group.host_again = start.again;
+    }
+    if (discovered != nullptr)
+      group.discover = [&](const Survival::Say& say) {
+        const auto listed = discovered->discovery.look(say);
+        const auto changes = listed ? discovered->places.update(*listed) : HostPlaces::Changes();
+        for (const auto& [host, what] : changes.come) {
+          start.set_host(host, what.host);
+          survival->set_host(host, what.host, what.slots);
+        }
+        return changes;
+      };
+    return TaskGroup(std::move(start.hosts), watching.signals, watching.watch, group).run();
+  });
+}
+
 }  // namespace
 
 int launch(const std::vector<std::string>& command, const Environment& environment,
@@ -247,27 +319,17 @@ int launch(const std::vector<std::string>& command, const Environment& environme
 int launch_on_hosts(const std::vector<HostSlots>& hosts, const std::vector<std::string>& command,
                     const ForwardedVariables& variables, const RemoteShell& shell,
                     const LaunchOptions& options) {
-  const Environment environment = environment_of_tasks(variables.environment, options, true);
-  ForwardedVariables of_tasks = variables;
-  if (const auto secret = environment.get(kSecretVariable)) of_tasks.named[kSecretVariable] = *secret;
-  add_preempt_signal(options, of_tasks.named);
-  check_limits(options, options.workers.value_or(workers_on(hosts)));
-  const HeldPorts members_port(options.min ? 1 : 0, options.ports);
-  const int port = options.min ? members_port.numbers().front() : 0;
-  Watching watching(options.preempt_signal);
-  return run_with_restarts(options.restarts, watching.signals, [&](int restarts_before) {
-    HostsStart start = start_hosts(hosts, command, of_tasks, shell, options, port, watching.signals);
-    if (start.signal) return ended_by(*start.signal);
-    GroupOptions group;
-    std::optional<SurvivalKeeper> survival;
-    if (options.min) {
-      group.survival = &survival.emplace(
-          keeper_on_hosts(hosts, start, port, keeper_options(options, restarts_before, environment)));
-      group.goes_on_without_host = [&survival](size_t host) { return survival->goes_on_without_host(host); };
-      group.host_again = start.again;
-    }
-    return TaskGroup(std::move(start.hosts), watching.signals, watching.watch, group).run();
-  });
+  return run_on_hosts(hosts, nullptr, command, variables, shell, options);
+}
+
+int launch_on_discovered_hosts(const std::string& discover, std::chrono::milliseconds every,
+                               const std::vector<std::string>& command, const ForwardedVariables& variables,
+                               const RemoteShell& shell, const LaunchOptions& options) {
+  if (!options.min || !options.max)
+    fail(ErrorKind::InvalidArgument,
+         "tutti run: --discover needs --min M and --max X, since the number of workers changes");
+  Discovered discovered{.discovery = Discovery(discover, every), .places = {}};
+  return run_on_hosts({}, &discovered, command, variables, shell, options);
 }
 
 int launch_for_host(int tasks, const std::optional<PortRange>& range, const Environment& environment) {

@@ -57,6 +57,12 @@ int launch_on_hosts(const std::vector<HostSlots>& hosts, const std::vector<std::
                     const ForwardedVariables& variables, const RemoteShell& shell,
                     const LaunchOptions& options);
 
+// Like launch_on_hosts(), on the hosts that a command prints now and then (`--discover`). Hosts come and go
+// while the job runs. Waits for the first hosts up to `options.start_timeout`.
+int launch_on_discovered_hosts(const std::string& discover, std::chrono::milliseconds every,
+                               const std::vector<std::string>& command, const ForwardedVariables& variables,
+                               const RemoteShell& shell, const LaunchOptions& options);
+
 // The host launcher: prints that it is ready, reads its job from standard input and runs it.
 int launch_for_host(int tasks, const std::optional<PortRange>& ports, const Environment& environment);
 

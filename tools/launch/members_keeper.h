@@ -63,6 +63,7 @@ class MembersKeeper {
   bool is_member(int worker) const;
   // Returns true if it was in the last epoch that had members, in its present life.
   bool trained_last(int worker) const;
+  bool is_there(int worker) const { return at(worker).state != State::Gone; }
   bool comes_back(int worker) const { return at(worker).state == State::ComesBack; }
   // Returns true unless its present life is the first one.
   bool has_run_before(int worker) const { return life_of(worker) > (worker < first_ ? 0 : 1); }

@@ -44,6 +44,8 @@ constexpr useconds_t kBetweenLooks = 10'000;
 // The maximum length of a line of a login shell or of ssh that is quoted in an error.
 constexpr size_t kLongestQuoteOfShell = 300;
 constexpr size_t kLongestVersion = 60;
+// In the addresses of workers whose host is not known yet. They tell it themselves when they come.
+constexpr const char* kUnknownHost = "unknown.invalid";
 
 std::string this_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
 
@@ -66,6 +68,8 @@ class StartingHost {
   StartingHost(const StartingHost&) = delete;
   StartingHost& operator=(const StartingHost&) = delete;
 
+  // A host that is not ready may have no launcher yet.
+  bool has_begun() const { return child_.pid > 0 || ready_; }
   const HostSlots& slots() const { return host_; }
   const std::string& name() const { return host_.host; }
   int workers() const { return host_.slots; }
@@ -161,11 +165,18 @@ class HostsStarter {
   void start(const std::vector<HostSlots>& hosts, const Environment& environment) {
     for (const auto& [name, value] : environment.variables())
       environment_.push_back(fmt::format("{}={}", name, value));
+    again_.resize(hosts.size());
     for (const HostSlots& host : hosts) {
       const int more = hosts_.empty() ? more_tasks(options_) : 0;
-      hosts_.push_back(begin(host, host.slots + more, is_this_host(host.host)));
+      hosts_.push_back(host.host.empty() ? later(host, host.slots + more)
+                                         : begin(host, host.slots + more, is_this_host(host.host)));
     }
-    again_.resize(hosts_.size());
+  }
+  // Gives this host the place of another one, or one that no host had. Its launcher is started by
+  // start_again().
+  void set_host(size_t i, const std::string& name) {
+    hosts_[i] = later({name, hosts_[i]->workers()}, hosts_[i]->tasks());
+    again_[i] = {};
   }
 
   // Returns a signal that this process has received meanwhile.
@@ -180,6 +191,7 @@ class HostsStarter {
       wait_for_events(deadline);
       if (const auto signal = next_stop_signal(signals_)) return signal;
       for (const auto& host : hosts_) {
+        if (!host->has_begun()) continue;
         if (host->read_some()) explain(*host);
         if (host->ready() && !fits(*host))
           fail(ErrorKind::InvalidArgument, "tutti run: host {} {}", host->name(), why_not_fit(*host));
@@ -206,7 +218,7 @@ class HostsStarter {
             .tasks = {},
             .evaluator_restarts = options_.restarts};
     for (size_t i = 0; i < hosts_.size(); ++i) {
-      if (hosts_[i]->send(to_line(job_for(i)), signals_, signal_)) continue;
+      if (!hosts_[i]->has_begun() || hosts_[i]->send(to_line(job_for(i)), signals_, signal_)) continue;
       if (signal_) return {};
       fail(ErrorKind::PeerLost, "tutti run: host {}: its launcher was ready, but did not read its tasks",
            hosts_[i]->name());
@@ -258,6 +270,12 @@ class HostsStarter {
     bool has_said = false;
   };
 
+  // A host whose launcher is not started yet.
+  static std::unique_ptr<StartingHost> later(const HostSlots& host, int tasks) {
+    const bool here = !host.host.empty() && is_this_host(host.host);
+    return std::make_unique<StartingHost>(host, tasks, here, Child());
+  }
+
   // Host launchers get no mark of the job: each has a separate guardian, and the guardian of this process
   // must not kill these.
   std::unique_ptr<StartingHost> begin(const HostSlots& host, int tasks, bool here) const {
@@ -278,7 +296,12 @@ class HostsStarter {
 
   HostJob job_for(size_t i) const {
     std::vector<HostOffer> offers;
-    for (const auto& host : hosts_) offers.push_back({address_of(*host), host->ready()->ports, host->workers()});
+    int unknown_port = 0;
+    for (const auto& host : hosts_) {
+      offers.push_back({.address = kUnknownHost, .workers = host->workers()});
+      for (int task = 0; task < host->tasks(); ++task) offers.back().ports.push_back(++unknown_port);
+      if (host->ready()) offers.back() = {address_of(*host), host->ready()->ports, host->workers()};
+    }
     Spread all = spread_tasks(offers, options_);
     HostJob job = job_;
     job.cluster = std::move(all.cluster);
@@ -293,7 +316,7 @@ class HostsStarter {
   std::vector<std::string> missing() const {
     std::vector<std::string> names;
     for (const auto& host : hosts_) {
-      if (!host->ready()) names.push_back(host->name());
+      if (host->has_begun() && !host->ready()) names.push_back(host->name());
     }
     return names;
   }
@@ -419,7 +442,8 @@ HostsStart start_hosts(const std::vector<HostSlots>& hosts, const std::vector<st
   const bool others = starter->has_others();
   auto started = starter->give_jobs(command, variables_to_forward(variables));
   const auto again = [starter](size_t host, const auto& say) { return starter->start_again(host, say); };
-  return {std::move(started), starter->signal(), starter->launch(), others, again};
+  const auto set_host = [starter](size_t host, const auto& name) { starter->set_host(host, name); };
+  return {std::move(started), starter->signal(), starter->launch(), others, again, set_host};
 }
 
 }  // namespace tutti

@@ -32,9 +32,11 @@ struct HostsStart {
   std::string launch = {};    // as Identity::launch
   bool others = false;        // there are other hosts than this one
   HostAgain again = {};       // the arguments of start_hosts() must outlive it
+  // Gives this host another name before `again` is called for it. Likewise.
+  std::function<void(size_t host, const std::string& name)> set_host = {};
 };
 
-// Starts a host launcher on each host, waits until all are ready, and sends them the tasks of a new launch of
+// Starts a host launcher on each host that has a name, waits until all are ready, and sends them the tasks of a new launch of
 // the job. The first host has the servers, the master and the evaluator besides its workers. Throws an error
 // that names the host if one cannot be reached, has no `tutti` of this version at that path, or is not ready
 // within `options.start_timeout`; the other host launchers have then been ended. With --min, this process

@@ -56,6 +56,7 @@ SurvivalKeeper::SurvivalKeeper(const SurvivalOptions& options)
   served_.board->set(comm::kLeastKey, std::to_string(options.min));
   for (const comm::Member& first : keeper_.epochs().front().by_rank) running_.insert(first.worker);
   wanted_ = running_;
+  for (size_t host = 0; host < hosts_.size(); ++host) hosts_[host].name = options.hosts[host].name;
 }
 
 int SurvivalKeeper::first_worker() const { return options_.own ? first_worker_of(*options_.own) : 0; }
@@ -159,7 +160,7 @@ void SurvivalKeeper::read_reports(size_t host) {
     const auto text = served_.board->peek(ended_key({worker, keeper_.life_of(worker)}));
     if (!text) continue;
     EndedWorker reported = ended_worker_of(*text);
-    reported.text += " on " + options_.hosts[host].name;
+    reported.text += " on " + hosts_[host].name;
     ended(reported);
   }
 }
@@ -171,11 +172,11 @@ void SurvivalKeeper::welcome(size_t host, const std::string& token) {
   std::vector<int> lives;
   for (int worker = first; worker < first + options_.hosts[host].workers; ++worker) {
     const bool is_wanted = wanted_.contains(worker);
-    if (is_wanted && entry.has_come && !keeper_.returns(worker)) continue;
+    if (is_wanted && !keeper_.is_there(worker) && !keeper_.returns(worker)) continue;
     if (is_wanted) running_.insert(worker);
     lives.push_back(is_wanted ? keeper_.life_of(worker) : kAway);
   }
-  entry = {.token = token, .has_come = true};
+  entry = {.name = entry.name, .token = token, .has_come = true};
   served_.board->set(welcome_key(token), to_text(lives));
 }
 
@@ -192,13 +193,13 @@ void SurvivalKeeper::lose_host(size_t host, const Say& say) {
     if (running_.erase(worker) == 0) continue;
     any = true;
     const std::string text =
-        fmt::format("worker/{} was on {}, whose launcher is gone", worker, options_.hosts[host].name);
+        fmt::format("worker/{} was on {}, whose launcher is gone", worker, hosts_[host].name);
     if (end_ || job_is_done())
       keeper_.lost(worker, MembersKeeper::Then::StaysAway);
     else
       lost_.push_back({.worker = worker, .outcome = Outcome(SIGKILL), .text = text});
   }
-  if (any && !end_) say(fmt::format("the launcher of {} is gone", options_.hosts[host].name));
+  if (any && !end_) say(fmt::format("the launcher of {} is gone", hosts_[host].name));
 }
 
 bool SurvivalKeeper::goes_on_without_host(size_t host) {

@@ -49,6 +49,9 @@ class SurvivalKeeper final : public Survival {
   explicit SurvivalKeeper(const SurvivalOptions& options);
 
   uint16_t port() const { return served_.port; }
+  // Another host has this place now, and is to run the first `workers` of its workers. Its launcher is not
+  // connected yet.
+  void set_host(size_t host, const std::string& name, int workers);
   // The launcher of this host has ended. Returns true if the job goes on without the host.
   bool goes_on_without_host(size_t host);
 
@@ -77,6 +80,7 @@ class SurvivalKeeper final : public Survival {
   };
   // Another host, and what its launcher was told.
   struct Host {
+    std::string name = {};
     std::string token = {};  // "": it is not connected
     bool has_come = false;
     HostOrders orders = {};

@@ -92,6 +92,15 @@ void SurvivalKeeper::dismiss(int worker) {
   give({.what = WorkerOrder::What::Leave, .worker = worker, .life = keeper_.life_of(worker)});
 }
 
+void SurvivalKeeper::set_host(size_t host, const std::string& name, int workers) {
+  hosts_[host].name = name;
+  const int first = first_worker_of(host);
+  for (int i = 0; i < options_.hosts[host].workers; ++i) {
+    wanted_.erase(first + i);
+    if (i < workers) wanted_.insert(first + i);
+  }
+}
+
 bool SurvivalKeeper::dismiss_own_workers() {
   if (!options_.own || end_ || job_is_done()) return false;
   const int first = first_worker();
