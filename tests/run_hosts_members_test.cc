@@ -355,10 +355,9 @@ TEST_F(RunMinOnHosts, ends_with_the_error_of_a_host_that_has_no_such_program) {
   const std::string program = folder_.write("only-on-a", "#!/bin/sh\nsleep 100\n");
   for (const char* file : {"agent", "only-on-a"})
     std::filesystem::permissions(folder_ / file, std::filesystem::perms(0700));
-  const ProgramResult result =
-      run_program({program_path("tutti"), "run", "--rsh", folder_ / "agent", "-H", "a:1,b:1", "--min", "1",
-                   "--", "only-on-a"},
-                  {mark_});
+  const ProgramResult result = run_program({program_path("tutti"), "run", "--rsh", folder_ / "agent", "-H",
+                                            "a:1,b:1", "--min", "1", "--", "only-on-a"},
+                                           {mark_});
   EXPECT_EQ(result.exit_code, 2) << result.err;
   EXPECT_THAT(result.err, HasSubstr("tutti run on b: only-on-a: there is no such program"));
   EXPECT_TRUE(nobody_is_left());

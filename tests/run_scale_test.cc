@@ -1,6 +1,6 @@
-// Tests how `tutti scale` changes the number of workers of `tutti run --min`, on one machine, over --nnodes and
-// over -H, and how workers leave a machine that is about to be taken away (--preempt-signal). The workers are
-// those of members_program.cc, which do not train.
+// Tests how `tutti scale` changes the number of workers of `tutti run --min`, on one machine, over --nnodes
+// and over -H, and how workers leave a machine that is about to be taken away (--preempt-signal). The workers
+// are those of members_program.cc, which do not train.
 #include <filesystem>
 #include <map>
 #include <signal.h>
@@ -33,9 +33,9 @@ class RunScale : public Run {
     job_->wait_for_output(said_by_member(worker, life, rank, workers));
   }
   ProgramResult scale(int workers, const Words& flags = {}, const std::string& job = "") const {
-    return run_program(Words{program_path("tutti"), "scale", job.empty() ? folder_.path() : job,
-                             std::to_string(workers)} +
-                       flags);
+    return run_program(
+        Words{program_path("tutti"), "scale", job.empty() ? folder_.path() : job, std::to_string(workers)} +
+        flags);
   }
   // Expects success, and returns what was printed.
   std::string scaled(int workers) const {
@@ -64,17 +64,18 @@ TEST_F(RunScale, starts_workers_and_lets_them_leave) {
   EXPECT_THAT(scaled(4), AllOf(HasSubstr("scaling from 2 to 4 workers: starting worker/2, worker/3\n"),
                                HasSubstr("worker/2 has come\n"), HasSubstr("worker/3 has come\n")));
   wait_for(0, 0, 0, 4);
-  EXPECT_THAT(scaled(1), AllOf(HasSubstr("from 4 to 1 worker: ending worker/1, worker/2, worker/3 after a step"),
-                               HasSubstr("worker/3 has left\n")));
+  EXPECT_THAT(scaled(1),
+              AllOf(HasSubstr("from 4 to 1 worker: ending worker/1, worker/2, worker/3 after a step"),
+                    HasSubstr("worker/3 has left\n")));
   wait_for(0, 0, 0, 1);
   scaled(3);
   job_->wait_for_output(begun_by_member(1, 1));
   job_->wait_for_output(begun_by_member(2, 2));
   EXPECT_THAT(scaled(3), Not(HasSubstr("scaling")));
   finish();
-  EXPECT_THAT(job_->err(), AllOf(HasSubstr("worker/2 has come: "), HasSubstr("worker/2 has come back: "),
-                                 HasSubstr("tutti run: scaling from 4 to 1 worker: "),
-                                 Not(HasSubstr("restarting it"))));
+  EXPECT_THAT(job_->err(),
+              AllOf(HasSubstr("worker/2 has come: "), HasSubstr("worker/2 has come back: "),
+                    HasSubstr("tutti run: scaling from 4 to 1 worker: "), Not(HasSubstr("restarting it"))));
 }
 
 TEST_F(RunScale, takes_the_place_of_workers_that_were_lost) {
@@ -170,10 +171,11 @@ TEST_F(RunScale, a_machine_that_is_taken_away_ends_the_job_in_good_order) {
 }
 
 TEST_F(Run, passes_on_sigterm_when_its_machine_is_taken_away) {
-  RunningProgram job(command({"-n", "2", "--preempt-signal", "USR1"},
-                             "trap 'echo ended; exit 5' TERM; kill -USR1 $$; echo ready; while :; do sleep 0.01; "
-                             "done"),
-                     {mark_});
+  RunningProgram job(
+      command({"-n", "2", "--preempt-signal", "USR1"},
+              "trap 'echo ended; exit 5' TERM; kill -USR1 $$; echo ready; while :; do sleep 0.01; "
+              "done"),
+      {mark_});
   for (const int worker : {0, 1}) job.wait_for_output(fmt::format("[worker/{}] ready", worker));
   kill(job.pid(), SIGUSR1);
   EXPECT_EQ(job.wait(), 5) << job.err();

@@ -191,8 +191,8 @@ TEST(SurvivalOfScaling, ends_with_the_bits_of_a_training_with_one_number_of_work
 
 TEST(SurvivalOfPreemption, loses_the_worker_alone_whose_machine_is_taken_away) {
   const TestFolder folder;
-  const Outcome outcome = run(folder, 3, {"--min", "1", "--preempt-signal", "USR1"},
-                              with(kRun, {"--misfortune", "2@3/preempt"}));
+  const Outcome outcome =
+      run(folder, 3, {"--min", "1", "--preempt-signal", "USR1"}, with(kRun, {"--misfortune", "2@3/preempt"}));
   EXPECT_EQ(outcome.sha256(), hash_of(on_workers(1, kRun), folder));
   EXPECT_THAT(outcome.result.err, AllOf(HasSubstr("stopped by SIGTERM after step 4: the other workers go on"),
                                         HasSubstr("going on at step 4 with 2 workers")));

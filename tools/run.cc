@@ -65,9 +65,10 @@ void add_options(CLI::App& app, RunOptions& options) {
   app.add_option(
       "-H,--hosts", options.hosts,
       "Hosts and the number of workers on each, HOST:SLOTS,HOST:SLOTS,...; they are reached by ssh");
-  app.add_option("--discover", options.discover,
-                 "With --min and --max, in place of -H: shell command that prints the hosts that the job has now, "
-                 "HOST or HOST:SLOTS a line; it is run again and again")
+  app.add_option(
+         "--discover", options.discover,
+         "With --min and --max, in place of -H: shell command that prints the hosts that the job has now, "
+         "HOST or HOST:SLOTS a line; it is run again and again")
       ->excludes("--hosts");
   app.add_option("--discover-every", options.discover_every,
                  "Seconds from the end of the command of --discover to its next run (default: 5)")
@@ -101,15 +102,17 @@ void add_options(CLI::App& app, RunOptions& options) {
                  "restarts the lost worker alone. Not with --ps and TF_CONFIG (default: a lost worker ends "
                  "the job)")
       ->check(CLI::Range(1, kMostWorkersOfAHost));
-  app.add_option("--max", options.launch.max,
-                 "With --min: `tutti scale` may raise the number of workers to this one, on this machine or in "
-                 "total with -H. Each gets the share of the cores that it has then (default: the number at the "
-                 "start)")
+  app.add_option(
+         "--max", options.launch.max,
+         "With --min: `tutti scale` may raise the number of workers to this one, on this machine or in "
+         "total with -H. Each gets the share of the cores that it has then (default: the number at the "
+         "start)")
       ->check(CLI::Range(1, kMostWorkersOfAHost));
-  app.add_option("--preempt-signal", options.preempt_signal,
-                 "Signal that announces the end of this machine, such as USR1: it does as SIGTERM does, and the "
-                 "launcher that has the list of the workers ends its own workers alone if those of other hosts "
-                 "are enough (default: none)");
+  app.add_option(
+      "--preempt-signal", options.preempt_signal,
+      "Signal that announces the end of this machine, such as USR1: it does as SIGTERM does, and the "
+      "launcher that has the list of the workers ends its own workers alone if those of other hosts "
+      "are enough (default: none)");
   app.add_option_function<double>(
          "--start-timeout",
          [&options](double seconds) { options.launch.start_timeout = milliseconds_of(seconds); },
@@ -170,11 +173,13 @@ int run_on_hosts(const RunOptions& options, const std::vector<std::string>& comm
                  const ForwardedVariables& variables, const Environment& environment) {
   if (!environment.get("TF_CONFIG").value_or("").empty())
     fail(ErrorKind::InvalidArgument,
-         "tutti run: -H and --discover cannot be combined with TF_CONFIG, which also names hosts; omit them, or unset "
+         "tutti run: -H and --discover cannot be combined with TF_CONFIG, which also names hosts; omit them, "
+         "or unset "
          "TF_CONFIG");
   if (options.launch.nodes)
     fail(ErrorKind::InvalidArgument,
-         "tutti run: -H and --discover start the launchers of all hosts, so they cannot be combined with --nnodes; omit one "
+         "tutti run: -H and --discover start the launchers of all hosts, so they cannot be combined with "
+         "--nnodes; omit one "
          "of them");
   const std::string rsh = options.rsh.empty() ? environment.get(kRshVariable).value_or("") : options.rsh;
   const RemoteShell shell = RemoteShell::parse(rsh, options.remote_tutti);
@@ -215,7 +220,8 @@ int run_command(const std::vector<std::string>& arguments, const Environment& en
   if (app.count("--preempt-signal") > 0)
     options.launch.preempt_signal = parse_preempt_signal(options.preempt_signal);
   options.launch.master = wants_master(command, variables.environment);
-  if (app.count("--hosts") + app.count("--discover") > 0) return run_on_hosts(options, command, variables, environment);
+  if (app.count("--hosts") + app.count("--discover") > 0)
+    return run_on_hosts(options, command, variables, environment);
   return launch(command, variables.environment, options.launch);
 }
 

@@ -20,10 +20,12 @@ namespace tutti {
 namespace {
 
 constexpr const char* kAboutScale =
-    "Changes the number of workers of a job that `tutti run --min M` has started, to one between M and --max.\n"
+    "Changes the number of workers of a job that `tutti run --min M` has started, to one between M and "
+    "--max.\n"
     "New workers join, and workers that are too many leave, after a step of the others, which make no step\n"
     "again. JOB is the --logdir of the run, whose owner may do this, or the HOST:PORT of --rendezvous, for\n"
-    "which TUTTI_SECRET has to be that of the launchers. The exit code is 0 once the job has so many workers,\n"
+    "which TUTTI_SECRET has to be that of the launchers. The exit code is 0 once the job has so many "
+    "workers,\n"
     "2 if the job may not have so many, 10 if it has ended, or has another number since workers were lost,\n"
     "and 11 after --timeout.";
 
@@ -35,8 +37,8 @@ std::shared_ptr<comm::Rendezvous> board_at(const std::string& job, const std::st
                                                               .credentials = {.secret = secret},
                                                               .holder = "tutti run"});
   if (attempt.board) return attempt.board;
-  fail(ErrorKind::PeerLost, "tutti scale: {}: the job has ended: no launcher answers at {} ({})", job, address,
-       attempt.obstacle);
+  fail(ErrorKind::PeerLost, "tutti scale: {}: the job has ended: no launcher answers at {} ({})", job,
+       address, attempt.obstacle);
 }
 
 // The address is that of the chief's machine.
@@ -46,8 +48,7 @@ std::shared_ptr<comm::Rendezvous> board_in(const std::string& logdir) {
     fail(ErrorKind::InvalidArgument,
          "tutti scale: {} has no {}: no job of `tutti run --min` has trained there yet", logdir,
          comm::kJobBoardName);
-  const bool is_elsewhere =
-      board->host != host_name() && is_loopback(parse_address(board->address).host);
+  const bool is_elsewhere = board->host != host_name() && is_loopback(parse_address(board->address).host);
   if (is_elsewhere)
     fail(ErrorKind::InvalidArgument, "tutti scale: {}: the launcher answers on host {} alone; scale it there",
          logdir, board->host);

@@ -26,8 +26,8 @@ Scenario draw_scenario(Random& random) {
   Scenario scenario;
   scenario.workers = draw_workers(random);
   scenario.min = random.chance(0.7) ? 1 : static_cast<int>(random.draw(1, scenario.workers));
-  scenario.first = random.chance(0.6) ? scenario.workers
-                                      : static_cast<int>(random.draw(scenario.min, scenario.workers));
+  scenario.first =
+      random.chance(0.6) ? scenario.workers : static_cast<int>(random.draw(scenario.min, scenario.workers));
   scenario.scalings = random.chance(0.6) ? 0 : static_cast<int>(random.draw(1, 4));
   scenario.restarts = random.chance(0.25) ? 0 : static_cast<int>(random.draw(1, 2 * scenario.workers));
   Program& program = scenario.program;
@@ -63,9 +63,8 @@ Scenario draw_scenario(Random& random) {
 // The machine fails at any time; the program fails at the places that it names.
 void Job::plan_faults() {
   for (int scaling = 0; scaling < scenario_.scalings; ++scaling)
-    world_.at(world_.random().draw(0, scenario_.calm_from), [this] {
-      scale_to(static_cast<int>(world_.random().draw(scenario_.min, scenario_.workers)));
-    });
+    world_.at(world_.random().draw(0, scenario_.calm_from),
+              [this] { scale_to(static_cast<int>(world_.random().draw(scenario_.min, scenario_.workers))); });
   for (int lost = 0; lost < scenario_.lost_hosts; ++lost)
     world_.at(world_.random().draw(0, scenario_.calm_from),
               [this] { lose_host(static_cast<int>(world_.random().draw(0, scenario_.hosts - 1))); });

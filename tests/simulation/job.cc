@@ -253,7 +253,8 @@ Result::End Job::why_failed(const Process& process) {
 
 bool Job::someone_lives_with_state() const {
   return std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) {
-    return slot.has_begun() && slot.newest().lives() && slot.workers.back() && slot.workers.back()->has_state();
+    return slot.has_begun() && slot.newest().lives() && slot.workers.back() &&
+           slot.workers.back()->has_state();
   });
 }
 

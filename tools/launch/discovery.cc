@@ -41,7 +41,8 @@ std::vector<HostSlots> hosts_in(const std::string& printed) {
   std::vector<std::string> lines = split(printed, '\n');
   if (lines.back() != "0") fail(ErrorKind::InvalidArgument, "its exit code is {}", lines.back());
   lines.pop_back();
-  for (std::string& line : lines) std::erase_if(line, [](char c) { return c == ' ' || c == '\r' || c == '\t'; });
+  for (std::string& line : lines)
+    std::erase_if(line, [](char c) { return c == ' ' || c == '\r' || c == '\t'; });
   std::erase(lines, "");
   if (lines.empty()) fail(ErrorKind::InvalidArgument, "it printed no host");
   return parse_hosts(fmt::format("{}", fmt::join(lines, ",")));
@@ -55,7 +56,8 @@ bool read_all(FileDescriptor& from, std::string& text) {
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return false;
     if (count == 0) from = FileDescriptor();
-    if (text.size() < kMostPrinted) text.append(buffer.data(), static_cast<size_t>(std::max<ssize_t>(0, count)));
+    if (text.size() < kMostPrinted)
+      text.append(buffer.data(), static_cast<size_t>(std::max<ssize_t>(0, count)));
   }
   return true;
 }

@@ -59,8 +59,8 @@ class HostPlaces {
     std::vector<size_t> leave;
     std::vector<Arrival> come;
   };
-  // Takes in a new list of hosts. A host comes back to its former place if that is free. Hosts for which there
-  // is no place are left out.
+  // Takes in a new list of hosts. A host comes back to its former place if that is free. Hosts for which
+  // there is no place are left out.
   Changes update(const std::vector<HostSlots>& hosts);
 
   // The places with their names, "" without a host, and numbers of workers.

@@ -44,8 +44,8 @@ struct StartedHost {
   Child launcher;
 };
 
-// Tries to start the launcher of a host again, without waiting for it. Called again and again until it returns
-// the launcher.
+// Tries to start the launcher of a host again, without waiting for it. Called again and again until it
+// returns the launcher.
 using HostAgain = std::function<std::optional<StartedHost>(size_t host, const Survival::Say& say)>;
 
 struct GroupOptions {

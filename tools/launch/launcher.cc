@@ -40,8 +40,7 @@ namespace {
 
 // Everything that a launcher needs to watch its processes.
 struct Watching {
-  explicit Watching(int preempt)
-      : signals({SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGCHLD}, preempt) {}
+  explicit Watching(int preempt) : signals({SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGCHLD}, preempt) {}
   SignalPipe signals;
   JobWatch watch;
 };
@@ -169,8 +168,8 @@ std::unique_ptr<Survival> survival_of(const Plan& plan, const LaunchOptions& opt
 // This launcher has no workers of its own, but the list of all.
 SurvivalOptions keeper_on_hosts(const std::vector<HostSlots>& hosts, const HostsStart& start, int port,
                                 SurvivalOptions keeper) {
-  const bool discovers = std::any_of(hosts.begin(), hosts.end(),
-                                     [](const HostSlots& host) { return host.host.empty(); });
+  const bool discovers =
+      std::any_of(hosts.begin(), hosts.end(), [](const HostSlots& host) { return host.host.empty(); });
   for (const HostSlots& host : hosts) keeper.hosts.push_back({host.host, host.slots});
   keeper.own.reset();
   keeper.launch = start.launch;
@@ -247,16 +246,16 @@ int run_job_of(const HostJob& job, const Environment& environment, LauncherOrder
                              .host = job.host,
                              .orders = &orders,
                              .survival = survival.get()};
-  Watching watching(
-      static_cast<int>(parse_int(whole.get(kPreemptVariable).value_or("")).value_or(0)));
+  Watching watching(static_cast<int>(parse_int(whole.get(kPreemptVariable).value_or("")).value_or(0)));
   return TaskGroup(job.command, whole, std::move(plans), watching.signals, watching.watch, options)
       .run()
       .exit_code;
 }
 
 // Runs the job on these hosts or, if they are discovered, on the others that come.
-int run_on_hosts(std::vector<HostSlots> hosts, Discovered* discovered, const std::vector<std::string>& command,
-                 const ForwardedVariables& variables, const RemoteShell& shell, const LaunchOptions& given) {
+int run_on_hosts(std::vector<HostSlots> hosts, Discovered* discovered,
+                 const std::vector<std::string>& command, const ForwardedVariables& variables,
+                 const RemoteShell& shell, const LaunchOptions& given) {
   const Environment environment = environment_of_tasks(variables.environment, given, true);
   ForwardedVariables of_tasks = variables;
   if (const auto secret = environment.get(kSecretVariable)) of_tasks.named[kSecretVariable] = *secret;

@@ -44,7 +44,7 @@ struct Plan {
   std::vector<HostOffer> hosts = {};
   std::vector<std::string> names = {};
   size_t own = 0;
-  std::optional<int> first = {};  // how many workers the job begins with; nullopt: all
+  std::optional<int> first = {};              // how many workers the job begins with; nullopt: all
   std::shared_ptr<OpenMeeting> meeting = {};  // with --min, at the first of several hosts
 };
 

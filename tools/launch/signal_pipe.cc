@@ -26,9 +26,9 @@ void on_signal(int signal) {
 }
 
 // These end a job in good order, cannot be handled, or have another meaning for a launcher or a program.
-constexpr std::array kOtherSignals = {SIGINT,  SIGTERM, SIGHUP,  SIGQUIT, SIGPIPE, SIGCHLD, SIGKILL, SIGSTOP,
-                                      SIGSEGV, SIGBUS,  SIGFPE,  SIGILL,  SIGABRT, SIGTRAP, SIGSYS,  SIGCONT,
-                                      SIGTSTP, SIGTTIN, SIGTTOU, SIGPROF};
+constexpr std::array kOtherSignals = {SIGINT,  SIGTERM, SIGHUP,  SIGQUIT, SIGPIPE, SIGCHLD, SIGKILL,
+                                      SIGSTOP, SIGSEGV, SIGBUS,  SIGFPE,  SIGILL,  SIGABRT, SIGTRAP,
+                                      SIGSYS,  SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU, SIGPROF};
 
 }  // namespace
 

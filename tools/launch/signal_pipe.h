@@ -39,7 +39,8 @@ class SignalPipe {
 };
 
 // Returns the number of a signal that says that a machine is about to be taken away: "USR1", "SIGUSR1" or
-// "10". Throws InvalidArgument for other texts, and for signals that mean something else or cannot be handled.
+// "10". Throws InvalidArgument for other texts, and for signals that mean something else or cannot be
+// handled.
 int parse_preempt_signal(const std::string& text);
 
 }  // namespace tutti

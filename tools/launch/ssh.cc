@@ -280,11 +280,9 @@ class HostsStarter {
   // must not kill these.
   std::unique_ptr<StartingHost> begin(const HostSlots& host, int tasks, bool here) const {
     std::vector<std::string> launcher = {kHostLauncher, std::to_string(tasks)};
-    if (options_.ports)
-      launcher.push_back(fmt::format("{}-{}", options_.ports->first, options_.ports->last));
-    const ChildOptions child{.environment = environment_,
-                             .output = ChildOutput::Talk,
-                             .ignored_signal = signals_.preempt()};
+    if (options_.ports) launcher.push_back(fmt::format("{}-{}", options_.ports->first, options_.ports->last));
+    const ChildOptions child{
+        .environment = environment_, .output = ChildOutput::Talk, .ignored_signal = signals_.preempt()};
     try {
       return std::make_unique<StartingHost>(
           host, tasks, here,

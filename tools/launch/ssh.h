@@ -36,11 +36,11 @@ struct HostsStart {
   std::function<void(size_t host, const std::string& name)> set_host = {};
 };
 
-// Starts a host launcher on each host that has a name, waits until all are ready, and sends them the tasks of a new launch of
-// the job. The first host has the servers, the master and the evaluator besides its workers. Throws an error
-// that names the host if one cannot be reached, has no `tutti` of this version at that path, or is not ready
-// within `options.start_timeout`; the other host launchers have then been ended. With --min, this process
-// will serve the list of the workers at `members_port`.
+// Starts a host launcher on each host that has a name, waits until all are ready, and sends them the tasks of
+// a new launch of the job. The first host has the servers, the master and the evaluator besides its workers.
+// Throws an error that names the host if one cannot be reached, has no `tutti` of this version at that path,
+// or is not ready within `options.start_timeout`; the other host launchers have then been ended. With --min,
+// this process will serve the list of the workers at `members_port`.
 HostsStart start_hosts(const std::vector<HostSlots>& hosts, const std::vector<std::string>& command,
                        const ForwardedVariables& variables, const RemoteShell& shell,
                        const LaunchOptions& options, int members_port, SignalPipe& signals);

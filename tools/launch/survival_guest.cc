@@ -22,14 +22,14 @@ constexpr milliseconds kLookForOrders{100};
 }  // namespace
 
 SurvivalGuest::SurvivalGuest(const GuestOptions& options) : options_(options), token_(random_key()) {
-  const comm::FoundRendezvous found =
-      comm::find_tcp_rendezvous({.hosts = options.addresses,
-                                 .port = options.port,
-                                 .credentials = {.secret = comm::members_secret(options.launch, options.secret)},
-                                 .holder = options.keeper,
-                                 .several_machines = options.addresses.size() > 1,
-                                 .timeout = options.start_timeout,
-                                 .answer = options.timeout});
+  const comm::FoundRendezvous found = comm::find_tcp_rendezvous(
+      {.hosts = options.addresses,
+       .port = options.port,
+       .credentials = {.secret = comm::members_secret(options.launch, options.secret)},
+       .holder = options.keeper,
+       .several_machines = options.addresses.size() > 1,
+       .timeout = options.start_timeout,
+       .answer = options.timeout});
   board_ = found.board;
   address_ = to_string(Address{found.host, options.port});
   if (board_->hold(host_key(options.host), token_) != token_)

@@ -295,8 +295,8 @@ std::string SurvivalKeeper::describe_rest() const {
   if (job_is_done()) return "it was no longer needed";
   const int left = keeper_.left();
   if (left >= options_.min) return fmt::format("the other {} {} on", left, left == 1 ? "goes" : "go");
-  return fmt::format("{} of {} workers {} left and {} for others to come back", left,
-                     keeper_.started(), left == 1 ? "is" : "are", left == 1 ? "waits" : "wait");
+  return fmt::format("{} of {} workers {} left and {} for others to come back", left, keeper_.started(),
+                     left == 1 ? "is" : "are", left == 1 ? "waits" : "wait");
 }
 
 // Restarts of single workers since this start of the job, without those that have not joined.

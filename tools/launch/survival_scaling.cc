@@ -31,7 +31,8 @@ void SurvivalKeeper::look_for_scaling(const Say& say) {
 void SurvivalKeeper::begin_scaling(const std::string& text, const Say& say) {
   scale_request_ = text;
   const ScaleRequest request = scale_request_of(text);
-  if (scaling_) answer_scaling("another request has taken the place of this one", exit_code(ErrorKind::InvalidArgument));
+  if (scaling_)
+    answer_scaling("another request has taken the place of this one", exit_code(ErrorKind::InvalidArgument));
   scaling_ = {.request = request};
   if (const std::string why = why_not_scale(request.workers); !why.empty())
     return answer_scaling(why, exit_code(ErrorKind::InvalidArgument));
@@ -47,7 +48,8 @@ void SurvivalKeeper::begin_scaling(const std::string& text, const Say& say) {
   std::string what = ": no launcher is connected that could start more";
   if (!comes.empty()) what = ": starting " + names_of(comes);
   if (!leaves.empty()) what = fmt::format(": ending {} after a step", names_of(leaves));
-  const std::string line = fmt::format("scaling from {} to {}{}", now, counted_workers(request.workers), what);
+  const std::string line =
+      fmt::format("scaling from {} to {}{}", now, counted_workers(request.workers), what);
   answer_scaling(line);
   say(line);
 }

@@ -249,8 +249,7 @@ void RunFolder::note(RunState::Phase phase, int64_t fit, int64_t step) {
 void RunFolder::name_launcher() const {
   const Identity& identity = context_.identity();
   if (identity.members_board.empty()) return;
-  const std::string& secret =
-      identity.secret.empty() ? context_.config().security.secret : identity.secret;
+  const std::string& secret = identity.secret.empty() ? context_.config().security.secret : identity.secret;
   comm::write_job_board(path_, {.address = identity.members_board,
                                 .host = host_name(),
                                 .secret = comm::members_secret(identity.launch, secret)});

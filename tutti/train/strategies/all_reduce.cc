@@ -34,7 +34,8 @@ void warn_of_idle_workers(const Context& context, comm::Communicator& comm, int6
   const bool is_start = comm.epochs() != nullptr && comm.epochs()->number() == 0;
   if (is_start && lanes >= comm.world() && lanes < context.world())
     context.log().warning(
-        "the job may have {} workers, but it has {} lanes: more than {} workers only wait for the others; use "
+        "the job may have {} workers, but it has {} lanes: more than {} workers only wait for the others; "
+        "use "
         "at least --lanes {}",
         context.world(), lanes, lanes, context.world());
   if (lanes >= comm.world()) return;
