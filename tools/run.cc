@@ -72,7 +72,8 @@ void add_options(CLI::App& app, RunOptions& options) {
       ->excludes("--hosts");
   app.add_option("--discover-every", options.discover_every,
                  "Seconds from the end of the command of --discover to its next run (default: 5)")
-      ->check(CLI::Range(0.001, 1e6));
+      ->check(CLI::Range(0.001, 1e6))
+      ->needs("--discover");
   app.add_option("--nnodes", options.nodes.count,
                  "Number of hosts. `tutti run` is started on each of them, with the same flags except for "
                  "--node-rank (default: 1)")

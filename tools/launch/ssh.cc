@@ -228,10 +228,12 @@ class HostsStarter {
     return started;
   }
 
-  // Tries to start the launcher of a host again that was lost, at once and then after pauses. Does not wait:
+  // Tries to start the launcher of a host that was lost, at once and then after pauses. Does not wait:
   // returns nullopt as long as the launcher has not answered.
   std::optional<StartedHost> start_again(size_t i, const Survival::Say& say) {
     Again& again = again_[i];
+    if (again.started) again.at = Clock::now() + again.pauses.next(Clock::now() - *again.started);
+    again.started.reset();
     if (!again.host && Clock::now() < again.at) return std::nullopt;
     std::string why;
     try {
@@ -244,7 +246,9 @@ class HostsStarter {
       if (again.host->ready() && fits(*again.host)) {
         std::swap(hosts_[i], again.host);
         if (hosts_[i]->send_at_once(to_line(job_for(i)))) {
-          again = {};
+          again.host.reset();
+          again.started = Clock::now();
+          again.has_said = false;
           return hosts_[i]->release();
         }
         std::swap(hosts_[i], again.host);
@@ -264,8 +268,9 @@ class HostsStarter {
  private:
   // The start of a lost host.
   struct Again {
-    std::unique_ptr<StartingHost> host = nullptr;  // null: during a pause
-    Clock::time_point at = {};                     // the end of the pause, or of the patience with the host
+    std::unique_ptr<StartingHost> host = nullptr;   // null: during a pause
+    Clock::time_point at = {};                      // the end of the pause, or of the patience with the host
+    std::optional<Clock::time_point> started = {};  // the last time, if it was started again
     RestartPause pauses = {};
     bool has_said = false;
   };
