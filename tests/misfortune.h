@@ -11,6 +11,7 @@
 #include <string>
 #include <thread>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 #include "tutti/base/text.h"
@@ -38,6 +39,7 @@ class Misfortune final : public tutti::Hook {
     meet(training, "before", SIGKILL);
     meet(training, "stop", SIGSTOP);
     meet(training, "leave", SIGTERM);
+    meet(training, "preempt", SIGUSR1);
     meet(training, "saved", SIGKILL);
     meet(training, "exit", 0);
     dies_within_update = is_due(training.context, training.step, "update");
@@ -141,6 +143,19 @@ class AwaitWorld final : public tutti::Hook {
  private:
   static constexpr useconds_t kPause = 10'000;
   const int64_t world_;
+};
+
+// Makes the steps slow as long as this file exists.
+class Dawdle final : public tutti::Hook {
+ public:
+  explicit Dawdle(std::string file) : file_(std::move(file)) {}
+  void before_step(tutti::Training& /*training*/) override {
+    if (!file_.empty() && std::filesystem::exists(file_)) usleep(kPause);
+  }
+
+ private:
+  static constexpr useconds_t kPause = 100'000;
+  const std::string file_;
 };
 
 }  // namespace tutti::testing

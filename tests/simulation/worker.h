@@ -54,6 +54,7 @@ struct Surroundings {
   std::map<uint64_t, SharedMemory>& memories;  // by epoch
   Checks& checks;
   Mistake mistake = Mistake::None;
+  int least = 1;  // --min
   // Called at each place at which a process may be killed or stopped.
   std::function<void(Process&, const char* place)> place;
 };
@@ -118,6 +119,7 @@ class Worker {
   bool has_state_ = false;
   bool half_taken_ = false;
   bool change_wished_ = false;  // in the last step, by anybody
+  bool leaves_ = false;         // after the last step
   bool due_ = false;
   Time looked_at_ = -kSecond;
   std::optional<Error> lost_;

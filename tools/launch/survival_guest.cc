@@ -9,6 +9,7 @@
 #include "tutti/base/secret.h"
 #include "tutti/cluster/identity.h"
 #include "tutti/comm/board/tcp_rendezvous.h"
+#include "tutti/comm/job_board.h"
 
 namespace tutti {
 namespace {
@@ -21,14 +22,14 @@ constexpr milliseconds kLookForOrders{100};
 }  // namespace
 
 SurvivalGuest::SurvivalGuest(const GuestOptions& options) : options_(options), token_(random_key()) {
-  const comm::FoundRendezvous found =
-      comm::find_tcp_rendezvous({.hosts = options.addresses,
-                                 .port = options.port,
-                                 .credentials = {.secret = survival_secret(options.launch, options.secret)},
-                                 .holder = options.keeper,
-                                 .several_machines = options.addresses.size() > 1,
-                                 .timeout = options.start_timeout,
-                                 .answer = options.timeout});
+  const comm::FoundRendezvous found = comm::find_tcp_rendezvous(
+      {.hosts = options.addresses,
+       .port = options.port,
+       .credentials = {.secret = comm::members_secret(options.launch, options.secret)},
+       .holder = options.keeper,
+       .several_machines = options.addresses.size() > 1,
+       .timeout = options.start_timeout,
+       .answer = options.timeout});
   board_ = found.board;
   address_ = to_string(Address{found.host, options.port});
   if (board_->hold(host_key(options.host), token_) != token_)
@@ -88,7 +89,7 @@ void SurvivalGuest::report(const std::string& key, const std::string& value) {
 
 void SurvivalGuest::add_variables(int worker, std::map<std::string, std::string>& variables) const {
   variables[kMembersVariable] = address_;
-  variables[kLifeVariable] = std::to_string(lives_.at(static_cast<size_t>(worker - options_.first_worker)));
+  variables[kLifeVariable] = std::to_string(life_of(worker));
 }
 
 milliseconds SurvivalGuest::look_again() const { return kLookForOrders; }
@@ -115,7 +116,8 @@ std::vector<WorkerOrder> SurvivalGuest::look(const Say& say) {
   const auto seen = static_cast<int64_t>(known_.orders.size());
   orders.assign(received_.orders.begin() + seen, received_.orders.end());
   for (const WorkerOrder& order : orders) {
-    if (order.what == WorkerOrder::What::Start) life_of(order.worker) = order.life;
+    if (order.what == WorkerOrder::What::Start)
+      lives_.at(static_cast<size_t>(order.worker - options_.first_worker)) = order.life;
   }
   known_ = received_;
   if (end_) return orders;

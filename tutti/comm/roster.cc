@@ -19,6 +19,7 @@
 #include "tutti/comm/board/launcher_store.h"
 #include "tutti/comm/board/tcp_rendezvous.h"
 #include "tutti/comm/failures.h"
+#include "tutti/comm/job_board.h"
 #include "tutti/comm/mpi/mpi.h"
 #include "tutti/comm/nccl/choice.h"
 
@@ -257,10 +258,9 @@ std::shared_ptr<Rendezvous> find_members_board(const Context& context) {
   const Identity& identity = context.identity();
   const Address address = parse_address(identity.members_board);
   const std::string& own = identity.secret.empty() ? context.config().security.secret : identity.secret;
-  const std::string secret = fmt::format("members\n{}\n{}", identity.launch, own);
   return find_tcp_rendezvous({.hosts = {address.host},
                               .port = static_cast<uint16_t>(address.port),
-                              .credentials = {.secret = secret},
+                              .credentials = {.secret = members_secret(identity.launch, own)},
                               .holder = "tutti run",
                               .timeout = timeout_of(context),
                               .answer = timeout_of(context)})
