@@ -297,7 +297,7 @@ TEST(RunConfig, every_standard_number_but_the_seed_shows_its_range) {
     text += line + " ";
   }
   check();
-  EXPECT_EQ(numbers, 17U);
+  EXPECT_EQ(numbers, 18U);
 }
 
 TEST(RunConfig, a_placement_is_one_of_three) {

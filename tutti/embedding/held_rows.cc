@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
+#include <span>
+#include <tuple>
 #include <utility>
 
 #include <torch/utils.h>
