@@ -185,7 +185,7 @@ TEST(SurvivalOfUpdates, at_any_time_with_every_optimiser) {
                          "--steps", "8",   "--optimizer", optimizer, "--comm",  "shm"};
     const std::string undisturbed = hash_of(on_workers(1, flags), folder);
     for (const char* misfortune : {"1@2/soon1000,0@4/soon4000", "2@2/soon2000,1@4/soon8000,0@6/soon16000"})
-      EXPECT_EQ(run(folder, 3, {"--min", "1"}, with(flags, {"--misfortune", misfortune})).sha256(),
+      EXPECT_EQ(run(folder, 4, {"--min", "1"}, with(flags, {"--misfortune", misfortune})).sha256(),
                 undisturbed)
           << optimizer << " " << misfortune;
   }

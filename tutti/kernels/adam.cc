@@ -2,8 +2,6 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tutti/kernels/adam.cc"
-#include <cstdint>
-#include <hwy/cache_control.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
@@ -14,7 +12,7 @@ namespace tutti::kernels::HWY_NAMESPACE {
 
 // Makes the step of the elements from `first` on, as many as there are whole vectors. Returns the first
 // element that is left.
-template <bool kPastCaches, class D, class T>
+template <class D, class T>
 HWY_INLINE int64_t step_vectors(D d, const AdamStep<T>& of, int64_t first) {
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const auto set = [&](double value) HWY_ATTR { return hn::Set(d, static_cast<T>(value)); };
@@ -29,12 +27,6 @@ HWY_INLINE int64_t step_vectors(D d, const AdamStep<T>& of, int64_t first) {
   const auto factor = set(of.factor);
   const T* const old_average = of.old_average != nullptr ? of.old_average : of.average;
   const T* const old_squares = of.old_squares != nullptr ? of.old_squares : of.squares;
-  const auto store = [&](auto vector, T* to) HWY_ATTR {
-    if constexpr (kPastCaches)
-      hn::Stream(vector, d, to);
-    else
-      hn::StoreU(vector, d, to);
-  };
   int64_t i = first;
   for (; i + lanes <= of.count; i += lanes) {
     const auto values = hn::Mul(hn::LoadU(d, of.values + i), shrink);
@@ -44,8 +36,8 @@ HWY_INLINE int64_t step_vectors(D d, const AdamStep<T>& of, int64_t first) {
     const auto squares =
         fused(d, hn::Mul(newest2, gradient), gradient, hn::Mul(hn::LoadU(d, old_squares + i), beta2));
     const auto scale = hn::Add(hn::Div(hn::Sqrt(squares), correction), eps);
-    store(average, of.average + i);
-    store(squares, of.squares + i);
+    hn::StoreU(average, d, of.average + i);
+    hn::StoreU(squares, d, of.squares + i);
     hn::StoreU(hn::Add(values, hn::Div(hn::Mul(factor, average), scale)), d, of.values + i);
   }
   return i;
@@ -53,14 +45,8 @@ HWY_INLINE int64_t step_vectors(D d, const AdamStep<T>& of, int64_t first) {
 
 template <class T>
 HWY_INLINE void step_all(const AdamStep<T>& of) {
-  constexpr uintptr_t kLine = 64;
-  const bool past_caches =
-      of.old_average != nullptr &&
-      (reinterpret_cast<uintptr_t>(of.average) | reinterpret_cast<uintptr_t>(of.squares)) % kLine == 0;
-  const int64_t rest =
-      past_caches ? step_vectors<true>(Tag<T>(), of, 0) : step_vectors<false>(Tag<T>(), of, 0);
-  step_vectors<false>(hn::CappedTag<T, 1>(), of, rest);
-  if (past_caches) hwy::FlushStream();  // before anything that says that the step was made
+  const int64_t rest = step_vectors(Tag<T>(), of, 0);
+  step_vectors(hn::CappedTag<T, 1>(), of, rest);
 }
 
 void adam_step_of_floats(const AdamStep<float>& of) { step_all(of); }

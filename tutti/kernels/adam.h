@@ -11,8 +11,7 @@ namespace tutti::kernels {
 //   average.mul_(beta1).add_(gradient, 1 - beta1)
 //   squares.mul_(beta2).addcmul_(gradient, gradient, 1 - beta2)
 //   values.addcdiv_(average, squares.sqrt().div_(correction).add_(eps), factor)
-// It may read average and squares from other memory than where it writes them; then it writes them past the
-// caches, since nobody reads them before the next step.
+// It may read average and squares from other memory than where it writes them.
 template <class T>
 struct AdamStep {
   T* values = nullptr;
