@@ -46,7 +46,6 @@ void TrainingRun::require_same(const std::vector<std::string>& plan) {
 void TrainingRun::change(std::optional<Error> why) {
   constexpr int kMost = 100;
   if (may_change() && ++changes_in_step_ > kMost && why) throw Error(*why);
-  const bool survives = strategy_.facts().survives;
   try {
     strategy_.settle();
     if (!why) save_for_others();
@@ -54,8 +53,9 @@ void TrainingRun::change(std::optional<Error> why) {
     if (!why && !is_loss(error)) throw;
     if (!why) why = error;  // after one failure, others are expected
   }
-  enter_epoch(why,
-              [&](const std::optional<Error>& reason) { survives ? go_on(reason) : start_again(reason); });
+  enter_epoch(why, [&](const std::optional<Error>& reason) {
+    strategy_.has_run() ? go_on(reason) : start_again(reason);
+  });
 }
 
 // Another worker was lost at the end of this fit, which the others have left already.
@@ -117,6 +117,7 @@ bool TrainingRun::go_on_with_others() {
   auto farther = strategy_.go_on(session_, plan_, joins_ ? nullptr : &mine);
   has_begun_ = !farther || farther->has_begun;
   if (farther && has_begun_) take_over(*std::move(farther));
+  remember_parameters();
   return has_begun_;
 }
 
@@ -129,7 +130,7 @@ void TrainingRun::begin_together() {
   } catch (const Error& error) {
     if (!may_change() || !is_loss(error)) throw;
     enter_epoch(error, [&](const std::optional<Error>& /*why*/) {
-      has_taken_over = strategy_.facts().survives && go_on_with_others();
+      has_taken_over = strategy_.has_run() && go_on_with_others();
       if (!has_taken_over) begin_run();
     });
   }
@@ -141,7 +142,7 @@ void TrainingRun::begin_together() {
 // Joins the others in the middle of their training.
 void TrainingRun::join() {
   enter_epoch({}, [&](const std::optional<Error>& /*why*/) {
-    if (strategy_.facts().survives)
+    if (strategy_.has_run())
       go_on_with_others();
     else
       begin_run();
