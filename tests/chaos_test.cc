@@ -51,12 +51,14 @@ std::vector<pid_t> children_of(pid_t parent) {
 // ended.
 class ChaosJob {
  public:
-  ChaosJob(bool two_nodes, Flags program) : two_nodes_(two_nodes), program_(std::move(program)) {
+  ChaosJob(bool two_nodes, Flags launch, Flags program)
+      : two_nodes_(two_nodes), launch_(std::move(launch)), program_(std::move(program)) {
     launchers_.resize(two_nodes ? 2 : 1);
     for (size_t node = 0; node < launchers_.size(); ++node) start(node);
   }
 
   bool has_ended() const { return state_of(launchers_[0]->pid()) == 'Z'; }
+  // With the servers, whose program is the same.
   std::vector<pid_t> workers() const {
     std::vector<pid_t> all;
     for (const auto& launcher : launchers_) {
@@ -85,12 +87,14 @@ class ChaosJob {
     Flags command = two_nodes_ ? launcher_of_node(static_cast<int>(node), fmt::format("127.0.0.1:{}", port_))
                                : Flags{program_path("tutti"), "run"};
     command = with(command, {"-n", two_nodes_ ? "2" : "4", "--min", "1", "--restarts", "1000"});
+    command = with(command, launch_);
     command = with(command, {"--", together_program(), "--threads", "1"});
     launchers_[node] = std::make_unique<RunningProgram>(
         with(command, program_), Flags{"TUTTI_TIMEOUT=5", "TUTTI_SECRET=ours"}, Crashes::AskedFor);
   }
 
   const bool two_nodes_;
+  const Flags launch_;
   const Flags program_;
   const int port_ = free_ports(1).front();
   std::vector<std::unique_ptr<RunningProgram>> launchers_;
@@ -118,12 +122,15 @@ int disturb(ChaosJob& job, std::mt19937_64& random, int events) {
   return done;
 }
 
+bool has_servers(int64_t seed) { return seed % 4 == 3; }
+
 Flags flags_of(int64_t seed, const TestFolder& folder) {
   Flags flags = {"--net", "normed", "--lanes", "8", "--batch", "4", "--timeout", "5"};
   if (seed / 2 % 2 != 0) flags = with(flags, {"--comm", "tcp"});
   if (seed / 4 % 2 != 0) flags = with(flags, {"--own-loop"});
   if (seed % 3 != 0) flags = with(flags, {"--audit", "2"});  // no change of the workers is a wrong result
-  if (seed / 8 % 2 != 0)
+  if (has_servers(seed)) flags = with(flags, {"--strategy", "ps-sync"});
+  if (seed / 8 % 2 != 0 || has_servers(seed))
     flags = with(flags, {"--logdir", folder / fmt::format("run-{}", seed), "--checkpoint-every", "50"});
   return flags;
 }
@@ -139,7 +146,8 @@ TEST(Chaos, ends_with_the_bits_of_an_undisturbed_training) {
     SCOPED_TRACE(fmt::format("again with TUTTI_TEST_CHAOS={}..{}", seed, seed + 1));
     std::mt19937_64 random(static_cast<uint64_t>(seed));
     const std::string report = folder / fmt::format("report-{}.json", seed);
-    ChaosJob job(seed % 2 == 0, with({"--report", report}, with(flags_of(seed, folder), steps)));
+    ChaosJob job(seed % 2 == 0, has_servers(seed) ? Flags{"--ps", "2"} : Flags{},
+                 with({"--report", report}, with(flags_of(seed, folder), steps)));
     const int done = disturb(job, random, plan.events);
     events += done;
     EXPECT_EQ(job.wait(), 0) << job.err();

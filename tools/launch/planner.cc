@@ -122,7 +122,6 @@ Spread spread_tasks(const std::vector<HostOffer>& hosts, const LaunchOptions& op
 void check_min(const LaunchOptions& options, int workers) {
   constexpr const char* kRefusal = "tutti run: --min {} is not possible with {}; omit one of them";
   if (!options.min) return;
-  if (options.servers > 0) fail(ErrorKind::InvalidArgument, kRefusal, *options.min, "servers (--ps)");
   if (options.master)
     fail(ErrorKind::InvalidArgument, kRefusal, *options.min, "a master (--strategy in-graph)");
   if (*options.min < 1 || *options.min > workers)
