@@ -1,5 +1,6 @@
 // A hook that kills and stops workers of a test: "1@5/before,2@7/stop" kills worker 1 before step 5, and
-// stops worker 2 at step 7. "1@5/soon300" kills it 300 microseconds after a lane of step 5.
+// stops worker 2 at step 7. "1@5/soon300" kills it 300 microseconds after a lane of step 5, and "1@5/server"
+// lets it kill ps/1 before step 5.
 #pragma once
 
 #include <algorithm>
@@ -20,6 +21,23 @@
 #include "tutti/train/hook.h"
 
 namespace tutti::testing {
+
+// Returns the process of a parameter server that the launcher of this one has started.
+inline pid_t server_beside_this(int64_t index) {
+  std::ifstream children("/proc/" + std::to_string(getppid()) + "/task/" + std::to_string(getppid()) +
+                         "/children");
+  for (pid_t child = 0; children >> child;) {
+    std::ifstream environment("/proc/" + std::to_string(child) + "/environ");
+    bool is_server = false;
+    bool has_index = false;
+    for (std::string variable; std::getline(environment, variable, '\0');) {
+      is_server = is_server || variable == "TUTTI_JOB_NAME=ps";
+      has_index = has_index || variable == "TUTTI_TASK_INDEX=" + std::to_string(index);
+    }
+    if (is_server && has_index) return child;
+  }
+  throw std::runtime_error("there is no such server beside this process");
+}
 
 // Kills or stops the process of a worker that was not started again.
 class Misfortune final : public tutti::Hook {
@@ -44,6 +62,7 @@ class Misfortune final : public tutti::Hook {
     meet(training, "exit", 0);
     dies_within_update = is_due(training.context, training.step, "update");
     dies_after_update = is_due(training.context, training.step, "updated");
+    meet(training, "server", SIGKILL);
   }
   // While the others begin the run, or after they have.
   void begins(const tutti::Context& context) const { meet(context, 0, "begins", SIGKILL); }
@@ -84,6 +103,7 @@ class Misfortune final : public tutti::Hook {
     int64_t worker;
     int64_t step;
     std::string place;
+    bool is_over = false;  // before_step() is called again for a step that is made again
   };
 
   static inline bool dies_within_update = false;
@@ -99,11 +119,17 @@ class Misfortune final : public tutti::Hook {
   }
   void meet(const tutti::Context& context, int64_t step, const std::string& place, int signal) const {
     if (context.identity().life > 0) return;
-    for (const One& one : all_) {
-      if (one.worker != context.task().index || one.step != step || one.place != place) continue;
+    for (One& one : all_) {
+      if (one.is_over || one.worker != context.task().index || one.step != step || one.place != place)
+        continue;
       if (!is_first(context, one)) continue;
+      one.is_over = true;
       while (place == "saved" && !has_saved(context.config().checkpoints.logdir)) usleep(kPause);
       if (signal == 0) std::_Exit(0);
+      if (place == "server") {
+        kill(server_beside_this(one.worker), signal);
+        continue;
+      }
       if (signal == SIGSEGV) std::signal(SIGSEGV, SIG_DFL);
       std::raise(signal);
     }
@@ -128,7 +154,7 @@ class Misfortune final : public tutti::Hook {
     return true;
   }
 
-  std::vector<One> all_;
+  mutable std::vector<One> all_;
 };
 
 // Waits before the last step until this many workers train together, or are about to.

@@ -107,6 +107,23 @@ TEST_F(Ratings, go_back_to_a_checkpoint_without_a_lost_worker_and_take_in_anothe
   }
 }
 
+// The servers have all rows.
+TEST_F(Ratings, go_on_without_a_lost_worker_from_the_rows_on_servers) {
+  write_tables(folder_ / "data");
+  const std::string straight = hash(1, folder_ / "data", {"--steps", "14"});
+  for (const char* const lost : {"1@5/before", "0@5/lane,2@7/told"}) {
+    const Flags disturbed = {"--steps",    "14",      "--misfortune", lost,
+                             "--strategy", "ps-sync", "--report",     folder_ / "report.json"};
+    const Flags launcher = {program_path("tutti"), "run", "-n", "3", "--ps", "2", "--min", "1", "--"};
+    const ProgramResult result =
+        run_program(with(launcher, job(1, folder_ / "data", disturbed).program), {}, Crashes::AskedFor);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const nlohmann::json report = json_of(folder_ / "report.json");
+    EXPECT_EQ(report.at("weights_sha256"), straight);
+    EXPECT_EQ(report.at("lost_steps"), 0);
+  }
+}
+
 TEST_F(Ratings, continue_on_another_number_of_workers_but_not_with_other_categories) {
   write_tables(folder_ / "data");
   const std::string straight = hash(1, folder_ / "data");

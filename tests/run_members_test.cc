@@ -235,7 +235,6 @@ TEST_F(RunMin, refuses_what_it_cannot_do) {
   refused({"-n", "3", "--min", "4"}, "--min 4 is not between 1 and the number of workers, 3");
   refused({"-n", "3", "--min", "0"}, "--min");
   refused({"-H", "localhost:2", "--min", "3"}, "--min 3 is not between 1 and the number of workers, 2");
-  refused({"-n", "2", "--ps", "1", "--min", "1"}, "--min 1 is not possible with servers (--ps)");
   refused({"-n", "2", "--min", "1"}, "--min 1 is not possible with a master", {"TUTTI_STRATEGY=in-graph"});
   refused({"-n", "2", "--min", "1"}, "TUTTI_TIMEOUT='soon' is not a number", {"TUTTI_TIMEOUT=soon"});
   refused(

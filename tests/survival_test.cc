@@ -44,6 +44,7 @@ Outcome run(const TestFolder& folder, int workers, const Flags& launch, const Fl
 struct Way {
   std::string name;
   Flags flags;
+  int servers = 0;
 };
 
 class Survival : public ::testing::TestWithParam<Way> {
@@ -53,7 +54,13 @@ class Survival : public ::testing::TestWithParam<Way> {
     return hash_of(on_workers(1, flags(more)), folder_);
   }
   Outcome disturbed(const std::string& misfortune, const Flags& more = {}) const {
-    return run(folder_, 4, {"--min", "1"}, with(flags({"--misfortune", misfortune}), more));
+    return disturbed(4, with({"--misfortune", misfortune}, more));
+  }
+  Outcome disturbed(int workers, const Flags& more) const {
+    const int servers = GetParam().servers;
+    const Flags launch = {"--min", "1", "--ps", std::to_string(servers)};
+    return run(folder_, workers, launch,
+               servers > 0 ? with(flags(more), {"--strategy", "ps-sync"}) : flags(more));
   }
 
   const TestFolder folder_;
@@ -77,7 +84,7 @@ TEST_P(Survival, of_the_chief) {
   EXPECT_EQ(outcome.sha256(), undisturbed());
   EXPECT_THAT(outcome.result.err, HasSubstr("going on at step 5 with 3 workers"));
   EXPECT_TRUE(std::filesystem::exists(folder_ / "run/ckpt-12"));
-  EXPECT_EQ(store::read_weight_hashes(folder_ / "run").size(), 12U);
+  if (GetParam().servers == 0) EXPECT_EQ(store::read_weight_hashes(folder_ / "run").size(), 12U);
 }
 
 TEST_P(Survival, of_all_but_one) {
@@ -117,7 +124,7 @@ TEST_P(Survival, of_a_worker_that_leaves_because_of_a_signal_and_of_a_chief_that
 }
 
 TEST_P(Survival, of_one_that_is_left_alone_by_a_signal) {
-  const Outcome outcome = run(folder_, 2, {"--min", "1"}, flags({"--misfortune", "0@3/leave"}));
+  const Outcome outcome = disturbed(2, {"--misfortune", "0@3/leave"});
   EXPECT_EQ(outcome.sha256(), undisturbed());
   EXPECT_EQ(outcome.report.at("world"), 1);
 }
@@ -136,22 +143,34 @@ TEST(SurvivalOfFits, of_workers_that_are_killed_at_the_end_of_a_fit_and_between_
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, Survival,
-                         ::testing::Values(Way{"shm", {"--comm", "shm"}}, Way{"tcp", {"--comm", "tcp"}},
-                                           Way{"own_loop", {"--own-loop"}},
-                                           Way{"own_loop_tcp", {"--own-loop", "--comm", "tcp"}}),
-                         [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Ways, Survival,
+    ::testing::Values(Way{"shm", {"--comm", "shm"}}, Way{"tcp", {"--comm", "tcp"}},
+                      Way{"own_loop", {"--own-loop"}}, Way{"own_loop_tcp", {"--own-loop", "--comm", "tcp"}},
+                      Way{"one_server", {}, 1}, Way{"servers", {}, 3},
+                      Way{"servers_that_clip", {"--clip-norm", "0.5", "--comm", "tcp"}, 2},
+                      Way{"own_loop_servers", {"--own-loop"}, 2}),
+    [](const auto& info) { return info.param.name; });
 
 // Worker 1 is started again, and comes back before the last step: the others wait for it.
 TEST(SurvivalWith, a_worker_that_joins_takes_over_the_whole_state) {
   const TestFolder folder;
-  for (const Flags& way :
-       {Flags{"--comm", "shm"}, Flags{"--comm", "tcp"}, Flags{"--own-loop"}, Flags{"--fits-twice"}}) {
-    const Flags flags = with(with(kRun, way), {"--average", "0.9", "--validate-every", "4"});
+  const Way ways[] = {{"shm", {"--comm", "shm"}},
+                      {"tcp", {"--comm", "tcp"}},
+                      {"own_loop", {"--own-loop"}},
+                      {"fits", {"--fits-twice"}},
+                      {"servers", {}, 2},
+                      {"fits_with_a_server", {"--fits-twice"}, 1},
+                      {"own_loop_servers", {"--own-loop"}, 2}};
+  for (const Way& way : ways) {
+    SCOPED_TRACE(way.name);
+    const Flags flags = with(with(kRun, way.flags), {"--average", "0.9", "--validate-every", "4"});
     const nlohmann::json alone = report_of(on_workers(1, flags), folder);
+    const Flags strategy = way.servers > 0 ? Flags{"--strategy", "ps-sync"} : Flags{};
     for (const char* misfortune : {"1@3/before", "0@3/before"}) {
-      const Outcome outcome = run(folder, 3, {"--min", "1", "--restarts", "1"},
-                                  with(flags, {"--misfortune", misfortune, "--await-world", "3"}));
+      const Outcome outcome =
+          run(folder, 3, {"--min", "1", "--restarts", "1", "--ps", std::to_string(way.servers)},
+              with(flags, with({"--misfortune", misfortune, "--await-world", "3"}, strategy)));
       EXPECT_THAT(outcome.result.err, HasSubstr("has come back: 3 go on"));
       EXPECT_EQ(outcome.sha256(), alone.at("weights_sha256"));
       EXPECT_EQ(outcome.report.at("world"), 3);
@@ -298,6 +317,42 @@ TEST(SurvivalOfNobody, is_a_failure_for_which_checkpoints_are_more_frequent) {
   EXPECT_EQ(restarted.report.at("checkpoints").at("failures"), 1);
   EXPECT_LT(restarted.report.at("checkpoints").at("between_failures"),
             survived.report.at("checkpoints").at("between_failures"));
+}
+
+const Flags kOnServers = with(kRun, {"--strategy", "ps-sync"});
+
+TEST(SurvivalOfServers, go_back_to_a_checkpoint_without_being_started_again) {
+  const TestFolder folder;
+  const std::string expected = hash_of(on_workers(1, kRun), folder);
+  for (const char* misfortune : {"0@6/server", "1@6/server", "1@6/server,2@6/before"}) {
+    const TestFolder own;
+    const Flags flags = {"--logdir", own / "run", "--checkpoint-every", "4", "--misfortune", misfortune};
+    const Outcome outcome =
+        run(own, 3, {"--min", "1", "--ps", "2", "--restarts", "3"}, with(kOnServers, flags));
+    EXPECT_EQ(outcome.sha256(), expected) << misfortune << outcome.result.err;
+    EXPECT_THAT(outcome.result.err, Not(HasSubstr("tutti run: restart ")));
+    EXPECT_GE(outcome.report.at("lost_steps"), 2);
+  }
+}
+
+TEST(SurvivalOfServers, without_workers_are_started_again_with_the_job) {
+  const TestFolder folder;
+  const Flags flags = {"--logdir", folder / "run", "--checkpoint-every",
+                       "4",        "--misfortune", "0@6/before,1@6/before"};
+  const std::string expected = hash_of(on_workers(1, kRun), folder);
+  const Outcome outcome =
+      run(folder, 2, {"--min", "1", "--ps", "1", "--restarts", "3"}, with(kOnServers, flags));
+  EXPECT_EQ(outcome.sha256(), expected);
+  EXPECT_THAT(outcome.result.err, HasSubstr("resumed from"));
+}
+
+TEST(SurvivalOfServers, is_refused_where_the_others_do_not_wait_for_a_lost_worker) {
+  for (const Flags& flags : {Flags{}, Flags{"--strategy", "ps-sync", "--backup", "1"}}) {
+    const ProgramResult result =
+        run_program(job(2, {"--min", "1", "--ps", "1"}, with(kRun, flags)), {}, Crashes::AskedFor);
+    EXPECT_EQ(result.exit_code, exit_code(ErrorKind::InvalidArgument)) << result.err;
+    EXPECT_THAT(result.err, HasSubstr("--min with parameter servers needs --strategy ps-sync"));
+  }
 }
 
 TEST(SurvivalOfTooFew, ends_the_job) {

@@ -169,18 +169,6 @@ class KillChief final : public tutti::Hook {
   const int64_t at_;
 };
 
-// Returns the process of the parameter server that the launcher of this one has started.
-pid_t server_beside_this() {
-  std::ifstream children(fmt::format("/proc/{0}/task/{0}/children", getppid()));
-  for (pid_t child = 0; children >> child;) {
-    std::ifstream environment(fmt::format("/proc/{}/environ", child));
-    for (std::string variable; std::getline(environment, variable, '\0');) {
-      if (variable == "TUTTI_JOB_NAME=ps") return child;
-    }
-  }
-  throw std::runtime_error("there is no server beside this process");
-}
-
 // Kills the server, and then the other worker than the chief, once in a log directory.
 class KillServerAndWorker final : public tutti::Hook {
  public:
@@ -190,7 +178,7 @@ class KillServerAndWorker final : public tutti::Hook {
     const std::string mark = training.context.config().checkpoints.logdir + "/killed";
     if (std::filesystem::exists(mark)) return;
     std::ofstream(mark) << "\n";
-    kill(server_beside_this(), SIGKILL);
+    kill(tutti::testing::server_beside_this(0), SIGKILL);
     std::raise(SIGKILL);
   }
 

@@ -100,8 +100,8 @@ void add_options(CLI::App& app, RunOptions& options) {
       ->check(CLI::Range(0, 1'000'000));
   app.add_option("--min", options.launch.min,
                  "Go on without workers that are killed, as long as this many are left; --restarts then "
-                 "restarts the lost worker alone. Not with --ps and TF_CONFIG (default: a lost worker ends "
-                 "the job)")
+                 "restarts the lost worker alone. With --ps for --strategy ps-sync; not with TF_CONFIG "
+                 "(default: a lost worker ends the job)")
       ->check(CLI::Range(1, kMostWorkersOfAHost));
   app.add_option(
          "--max", options.launch.max,

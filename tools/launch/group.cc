@@ -82,7 +82,7 @@ GroupResult TaskGroup::run() {
   for (Member& member : members_) member.finish_output();
   flush();
   if (options_.survival != nullptr && options_.survival->end())
-    result_.restarts = options_.survival->end()->restarts;
+    result_.restarts = options_.survival->end()->restarts + restarts_;
   return result_;
 }
 
@@ -105,7 +105,7 @@ void TaskGroup::start_all() {
   for (size_t index = members_.size(); index < tasks_.size(); ++index) {
     const bool is_later =
         tasks_[index].role == TaskRole::Worker && options_.survival != nullptr &&
-        !options_.survival->begins_with(options_.survival->first_worker() + static_cast<int>(index));
+        !options_.survival->begins_with(worker_of(index));
     members_.push_back(is_later ? Member(tasks_[index].name, Child(), out_, err_) : start(index));
   }
 }
@@ -125,7 +125,7 @@ ChildOptions TaskGroup::options_for(size_t index) const {
     variables.emplace("OMP_NUM_THREADS", std::to_string(std::max<size_t>(1, child.cores.size())));
   }
   if (options_.survival != nullptr && tasks_[index].role == TaskRole::Worker)
-    options_.survival->add_variables(options_.survival->first_worker() + static_cast<int>(index), variables);
+    options_.survival->add_variables(worker_of(index), variables);
   for (const auto& [name, value] : variables) child.environment.push_back(fmt::format("{}={}", name, value));
   child.ignored_signal = signals_.preempt();
   watch_.enrol(child);
@@ -359,7 +359,13 @@ void TaskGroup::replace_guardian() {
 bool TaskGroup::may_be_a_consequence() const {
   constexpr milliseconds kTimeToEnd{1000};
   return failed_.front()->outcome()->weight() == Outcome::kComplaint && anyone_running() && !kill_at_ &&
-         restarts_ >= options_.restarts && Clock::now() < *failed_at_ + kTimeToEnd;
+         !may_restart(*failed_.front()) && Clock::now() < *failed_at_ + kTimeToEnd;
+}
+
+// Survival decides which workers are started again, if they go on without one another.
+bool TaskGroup::may_restart(const Member& member) const {
+  const bool is_decided = options_.survival != nullptr && role_of(member) == TaskRole::Worker;
+  return restarts_ < options_.restarts && !is_decided;
 }
 
 // Servers end by themselves after a program has used them. This ends servers that were not used.
@@ -379,7 +385,7 @@ void TaskGroup::end_idle_servers() {
 // stopped in good order, it has ended the run and also the servers; and when the job is done, a restarted
 // task would have nothing to do. Returns false if the task counts as a failure.
 bool TaskGroup::restart(Member& member) {
-  if (kill_at_ || result_.interrupted || restarts_ >= options_.restarts) return false;
+  if (kill_at_ || result_.interrupted || !may_restart(member)) return false;
   const auto index = static_cast<size_t>(&member - members_.data());
   if (job_is_done()) return is_excused(member);
   if (is_chief(tasks_[index]) && member.outcome()->interrupted()) {
@@ -490,7 +496,7 @@ void TaskGroup::report(const Member& member) {
                                                      : fmt::format("{}", fmt::join(ended, ", ")));
   const auto left =
       std::count_if(members_.begin(), members_.end(), [](const Member& m) { return m.running(); });
-  if (left > 0 && !kill_at_ && restarts_ >= options_.restarts)
+  if (left > 0 && !kill_at_ && !may_restart(member))
     say("ending {}{} other {}{}", has_hosts() ? "the tasks on " : "", left, has_hosts() ? "host" : "task",
         left == 1 ? "" : "s");
 }

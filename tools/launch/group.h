@@ -64,8 +64,7 @@ struct GroupOptions {
   // this process.
   std::string host = {};
   LauncherOrders* orders = nullptr;
-  // Not null: the workers, which are the first tasks, go on without workers that are lost. `restarts` is 0
-  // then.
+  // Not null: the workers go on without workers that are lost. `restarts` is for the servers then.
   Survival* survival = nullptr;
   // With a group of hosts: called when the launcher of a host has ended by itself. Returns true if the job
   // goes on without the host. {}: it does not.
@@ -127,11 +126,15 @@ class TaskGroup {
   void lose_host(Member& member, int status);
   void replace_guardian();
   bool may_be_a_consequence() const;
+  bool may_restart(const Member& member) const;
   bool has_hosts() const;
   void report(const Member& member);
   void report_end(const Member& member);
   TaskRole role_of(const Member& member) const;
   // group_survival.cc
+  int worker_of(size_t index) const;
+  size_t index_of(int worker) const;
+  size_t index_of_first_worker() const;
   bool may_go_on_without(Member& member);
   bool goes_on_without_host(const Member& member);
   void discover_hosts();

@@ -11,13 +11,28 @@
 
 namespace tutti {
 
+// The numbers of the workers of this group in the job are in the order of its tasks, among which may be
+// servers.
+int TaskGroup::worker_of(size_t index) const {
+  return options_.survival->first_worker() + static_cast<int>(index - index_of_first_worker());
+}
+
+size_t TaskGroup::index_of(int worker) const {
+  return index_of_first_worker() + static_cast<size_t>(worker - options_.survival->first_worker());
+}
+
+size_t TaskGroup::index_of_first_worker() const {
+  const auto first = std::find_if(tasks_.begin(), tasks_.end(),
+                                  [](const TaskPlan& task) { return task.role == TaskRole::Worker; });
+  return static_cast<size_t>(first - tasks_.begin());
+}
+
 // Called when the process of a task has ended. Returns true if survive() is to handle it: the others may go
 // on.
 bool TaskGroup::may_go_on_without(Member& member) {
   Survival* const survival = options_.survival;
   if (survival == nullptr || role_of(member) != TaskRole::Worker) return false;
-  const auto index = static_cast<int>(&member - members_.data());
-  survival->ended({.worker = survival->first_worker() + index,
+  survival->ended({.worker = worker_of(static_cast<size_t>(&member - members_.data())),
                    .outcome = *member.outcome(),
                    .text = fmt::format("{} (pid {}) {} after {:.1f} s", member.task(), member.pid(),
                                        member.outcome()->describe(), member.seconds()),
@@ -82,7 +97,7 @@ void TaskGroup::survive() {
 }
 
 void TaskGroup::carry_out(const WorkerOrder& order) {
-  const auto index = static_cast<size_t>(order.worker - options_.survival->first_worker());
+  const size_t index = index_of(order.worker);
   Member& member = members_.at(index);
   switch (order.what) {
     case WorkerOrder::What::Start:
@@ -117,17 +132,19 @@ bool TaskGroup::waits_for_other_hosts() const {
   return !kill_at_ || Clock::now() < *kill_at_;
 }
 
-// A worker that is stopped cannot say that it waits for another one, which then waits for ever.
+// A worker that is stopped cannot say that it waits for another one, which then waits for ever. A server that
+// is stopped cannot answer anybody.
 void TaskGroup::evict_stopped() {
   const Survival* const survival = options_.survival;
   if (survival == nullptr || kill_at_) return;
   std::vector<size_t> stopped;
   bool others_run = survival->has_other_hosts();
   for (size_t i = 0; i < members_.size(); ++i) {
-    if (tasks_[i].role != TaskRole::Worker || !members_[i].running()) continue;
+    const bool is_server = tasks_[i].role == TaskRole::Server;
+    if ((tasks_[i].role != TaskRole::Worker && !is_server) || !members_[i].running()) continue;
     const auto process = process_state(members_[i].pid());
     const bool is_stopped = process && process->state == 'T';
-    others_run = others_run || !is_stopped;
+    others_run = others_run || (!is_stopped && !is_server);
     if (is_stopped) stopped.push_back(i);
   }
   std::erase_if(stopped_since_, [&](const auto& entry) {
@@ -136,15 +153,14 @@ void TaskGroup::evict_stopped() {
   for (const size_t i : stopped) {
     const auto [since, is_new] = stopped_since_.emplace(i, Clock::now());
     if (!others_run || Clock::now() - since->second < survival->timeout()) continue;
-    say("{} (pid {}) is stopped, and the other workers need it: killing it", members_[i].task(),
-        members_[i].pid());
+    say("{} (pid {}) is stopped, and the workers need it: killing it", members_[i].task(), members_[i].pid());
     members_[i].signal(SIGKILL);
   }
 }
 
 void TaskGroup::drop_restart(size_t index) {
   start_at_[index].reset();
-  options_.survival->stays_away(options_.survival->first_worker() + static_cast<int>(index));
+  options_.survival->stays_away(worker_of(index));
 }
 
 // The machine is about to be taken away. Returns true if the job goes on, with the list of its workers at

@@ -304,8 +304,10 @@ int launch(const std::vector<std::string>& command, const Environment& environme
   const Environment of_tasks = environment_of_tasks(environment, options, !planner.has_other_hosts());
   Watching watching(options.preempt_signal);
   const bool one_by_one = planner.restarts_one_by_one();
-  GroupOptions group{.restarts = one_by_one ? options.restarts : 0, .evaluator_restarts = options.restarts};
-  return run_with_restarts(one_by_one ? 0 : options.restarts, watching.signals, [&](int restarts_before) {
+  GroupOptions group{.evaluator_restarts = options.restarts};
+  const int as_a_whole = one_by_one && !options.min ? 0 : options.restarts;
+  return run_with_restarts(as_a_whole, watching.signals, [&](int restarts_before) {
+    group.restarts = one_by_one ? options.restarts - restarts_before : 0;
     Plan plan = planner.plan(watching.signals);
     if (plan.signal) return ended_by(*plan.signal);
     std::unique_ptr<Survival> survival;

@@ -126,7 +126,6 @@ void check_limits(const LaunchOptions& options, int workers) {
          "tutti run: --max {} needs --min M, the least number of workers with which the job goes on",
          *options.max);
   if (!options.min) return;
-  if (options.servers > 0) fail(ErrorKind::InvalidArgument, kRefusal, *options.min, "servers (--ps)");
   if (options.master)
     fail(ErrorKind::InvalidArgument, kRefusal, *options.min, "a master (--strategy in-graph)");
   if (*options.min < 1 || *options.min > workers)

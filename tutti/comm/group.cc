@@ -86,7 +86,9 @@ bool train_through_servers(const Context& context) {
 }
 
 Group all_workers(const Context& context) {
-  return train_through_servers(context) ? Group::unconnected(context) : connect(context);
+  const bool may_change =
+      !context.identity().members_board.empty() && context.config().training.strategy == "ps-sync";
+  return train_through_servers(context) && !may_change ? Group::unconnected(context) : connect(context);
 }
 
 int first_world(const Context& context, const Group& group) {

@@ -56,7 +56,8 @@ Group connect(const Context& context);
 // Returns true if the workers of the job train through parameter servers (--strategy), and so need no
 // connection to each other.
 bool train_through_servers(const Context& context);
-// All workers of the job: unconnected if they train through parameter servers, else connected.
+// All workers of the job: unconnected if they train through parameter servers and never change, else
+// connected.
 Group all_workers(const Context& context);
 
 // Returns the number of workers with which the group began: to them data and lanes are dealt, whoever

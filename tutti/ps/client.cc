@@ -66,8 +66,43 @@ Client::Client(const Context& context, Group group, Parameters& parameters, cons
 
 Client::~Client() = default;
 
+void Client::enter_epoch(const Group& group) {
+  group_ = group;
+  epoch_ = static_cast<int64_t>(group.epoch);
+}
+
+std::string Client::common_run() {
+  std::string run;
+  for (const Json& state : states_of_all()) {
+    const std::string of_server = state.value("run", "");
+    if (of_server.empty() || (!run.empty() && of_server != run)) return "";
+    run = of_server;
+  }
+  return run;
+}
+
+void Client::abandon(const std::string& why) noexcept {
+  constexpr milliseconds kMost{2000};
+  try {
+    peers_.for_all([&](size_t i) {
+      if (!peers_.is_connected(i)) return;
+      rpc::CallOptions options = peers_.patience("the end of an epoch");
+      options.timeout = std::min(options.timeout, kMost);
+      peers_.call(i, "abandon", request({{"why", why}}), options);
+    });
+  } catch (const std::exception&) {
+    // The server will find out by itself, or is lost too.
+  }
+}
+
+void Client::regroup(const std::string& run) {
+  run_ = run;
+  tell_all("regroup", {{"workers", group_.world}}, "the next epoch");
+}
+
 rpc::Message Client::request(const Json& more, const Tensors& tensors) const {
-  rpc::Message message{{{"run", run_}, {"patience", peers_.timeout().count()}}, pieces_of(tensors)};
+  rpc::Message message{{{"run", run_}, {"epoch", epoch_}, {"patience", peers_.timeout().count()}},
+                       pieces_of(tensors)};
   message.head.update(more);
   return message;
 }
@@ -159,12 +194,13 @@ void Client::begin(const RunOptions& options, const Standing& standing, const Op
                           {"kernels", kernels_of_all},
                           {"updates", of_servers},
                           {"mixed", context_.config().compute.mixed_machines},
+                          {"epoch", epoch_},
                           {"workers", group_.world},
                           {"strategy", options.strategy},
                           {"lanes", options.lanes},
                           {"backup", options.backup},
                           {"staleness", options.staleness},
-                          {"redo", options.clipped || peers_.size() > 1},
+                          {"redo", options.clipped || peers_.size() > 1 || epoch_ >= 0},
                           {"optimizer", tutti::to_json(options.optimizer)},
                           {"tables", options.has_rows},
                           {"ranges", ranges},
@@ -193,6 +229,11 @@ Client::Standing Client::join(const std::vector<std::string>& plan) {
     await_nobody(waiting, Json::object(), "the chief has begun the training");
     const std::vector<Json> answers = join_each(plan, waiting.left());
     run_ = text_in(answers[0], "run");
+    added_up_.clear();
+    for (const Json& answer : answers)
+      added_up_.push_back({number_in(answer, "added_up"),
+                           static_cast<int>(number_in(answer, "workers_added_up")),
+                           number_in(answer, "numbers_added_up")});
     const bool one_run = std::all_of(answers.begin(), answers.end(),
                                      [&](const Json& answer) { return text_in(answer, "run") == run_; });
     warn_of_mix(context_, text_in(answers[0], "mix"));
@@ -203,7 +244,7 @@ Client::Standing Client::join(const std::vector<std::string>& plan) {
 
 void Client::await_workers() {
   Waiting waiting = peers_.wait_for_start();
-  await_nobody(waiting, {{"run", run_}}, "all workers are there");
+  await_nobody(waiting, {{"run", run_}, {"epoch", epoch_}}, "all workers are there");
 }
 
 // Asks all servers, because one that was restarted meanwhile says that it has lost the run.
@@ -234,6 +275,7 @@ void Client::await_nobody(Waiting& waiting, const Json& head, std::string_view e
 std::vector<Json> Client::join_each(const std::vector<std::string>& plan, milliseconds wait) {
   std::vector<Json> answers(peers_.size());
   const rpc::Message message{{{"rank", group_.rank},
+                              {"epoch", epoch_},
                               {"plan", plan},
                               {"kernels", to_json(kernels())},
                               {"patience", std::max(wait, milliseconds(1)).count()}},

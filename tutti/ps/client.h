@@ -75,6 +75,9 @@ class Client {
   // Waits until all servers are connected, for --start-timeout (Waiting).
   void connect() { peers_.connect(); }
 
+  // Enters an epoch of workers that change: the group has other ranks, and all requests are of this epoch.
+  void enter_epoch(const Group& group);
+
   // Sets a predicate that ends the wait for an answer with a Timeout (Peers::set_give_up).
   void set_give_up(Peers::GiveUp give_up) { peers_.set_give_up(std::move(give_up)); }
 
@@ -90,6 +93,15 @@ class Client {
     int64_t dropped = 0;                        // gradients that arrived too late
   };
   std::optional<Standing> standing();
+  // Returns the run that all servers are in, which other workers may have begun, and the run that this worker
+  // has joined; "": there is none.
+  std::string common_run();
+  const std::string& run() const { return run_; }
+  // Chief only: lets this run go on with the workers of the epoch, who have to join it again.
+  void regroup(const std::string& run);
+  // Tells the servers that this worker leaves its epoch because of an error, so that the others do too. Does
+  // not throw.
+  void abandon(const std::string& why) noexcept;
   // Returns the servers that were in no run at the last call of standing(), if begin() was not called since.
   const std::vector<int>& servers_without_run() const { return without_run_; }
   // Returns the CPU time that all servers together have used so far.
@@ -116,6 +128,8 @@ class Client {
   // Copies the newest values that all servers have into parameters and extras; waits until all servers have
   // reached step `at_least`. Returns the step of the values.
   int64_t pull(int64_t at_least = 0);
+  // Pulls the values at this step, which all servers are at or have just made; nullopt: the newest.
+  int64_t pull_at(std::optional<int64_t> step);
 
   // Returns rows of sharded tables, by server: at this step, for which it waits, or the newest ones.
   std::vector<torch::Tensor> read_rows(const embedding::RowOwners::Request& asked,
@@ -145,6 +159,8 @@ class Client {
   };
   struct Summed {
     torch::Tensor control_words;  // the control words of all workers, concatenated
+    int workers = 1;              // their number
+    bool is_made_before = false;  // the step was added up before this worker joined, maybe by other workers
     double row_squares = 0;       // with Push::scaled: of the mean gradients of all rows
   };
   Summed push_synchronous(const Push& push, int64_t workers);
@@ -241,7 +257,6 @@ class Client {
             const std::vector<torch::Tensor>& into, rpc::CallOptions options);
   std::vector<Json> states_of_all();
   int64_t common_step();
-  int64_t pull_at(std::optional<int64_t> step);
   std::optional<std::vector<rpc::Message>> try_to_snapshot(Slots slots, embedding::RowShard::Which rows);
   void send_rows(const RowsToBegin& rows, const embedding::RowChunk& chunk, bool changed);
   // Asks all servers until nobody is missing (Service, "await").
@@ -258,7 +273,8 @@ class Client {
                                     const Extras& extras) const;
 
   const Context& context_;
-  const Group group_;
+  Group group_;
+  int64_t epoch_ = -1;  // -1: the workers never change
   Parameters& parameters_;
   const Placement placement_;
   const bool in_step_;    // ps-sync: all servers make each step together
@@ -266,6 +282,13 @@ class Client {
   Extras extras_;
   std::vector<std::vector<BlockRange>> block_ranges_;  // of each server
   std::string run_;
+  // For each server the last step that it had added up when this worker joined, and what it says of it.
+  struct AddedUp {
+    int64_t step;
+    int workers;
+    int64_t numbers;  // in their control words
+  };
+  std::vector<AddedUp> added_up_;
   int64_t step_ = 0;  // for error messages
   int64_t furthest_step_ = 0;
   std::vector<int> without_run_;

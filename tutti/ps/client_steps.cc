@@ -124,7 +124,9 @@ Client::Summed Client::push_synchronous(const Push& push, int64_t workers) {
     append_segments(message, push.gradients[i]);
     if (i == 0) ps::append(message, push.extras);
     if (!push.rows.empty()) append_rows(message, push.rows[i]);
-    control_words[i] = torch::empty({push.control_word.numel() * group_.world}, torch::kDouble);
+    const bool is_added_up = added_up_[i].step == push.step;
+    control_words[i] = torch::empty(
+        {is_added_up ? added_up_[i].numbers : push.control_word.numel() * group_.world}, torch::kDouble);
     Tensors into = {control_words[i]};
     append(into, places(i, push.scaled ? tutti::gradients_of(parameters_) : own_values(), extras_));
     answers[i] = call(i, "push", message, into, peers_.patience("gradients", push.step));
@@ -134,7 +136,9 @@ Client::Summed Client::push_synchronous(const Push& push, int64_t workers) {
     if (answer.contains("row_squares"))
       row_squares.add(metrics::ExactSum::from(answer.at("row_squares").get<std::vector<double>>()));
   }
-  return {control_words[0], row_squares.value()};
+  const bool is_added_up = added_up_[0].step == push.step;
+  return {control_words[0], is_added_up ? added_up_[0].workers : group_.world, is_added_up,
+          row_squares.value()};
 }
 
 void Client::scale(int64_t step, double factor) {

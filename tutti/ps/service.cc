@@ -58,6 +58,8 @@ rpc::Message Service::serve(const rpc::Caller& caller, const std::string& method
                                                          {"begin", &Service::begin},
                                                          {"await", &Service::await},
                                                          {"join", &Service::join_run},
+                                                         {"regroup", &Service::regroup},
+                                                         {"abandon", &Service::abandon},
                                                          {"pull", &Service::pull},
                                                          {"frozen", &Service::frozen},
                                                          {"push", &Service::push},
@@ -134,6 +136,7 @@ void Service::gone(const rpc::Caller& caller) {
     worker.lost = true;
     log_.warning("{} is gone", worker.name);
     tell(fmt::format("{} is gone", worker.name));
+    end_epoch(fmt::format("{} is gone", worker.name));
   }
   // Tasks that connect from now on belong to another start of the job and wait for its chief.
   if (run_ && !run_->refused.empty() && callers_.empty()) {
@@ -258,9 +261,9 @@ Service::Clock::time_point Service::deadline_of(const rpc::Message& request) {
 
 bool Service::holds_in_time(Lock& lock, const rpc::Caller& caller, const rpc::Message& request,
                             Clock::time_point deadline, const std::function<bool()>& holds) {
-  const std::string run = request.head.value("run", std::string());
+  const bool in_run = !request.head.value("run", std::string()).empty();
   const auto is_over = [&] {
-    return lost_.contains(caller.id) || stopped_ || (!run.empty() && (!run_ || run_->id != run)) ||
+    return lost_.contains(caller.id) || stopped_ || (in_run && !is_of_epoch(request)) ||
            (run_ && !run_->refused.empty()) || holds();
   };
   const bool in_time = changed_.wait_until(lock, deadline, is_over);
@@ -273,8 +276,10 @@ void Service::wait_until(Lock& lock, const rpc::Caller& caller, const rpc::Messa
                          Clock::time_point deadline, const std::function<bool()>& holds,
                          const std::function<std::string()>& late) {
   if (holds_in_time(lock, caller, request, deadline, holds)) return;
+  const std::string why = late();
+  end_epoch(why);
   fail(ErrorKind::Timeout, "{}. Look at the output of who is missing and at the network, or raise --timeout",
-       late());
+       why);
 }
 
 void Service::require_present(const rpc::Caller& caller, const rpc::Message& request) const {
@@ -296,6 +301,7 @@ void Service::require_run(const rpc::Message& request) const {
   if (!run_) fail(ErrorKind::PeerLost, "{}", kNoRun);
   if (text_in(request.head, "run") != run_->id)
     fail(ErrorKind::PeerLost, "the servers have returned to an earlier checkpoint");
+  require_epoch(request);
   if (!run_->refused.empty()) fail(ErrorKind::InvalidArgument, "{}", run_->refused);
 }
 
@@ -319,8 +325,9 @@ std::string Service::whereabouts(int rank) const {
   const auto found = workers_.find(rank);
   if (found != workers_.end() && found->second.caller != 0) return found->second.name;
   const auto at = static_cast<size_t>(rank);
+  const bool has_moved = run_ && run_->epoch > 0;
   const ServiceOptions::Member member =
-      at < options_.workers.size() ? options_.workers[at] : ServiceOptions::Member{};
+      at < options_.workers.size() && !has_moved ? options_.workers[at] : ServiceOptions::Member{};
   for (const auto& [id, caller] : callers_) {
     const auto task = caller.hello.find("task");
     if (task != caller.hello.end() && *task == member.task)
@@ -380,6 +387,7 @@ rpc::Message Service::state(Lock&, const rpc::Caller&, const rpc::Message&) {
 rpc::Message Service::join_run(Lock& lock, const rpc::Caller& caller, const rpc::Message& request) {
   const int rank = static_cast<int>(number_within(request.head, "rank", 0, kMostWorkers));
   if (!run_) fail(ErrorKind::PeerLost, "{}", kNoRun);
+  require_epoch(request);
   if (!run_->refused.empty()) fail(ErrorKind::InvalidArgument, "{}", run_->refused);
   try {
     admit(lock, caller, request, rank);
@@ -406,6 +414,9 @@ rpc::Message Service::join_run(Lock& lock, const rpc::Caller& caller, const rpc:
   return {{{"run", run_->id},
            {"step", run_->step},
            {"progress", run_->progress},
+           {"added_up", run_->added_up},
+           {"workers_added_up", run_->workers_added_up},
+           {"numbers_added_up", run_->control_words.defined() ? run_->control_words.numel() : 0},
            {"mix", mix_of(run_->kernels, agreement_in(request.head, "kernels"))}},
           {}};
 }

@@ -93,6 +93,10 @@ struct ServiceOptions {
 //   waits until the step is made.
 // - agree: lines under a key that must be the same from all workers of the run; the first worker defines
 // them.
+// - abandon: from a worker that leaves its epoch because of an error.
+// - regroup: from the chief of a new epoch (comm/members.h): the run goes on with other workers. They join
+//   anew, and whatever is of an earlier epoch is refused. Once a worker of the epoch is lost or late, all
+//   requests of the epoch fail.
 // - tables, rows, rows_saved: from the chief, before begin: the sharded tables of the run; values of their
 //   rows; and that a checkpoint has all of the rows so far.
 // - read_rows: returns rows, the present ones or those at a given step.
@@ -162,7 +166,9 @@ class Service final : public rpc::Service {
     const Agreement plan;     // the chief's, as all others
     const Agreement kernels;  // without lines, those of others may be any
     const bool mixed;         // kernels may differ (--mixed-machines)
-    const int workers;
+    int64_t epoch;            // of the workers; -1: they never change
+    std::string over;         // not "": why the epoch is over
+    int workers;
     const bool synchronous;
     const int64_t backup;     // synchronous: how many workers a step may leave behind
     const int64_t staleness;  // asynchronous: maximum number of steps ahead of the slowest; < 0: none
@@ -174,12 +180,13 @@ class Service final : public rpc::Service {
     Json progress;
     // The rows of sharded tables that this server owns; null if there are none.
     const std::unique_ptr<embedding::OwnedRows> rows;
-    std::optional<SyncStep> sync;
+    std::shared_ptr<SyncStep> sync;  // shared with the pushes of an epoch that has ended
     // Values, buffers and counters before the last step that was added up. A worker that comes back in the
     // middle of a step needs them if some servers have made that step and others have not. Empty if that
     // cannot happen.
     std::vector<torch::Tensor> previous;
-    torch::Tensor control_words;      // control words of the last step that was added up
+    torch::Tensor control_words;  // of the last step that was added up, by as many workers as these
+    int workers_added_up = 0;
     std::vector<double> row_squares;  // its mean gradients of rows (metrics::ExactSum)
     int64_t added_up = -1;            // the index of that step
     // How often the gradients of a step were inconsistent and therefore discarded, and the last reason.
@@ -248,6 +255,15 @@ class Service final : public rpc::Service {
   rpc::Message end_job(Lock&, const rpc::Caller&, const rpc::Message& request);
   rpc::Message leave(Lock&, const rpc::Caller&, const rpc::Message& request);
   rpc::Message stop_all(Lock&, const rpc::Caller&, const rpc::Message& request);
+  rpc::Message regroup(Lock&, const rpc::Caller& caller, const rpc::Message& request);
+  rpc::Message abandon(Lock&, const rpc::Caller& caller, const rpc::Message& request);
+
+  // Returns true if the request is of the present run and epoch, which is not over.
+  bool is_of_epoch(const rpc::Message& request) const;
+  void require_epoch(const rpc::Message& request) const;
+  void require_later_epoch(const rpc::Message& request) const;
+  // If the workers change: the epoch is over for all of them, for this reason.
+  void end_epoch(const std::string& why);
 
   rpc::Message push_synchronous(Lock&, const rpc::Caller&, int rank, const rpc::Message& request);
   rpc::Message push_asynchronous(Lock&, const rpc::Caller&, int rank, const rpc::Message& request);

@@ -64,6 +64,7 @@ Service::Run::Run(const Json& head, const rpc::Message& message,
       plan{"the chief", lines_in(head, "plan")},
       kernels(agreement_in(head, "kernels")),
       mixed(head.value("mixed", false)),
+      epoch(number_within(head, "epoch", -1, kMostSteps, -1)),
       workers(static_cast<int>(number_within(head, "workers", 1, kMostWorkers))),
       synchronous(text_in(head, "strategy") == "ps-sync"),
       backup(number_within(head, "backup", 0, kMostWorkers)),
@@ -87,12 +88,12 @@ Service::Run::Run(const Json& head, const rpc::Message& message,
   }
   if (!synchronous) return;
   for (const Section& section : shard.sections()) section.grads.zero_();
-  sync.emplace(std::vector<Section>(shard.sections().begin(), shard.sections().end()), shard.optimizer(),
-               buffers, counters,
-               SyncOptions{.workers = workers,
-                           .lanes = number_within(head, "lanes", 1, kMostLanes),
-                           .rows = rows.get(),
-                           .name_of = std::move(name_of_rank)});
+  sync = std::make_shared<SyncStep>(std::vector<Section>(shard.sections().begin(), shard.sections().end()),
+                                    shard.optimizer(), buffers, counters,
+                                    SyncOptions{.workers = workers,
+                                                .lanes = number_within(head, "lanes", 1, kMostLanes),
+                                                .rows = rows.get(),
+                                                .name_of = std::move(name_of_rank)});
 }
 
 std::vector<torch::Tensor> Service::Run::everything() const {
@@ -105,6 +106,7 @@ std::vector<torch::Tensor> Service::Run::everything() const {
 
 rpc::Message Service::begin(Lock&, const rpc::Caller& caller, const rpc::Message& request) {
   require_as_long_as_said(request.head, request);
+  require_later_epoch(request);
   if (request.head.value("tables", false)) static_cast<void>(rows_to_begin());
   auto run = std::make_unique<Run>(request.head, request, options_.optimizers,
                                    std::exchange(rows_to_begin_, nullptr),
@@ -113,8 +115,10 @@ rpc::Message Service::begin(Lock&, const rpc::Caller& caller, const rpc::Message
   run_ = std::move(run);
   notes_.clear();
   note_bytes_ = 0;
-  // A worker of an earlier run with more workers has to join again, and is refused.
-  std::erase_if(workers_, [this](const auto& entry) { return entry.first >= run_->workers; });
+  // A worker of an earlier run with more workers has to join again, and is refused. Where workers change, all
+  // have other ranks.
+  std::erase_if(workers_,
+                [this](const auto& entry) { return run_->epoch >= 0 || entry.first >= run_->workers; });
   for (auto& [rank, worker] : workers_) {
     worker.pushes = 0;
     worker.joined = false;
@@ -206,6 +210,7 @@ void Service::add_up(std::optional<double> rate) {
   SyncStep::Result result;
   or_refuse_step([&] { result = run_->sync->add_up(run_->step); });
   run_->control_words = result.control_words;
+  run_->workers_added_up = run_->workers;
   if (run_->rows) run_->row_squares = run_->rows->squares().numbers();
   run_->added_up = run_->step;
   run_->progress["examples"] = run_->progress.value("examples", int64_t{0}) + result.examples;
@@ -277,7 +282,8 @@ void Service::withdraw(const rpc::Caller& caller, int rank, int64_t step) {
 void Service::take_gradients(Lock& lock, const rpc::Caller& caller, int rank, const rpc::Message& request,
                              int64_t step) {
   const std::shared_ptr<Run> run = run_;
-  SyncStep& sync = *run->sync;
+  const std::shared_ptr<SyncStep> of_epoch = run->sync;
+  SyncStep& sync = *of_epoch;
   const auto deadline = deadline_of(request);
   const int64_t refusals = run->refusals;
   std::optional<double> rate;

@@ -208,6 +208,77 @@ TEST_F(ServiceOf, ps_sync_tells_all_workers_that_their_learning_rates_differ_and
   again.join();
 }
 
+// Two workers that may change, of which the first one has the only lane.
+class ServiceOfEpochs : public ServiceOf {
+ protected:
+  ServiceOfEpochs() {
+    rpc::Message beginning = of(0, begin("ps-sync", 2));
+    beginning.head["lanes"] = 1;
+    call(0, "begin", beginning);
+    for (const int rank : {0, 1}) call(static_cast<uint64_t>(rank), "join", of(0, join(rank)));
+  }
+  static rpc::Message of(int64_t epoch, rpc::Message message) {
+    message.head["epoch"] = epoch;
+    return message;
+  }
+  static rpc::Message regroup(int64_t epoch, int workers) {
+    rpc::Message message = of(epoch, {head(), {}});
+    message.head["workers"] = workers;
+    return message;
+  }
+  void expect_lost(const char* text, uint64_t id, const char* method, const rpc::Message& request) {
+    expect_error(ErrorKind::PeerLost, HasSubstr(text), [&] { call(id, method, request); });
+  }
+};
+
+TEST_F(ServiceOfEpochs, goes_on_with_others_and_takes_nothing_of_an_earlier_epoch) {
+  std::thread waiting([&] { expect_lost("worker/1", 0, "push", of(0, push_of_step(0, 0.25))); });
+  service_.gone(caller(1));
+  waiting.join();
+  expect_lost("worker/1", 0, "pull", of(0, {head(), {}}));
+  call(0, "regroup", regroup(2, 1));
+  expect_lost("epoch 0 came in epoch 2", 0, "push", of(0, push_of_step(0, 0.25)));
+  expect_lost("epoch 1 have changed", 5, "regroup", regroup(1, 2));
+  expect_lost("epoch 1 have changed", 5, "begin", of(1, begin("ps-sync", 2)));
+  expect_lost("epoch 0 came in epoch 2", 5, "join", of(0, join(1)));
+  call(0, "join", of(2, join(0)));
+  EXPECT_TRUE(torch::equal(values_behind_control_words(call(0, "push", of(2, push_of_step(0, 0.5)))),
+                           torch::full({kSize}, 0.5)));
+}
+
+// Another server may not have made it, and the workers that are left did not get the result.
+TEST_F(ServiceOfEpochs, gives_the_result_of_a_step_of_an_earlier_epoch_again) {
+  std::thread other([&] { call(1, "push", of(0, push_without_lane(0, 0.125))); });
+  const rpc::Message made = call(0, "push", of(0, push_of_step(0, 0.5, 0.125)));
+  other.join();
+  call(0, "regroup", regroup(1, 1));
+  const Json joined = call(0, "join", of(1, join(0))).head;
+  EXPECT_EQ(joined.at("added_up"), 0);
+  EXPECT_EQ(joined.at("workers_added_up"), 2);
+  rpc::Message question = of(1, {head(), {}});
+  question.head["step"] = 0;
+  EXPECT_TRUE(torch::equal(values_in(call(0, "pull", question)), torch::ones({kSize})));
+  const rpc::Message again = call(0, "push", of(1, push_of_step(0, 0.5, 0.125)));
+  EXPECT_EQ(again.pieces.at(0).bytes.size(), made.pieces.at(0).bytes.size());
+  EXPECT_EQ(again.pieces.at(0).bytes.size(), joined.at("numbers_added_up").get<size_t>() * sizeof(double));
+  EXPECT_TRUE(torch::equal(values_behind_control_words(again), torch::full({kSize}, 0.5)));
+  EXPECT_EQ(call(0, "state", {}).head.at("step"), 1);
+}
+
+TEST_F(ServiceOfEpochs, ends_an_epoch_for_all_when_one_worker_gives_up_or_is_late) {
+  std::thread waiting([&] { expect_lost("gave up: its reason", 0, "push", of(0, push_of_step(0, 0.25))); });
+  rpc::Message why = of(0, {head(), {}});
+  why.head["why"] = "its reason";
+  call(1, "abandon", why);
+  waiting.join();
+  call(0, "regroup", regroup(1, 2));
+  for (const int rank : {0, 1}) call(static_cast<uint64_t>(rank), "join", of(1, join(rank)));
+  rpc::Message impatient = of(1, push_of_step(0, 0.25));
+  impatient.head["patience"] = 1;
+  expect_error(ErrorKind::Timeout, HasSubstr("worker/1"), [&] { call(0, "push", impatient); });
+  expect_lost("no gradients for step 0 from worker/1", 1, "pull", of(1, {head(), {}}));
+}
+
 // Three workers, of which two make a step.
 class ServiceWithBackup : public ServiceOf {
  protected:

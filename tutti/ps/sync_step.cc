@@ -54,6 +54,13 @@ SyncStep::SyncStep(std::vector<Section> sections, Optimizer& optimizer, Tensors 
       control_words_(static_cast<size_t>(options.workers)),
       offers_(static_cast<size_t>(options.workers)) {}
 
+SyncStep SyncStep::with_workers(int workers) const {
+  SyncStep other(sections_, optimizer_, buffers_, counters_,
+                 {.workers = workers, .lanes = lanes_, .rows = rows_, .name_of = name_of_});
+  other.any_data_ = any_data_;
+  return other;
+}
+
 bool SyncStep::has_any_data(int rank, const torch::Tensor& control_word) const {
   for (size_t subtree = 0; subtree < subtrees_[static_cast<size_t>(rank)]; ++subtree) {
     if (control_.has_data(control_word, subtree)) return true;

@@ -51,6 +51,10 @@ class SyncStep {
   SyncStep(std::vector<Section> sections, Optimizer& optimizer, std::vector<torch::Tensor> buffers,
            std::vector<torch::Tensor> counters, const SyncOptions& options);
 
+  // Returns the same step for another number of workers, to which nobody has offered anything. A sum that was
+  // made and not applied stays.
+  SyncStep with_workers(int workers) const;
+
   size_t segments() const { return segments_.size(); }
 
   // Read the parts of a worker's message, in this order. A message of the wrong form throws InvalidArgument.

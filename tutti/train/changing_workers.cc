@@ -46,7 +46,6 @@ void TrainingRun::require_same(const std::vector<std::string>& plan) {
 void TrainingRun::change(std::optional<Error> why, int leaving) {
   constexpr int kMost = 100;
   if (may_change() && ++changes_in_step_ > kMost && why) throw Error(*why);
-  const bool survives = strategy_.facts().survives;
   try {
     strategy_.settle();
     if (!why) save_for_others(leaving);
@@ -55,7 +54,7 @@ void TrainingRun::change(std::optional<Error> why, int leaving) {
     if (!why) why = error;  // after one failure, others are expected
   }
   enter_epoch(why, [&](const std::optional<Error>& reason) {
-    if (!survives || !go_on(reason)) start_again(reason);
+    if (!strategy_.has_run() || !go_on(reason)) start_again(reason);
   });
 }
 
@@ -126,6 +125,7 @@ bool TrainingRun::go_on_with_others() {
   auto farther = strategy_.go_on(session_, plan_, joins_ ? nullptr : &mine);
   has_begun_ = !farther || farther->has_begun;
   if (farther && has_begun_) take_over(*std::move(farther));
+  remember_parameters();
   return has_begun_;
 }
 
@@ -138,7 +138,7 @@ void TrainingRun::begin_together() {
   } catch (const Error& error) {
     if (!may_change() || !is_loss(error)) throw;
     enter_epoch(error, [&](const std::optional<Error>& /*why*/) {
-      has_taken_over = strategy_.facts().survives && go_on_with_others();
+      has_taken_over = strategy_.has_run() && go_on_with_others();
       if (!has_taken_over) begin_run();
     });
   }
@@ -150,7 +150,7 @@ void TrainingRun::begin_together() {
 // Joins the others in the middle of their training.
 void TrainingRun::join() {
   enter_epoch({}, [&](const std::optional<Error>& /*why*/) {
-    if (!strategy_.facts().survives || !go_on_with_others()) begin_run();
+    if (!strategy_.has_run() || !go_on_with_others()) begin_run();
   });
   joins_ = false;
   joined_in_ = progress_.fit;

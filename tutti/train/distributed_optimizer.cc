@@ -85,6 +85,8 @@ comm::Communicator& DistributedOptimizer::communicator() {
 AllReduce& DistributedOptimizer::all_reduce() {
   static_cast<void>(communicator());  // throws if there is none
   context_.require_worker();
+  if (all_reduce_ == nullptr)
+    fail(ErrorKind::InvalidArgument, "with parameter servers, the servers hold what this call would move");
   return *all_reduce_;
 }
 

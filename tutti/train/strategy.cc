@@ -84,14 +84,17 @@ std::unique_ptr<DataParallel> make_data_parallel(const Context& context, const T
                                                  const StrategyOptions& options,
                                                  AllReduce** all_reduce = nullptr) {
   const std::string& asked = context.config().training.strategy;
-  const Group group = options.group.value_or(Group::unconnected(context));
-  if (!train_through_servers(context) || (asked.empty() && group.communicator)) {
+  const bool is_connected = options.group && options.group->communicator;
+  if (!train_through_servers(context) || (asked.empty() && is_connected)) {
     auto strategy = std::make_unique<AllReduce>(context, options.group ? *options.group : connect(context),
                                                 model, optimizer, replica, options);
     if (all_reduce != nullptr) *all_reduce = strategy.get();
     return strategy;
   }
-  if (group.communicator || (group.part.empty() && group.world != context.world()))
+  const Group group = options.group ? *options.group : all_workers(context);
+  const bool may_change = group.communicator && group.communicator->epochs() != nullptr;
+  const bool is_a_part = group.communicator || (group.part.empty() && group.world != context.world());
+  if (is_a_part && !may_change)
     fail(ErrorKind::InvalidArgument,
          "the servers have to know which workers are in a group, but the one that was given does not say it: "
          "split tutti::all_workers(context) with a function of the rank, or use --strategy allreduce");
@@ -114,7 +117,8 @@ void check_modules(const Context& context, Strategy& strategy) {
         "and as much again for each state of the optimiser",
         table.name, table.rows, human_bytes(table.bytes));
   }
-  if (strategy.group().communicator || parameters.communicator_users().empty()) return;
+  const bool are_connected = strategy.group().communicator && !strategy.facts().keeps_parameters_elsewhere;
+  if (are_connected || parameters.communicator_users().empty()) return;
   fail(ErrorKind::InvalidArgument,
        "SyncBatchNorm is not supported with parameter servers or passive workers, since the workers are not "
        "connected to each other: use BatchNorm, or --strategy allreduce");

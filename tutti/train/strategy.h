@@ -117,9 +117,12 @@ class Strategy {
   // Enters the next epoch of the group (comm::Epochs), because of this error or as planned, if the strategy
   // has one. go_on() or start() follows.
   virtual void regroup(const std::optional<Error>& /*why*/) {}
-  // With StrategyFacts::survives, or in a worker that joins(), before go_on(): completes the step after
-  // `step`, the last that this worker has counted, if another worker of the former epoch has made it, or may
-  // have. Returns its result if this worker has not counted it. A worker without state passes -1.
+  // With StrategyFacts::survives, after regroup(): returns true on all workers if nothing of the run is lost,
+  // so that go_on() can follow. Otherwise all call start(), which goes back to a checkpoint.
+  virtual bool has_run() { return facts().survives; }
+  // After has_run(), or in a worker that joins(), before go_on(): completes the step after `step`, the last
+  // that this worker has counted, if another worker of the former epoch has made it, or may have. Returns its
+  // result if this worker has not counted it. A worker without state passes -1.
   virtual std::optional<StepResult> complete_step(int64_t /*step*/) { return {}; }
   // Brings all workers of the epoch to the state of the one that is farthest. `mine` is null in a worker that
   // joins. Returns the standing that this worker has to take over, besides the parameters and the optimiser's

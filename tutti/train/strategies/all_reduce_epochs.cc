@@ -2,64 +2,14 @@
 #include <cstdint>
 #include <utility>
 
-#include <nlohmann/json.hpp>
-
 #include "tutti/base/check.h"
-#include "tutti/base/json.h"
 #include "tutti/comm/gather_all.h"
 #include "tutti/params/plan.h"
-#include "tutti/train/change.h"
 #include "tutti/train/strategies/all_reduce.h"
+#include "tutti/train/strategies/connected.h"
 
 // The part of AllReduce in which its workers change while they train: some are lost, others come.
 namespace tutti {
-namespace {
-
-Json to_json(const Wishes& wishes) {
-  return {{"stop", wishes.stop}, {"save", wishes.save}, {"signal", wishes.signal}};
-}
-
-// The standing without its snapshots, of which it has the names.
-Json to_json(const Strategy::Standing& standing, int64_t lanes) {
-  Json json = to_json(standing.progress);
-  json["lanes"] = lanes;
-  json["is_told"] = standing.is_told;
-  json["hooks_told"] = standing.hooks_told;
-  json["last"] = {{"made", standing.last.made},
-                  {"examples", standing.last.examples},
-                  {"wishes", to_json(standing.last.wishes)}};
-  if (standing.last.loss_sum.defined())
-    json["last"]["loss"] = json_of_number(standing.last.loss_sum.item<double>());
-  json["metrics"] = Json::object();
-  for (const auto& [name, value] : standing.metrics)
-    json["metrics"][name] = value ? json_of_number(*value) : Json();
-  json["changes"] = standing.changes;
-  json["more"] = Json::array();
-  for (const auto& [name, part] : standing.more) json["more"].push_back(name);
-  return json;
-}
-
-Strategy::Standing standing_of(const Json& json) {
-  Strategy::Standing standing{.progress = progress_of(json),
-                              .is_told = json.at("is_told").get<bool>(),
-                              .hooks_told = json.at("hooks_told").get<int64_t>()};
-  const Json& last = json.at("last");
-  const Json& wishes = last.at("wishes");
-  standing.last = {.step = standing.progress.step,
-                   .made = last.at("made").get<bool>(),
-                   .examples = last.at("examples").get<int64_t>(),
-                   .wishes = {.stop = wishes.at("stop").get<bool>(),
-                              .save = wishes.at("save").get<bool>(),
-                              .signal = wishes.at("signal").get<int>()}};
-  if (last.contains("loss"))
-    standing.last.loss_sum = torch::full({}, number_of_json(last.at("loss"), "the loss"), torch::kDouble);
-  for (const auto& [name, value] : json.at("metrics").items())
-    standing.metrics[name] = value.is_null() ? std::nullopt : std::optional(number_of_json(value, name));
-  standing.changes = json.at("changes");
-  return standing;
-}
-
-}  // namespace
 
 bool AllReduce::joins() const { return comm_.epochs() != nullptr && comm_.epochs()->is_joining(); }
 
@@ -193,44 +143,19 @@ std::optional<Strategy::Standing> AllReduce::go_on(Session& session, const std::
                                                    const Standing* mine) {
   require_same(plan);
   audits_.may_repeat_steps();
-  const bool has_state = mine != nullptr && !half_taken_over_;
-  const int64_t own =
-      !has_state         ? kNowhere
-      : !mine->has_begun ? kUnbegun
-                         : place_of(mine->progress.step, mine->is_told, mine->hooks_told, mine->progress.fit);
-  const Farthest farthest = farthest_of(comm::gather_all(comm_, own, "the step of each worker"));
-  const bool is_lost = has_tables_ && !has_former_rows_;
-  if (farthest.place == kUnbegun || is_lost) return Standing{.has_begun = false};
-  if (farthest.all_are_there) {
-    prepare(session.lanes());
-    take_over_rows(session.lanes());
-    return std::nullopt;
-  }
-  const bool is_behind = own != farthest.place;
-  const int leader = farthest.rank;
-  Standing standing;
-  std::string text;
-  if (group_.rank == leader) {
-    standing = *mine;
-    standing.more = session.state();
-    text = to_json(standing, session.lanes()).dump();
-  }
-  const Json told = parse_json(comm::gather_all(comm_, text, "the progress").at(static_cast<size_t>(leader)),
-                               "the progress", ErrorKind::DataLoss);
-  if (is_behind) standing = standing_of(told);
-  for (const Json& name : told.at("more")) {
-    Snapshot& part = standing.more[name.get<std::string>()];
-    part = comm::broadcast(comm_, part, leader, "the state of the run");
-  }
-  if (is_behind) session.follow(told.at("lanes").get<int64_t>());
+  if (has_tables_ && !has_former_rows_) return Standing{.has_begun = false};
+  Together together = come_together(comm_, session, half_taken_over_ ? nullptr : mine);
+  if (!together.has_begun) return Standing{.has_begun = false};
   prepare(session.lanes());
-  half_taken_over_ = is_behind;
-  broadcast(comm_, replica_.parameters(), leader);
-  take_state(broadcast(comm_, group_.rank == leader ? whole_state() : Optimizer::State(), leader));
-  half_taken_over_ = false;
+  if (!together.all_are_there) {
+    half_taken_over_ = together.standing.has_value();
+    broadcast(comm_, replica_.parameters(), together.leader);
+    take_state(broadcast(comm_, group_.rank == together.leader ? whole_state() : Optimizer::State(),
+                         together.leader));
+    half_taken_over_ = false;
+  }
   take_over_rows(session.lanes());
-  if (!is_behind) return std::nullopt;
-  return standing;
+  return std::move(together.standing);
 }
 
 // The rows move from their former owners, or the holders of copies, to the new ones.

@@ -8,8 +8,56 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/json.h"
 #include "tutti/comm/gather_all.h"
+#include "tutti/train/change.h"
 
 namespace tutti {
+namespace {
+
+Json to_json(const Wishes& wishes) {
+  return {{"stop", wishes.stop}, {"save", wishes.save}, {"signal", wishes.signal}};
+}
+
+// The standing without its snapshots, of which it has the names.
+Json to_json(const Strategy::Standing& standing, int64_t lanes) {
+  Json json = to_json(standing.progress);
+  json["lanes"] = lanes;
+  json["is_told"] = standing.is_told;
+  json["hooks_told"] = standing.hooks_told;
+  json["last"] = {{"made", standing.last.made},
+                  {"examples", standing.last.examples},
+                  {"wishes", to_json(standing.last.wishes)}};
+  if (standing.last.loss_sum.defined())
+    json["last"]["loss"] = json_of_number(standing.last.loss_sum.item<double>());
+  json["metrics"] = Json::object();
+  for (const auto& [name, value] : standing.metrics)
+    json["metrics"][name] = value ? json_of_number(*value) : Json();
+  json["changes"] = standing.changes;
+  json["more"] = Json::array();
+  for (const auto& [name, part] : standing.more) json["more"].push_back(name);
+  return json;
+}
+
+Strategy::Standing standing_of(const Json& json) {
+  Strategy::Standing standing{.progress = progress_of(json),
+                              .is_told = json.at("is_told").get<bool>(),
+                              .hooks_told = json.at("hooks_told").get<int64_t>()};
+  const Json& last = json.at("last");
+  const Json& wishes = last.at("wishes");
+  standing.last = {.step = standing.progress.step,
+                   .made = last.at("made").get<bool>(),
+                   .examples = last.at("examples").get<int64_t>(),
+                   .wishes = {.stop = wishes.at("stop").get<bool>(),
+                              .save = wishes.at("save").get<bool>(),
+                              .signal = wishes.at("signal").get<int>()}};
+  if (last.contains("loss"))
+    standing.last.loss_sum = torch::full({}, number_of_json(last.at("loss"), "the loss"), torch::kDouble);
+  for (const auto& [name, value] : json.at("metrics").items())
+    standing.metrics[name] = value.is_null() ? std::nullopt : std::optional(number_of_json(value, name));
+  standing.changes = json.at("changes");
+  return standing;
+}
+
+}  // namespace
 
 void on_chief(const Context& context, comm::Communicator& comm, const comm::Options& options,
               const std::function<void()>& body) {
@@ -52,6 +100,37 @@ Session::Start start_together(const Context& context, comm::Communicator& comm, 
     part = broadcast(comm, part, 0, "the state of the run");
   }
   return start;
+}
+
+Together come_together(comm::Communicator& comm, Session& session, const Strategy::Standing* mine) {
+  const int64_t own =
+      mine == nullptr    ? kNowhere
+      : !mine->has_begun ? kUnbegun
+                         : place_of(mine->progress.step, mine->is_told, mine->hooks_told, mine->progress.fit);
+  const Farthest farthest = farthest_of(gather_all(comm, own, "the step of each worker"));
+  if (farthest.place == kUnbegun) return {.has_begun = false};
+  Together together{.all_are_there = farthest.all_are_there, .leader = farthest.rank};
+  if (together.all_are_there) return together;
+  const bool is_behind = own != farthest.place;
+  Strategy::Standing standing;
+  std::string text;
+  if (comm.rank() == together.leader) {
+    standing = *mine;
+    standing.more = session.state();
+    text = to_json(standing, session.lanes()).dump();
+  }
+  const auto texts = gather_all(comm, text, "the progress");
+  const Json told =
+      parse_json(texts.at(static_cast<size_t>(together.leader)), "the progress", ErrorKind::DataLoss);
+  if (is_behind) standing = standing_of(told);
+  for (const Json& name : told.at("more")) {
+    Snapshot& part = standing.more[name.get<std::string>()];
+    part = comm::broadcast(comm, part, together.leader, "the state of the run");
+  }
+  if (!is_behind) return together;
+  session.follow(told.at("lanes").get<int64_t>());
+  together.standing = std::move(standing);
+  return together;
 }
 
 void merge(comm::Communicator& comm, const metrics::List& list) {

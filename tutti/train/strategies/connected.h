@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "tutti/cluster/context.h"
@@ -23,6 +24,17 @@ Json share(const Context& context, comm::Communicator& comm, const std::string& 
 // others receive progress, lanes and further parts; the caller still has to send the parameters and the
 // optimiser's state.
 Session::Start start_together(const Context& context, comm::Communicator& comm, Session& session);
+// The workers of an epoch in a run that goes on (Strategy::go_on).
+struct Together {
+  bool has_begun = true;      // false: the run has begun for nobody
+  bool all_are_there = true;  // nobody has to take anything over
+  int leader = 0;             // the rank of a worker that is farthest
+  // Its standing, with all further state, on workers that are not as far; they follow its lanes already.
+  std::optional<Strategy::Standing> standing = {};
+};
+// Finds out who is farthest; whoever is not receives what that worker knows besides the nets. `mine` is null
+// in a worker without a state of the run. Usually all are as far, and only a few numbers are exchanged.
+Together come_together(comm::Communicator& comm, Session& session, const Strategy::Standing* mine);
 // Merges the counts of all workers, on each of them, in one exchange.
 void merge(comm::Communicator& comm, const metrics::List& list);
 // Returns the parts, at rank 0 with the random generators of all ranks.

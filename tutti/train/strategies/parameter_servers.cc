@@ -14,10 +14,12 @@
 #include "tutti/base/error.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/params/device_scope.h"
+#include "tutti/params/plan.h"
 #include "tutti/store/manifest.h"
 #include "tutti/store/shared_files.h"
 #include "tutti/train/snapshot.h"
 #include "tutti/train/stop_signals.h"
+#include "tutti/train/strategies/connected.h"
 
 namespace tutti {
 namespace {
@@ -47,6 +49,11 @@ std::string name_of(const Context& context, const OptimizerOptions& optimizer) {
     fail(ErrorKind::InvalidArgument,
          "--optimizer-state sharded cannot be used with servers, since the servers hold the optimiser's "
          "state");
+  if (!context.identity().members_board.empty() && (name != "ps-sync" || context.config().servers.backup > 0))
+    fail(ErrorKind::InvalidArgument,
+         "tutti run --min with parameter servers needs --strategy ps-sync, without --backup: in every other "
+         "way "
+         "of training the others go on without a lost worker by themselves. Omit --min");
   require_elementwise(optimizer, "--strategy " + name);
   return name;
 }
@@ -78,11 +85,12 @@ ParameterServers::ParameterServers(const Context& context, Group group, const Tr
       arena_(std::make_shared<rpc::Arena>()),
       facts_{.name = name_of(context, optimizer),
              .restarts = true,
-             .keeps_parameters_elsewhere = true,
-             .evaluation_part = group_.is_chief() ? 0 : -1},
+             .survives = connected() != nullptr,
+             .keeps_parameters_elsewhere = true},
       replica_(model, optimizer, in_arena(replica, arena_)),
       timeline_file_(context) {
   facts_.in_step = facts_.name == "ps-sync" && context.config().servers.backup == 0;
+  know_part_of_evaluations();
   if (options.lanes > 0) know_lanes(options.lanes);
   for (const auto& table : replica_.tables().tables()) {
     if (table->has_rows_alone()) rows_alone_.push_back(embedding::rows_alone(table->alone()));
@@ -108,6 +116,7 @@ void ParameterServers::make_client() {
                                 pinned_servers(replica_.parameters(), context_.cluster()));
   client_ = std::make_unique<ps::Client>(context_, group_, replica_.parameters(), placement, arena_);
   client_->set_give_up(StopSignals::is_overdue);
+  if (connected() != nullptr) client_->enter_epoch(group_);
   rows_ = std::make_unique<ps::ServerRows>(*client_, [this] {
     if (steps_) steps_->settle();
   });
@@ -154,18 +163,21 @@ Strategy::Start ParameterServers::start(Session& session, const std::vector<std:
   at_work_ = true;
   if (!client_) make_client();
   mark_lost_writers();
+  if (connected() != nullptr) {
+    client_->connect();
+    return try_to_start(session, plan);
+  }
   return until_nobody_is_lost([&] { return try_to_start(session, plan); });
 }
 
 Strategy::Start ParameterServers::try_to_start(Session& session, const std::vector<std::string>& plan) {
-  std::vector<std::string> whole_plan = plan;
-  whole_plan.push_back("strategy " + facts_.name);
-  whole_plan.push_back(fmt::format("{} workers", group_.world));
-  for (const std::string& line : client_->placement().lines(replica_.parameters(), "ps"))
-    whole_plan.push_back(line);
+  const std::vector<std::string> whole = whole_plan(plan);
   // This may be tried again, after another task was lost.
-  if (group_.is_chief()) lost_steps_ += begin(session, whole_plan);
-  const ps::Client::Standing standing = client_->join(whole_plan);
+  if (connected() != nullptr)
+    begin_connected(session, whole);
+  else if (group_.is_chief())
+    lost_steps_ += begin(session, whole);
+  const ps::Client::Standing standing = client_->join(whole);
   client_->pull_frozen();
   session.follow(standing.progress.at("lanes").get<int64_t>());
   know_lanes(session.lanes());
@@ -175,13 +187,22 @@ Strategy::Start ParameterServers::try_to_start(Session& session, const std::vect
   begun_ = true;
   last_step_ = step;
   // The other workers may be waiting for the checkpoint that this task was to write when it was lost.
-  if (group_.is_chief()) client_->note(save_key(step), true);
+  if (group_.is_chief() && connected() == nullptr) client_->note(save_key(step), true);
   make_steps(lanes_);
   rows_->at_step(facts_.in_step ? std::optional(step) : std::nullopt);
   if (std::exchange(saves_start_, false))
-    save(session, progress_at(step, standing.progress), session.state());
+    save_state(session, progress_at(step, standing.progress), session.state());
   if (group_.is_chief()) sum_up_rows();
   return {progress_at(step, standing.progress), std::exchange(lost_steps_, 0), std::exchange(found_, {})};
+}
+
+std::vector<std::string> ParameterServers::whole_plan(const std::vector<std::string>& plan) const {
+  std::vector<std::string> whole = plan;
+  whole.push_back("strategy " + facts_.name);
+  whole.push_back(fmt::format("{} workers", first_world(context_, group_)));
+  for (const std::string& line : client_->placement().lines(replica_.parameters(), "ps"))
+    whole.push_back(line);
+  return whole;
 }
 
 // Takes part in the run that the servers have at this step, and returns true. In a training whose bits are
@@ -212,9 +233,21 @@ int64_t ParameterServers::begin(Session& session, const std::vector<std::string>
   mark_lost_writers();
   await_writers(session);
   if (standing && takes_part(session, standing->step)) return 0;
-  const int64_t furthest = std::max(client_->furthest_step(), last_step_);  // new servers know of no step
   Session::Start found = session.start();
   found_ = std::move(found.more);
+  const int64_t lost_steps = begin_from(session, found, plan);
+  if (lost_steps > 0)
+    context_.log().warning(
+        "{}: all tasks return from step {} to {}",
+        standing ? "the chief has lost a part of its state" : "a server has lost its part of the parameters",
+        found.progress.step + lost_steps, found.progress.step);
+  return lost_steps;
+}
+
+// Begins the run with this state. Returns the number of steps that are lost by this.
+int64_t ParameterServers::begin_from(Session& session, const Session::Start& found,
+                                     const std::vector<std::string>& plan) {
+  const int64_t furthest = std::max(client_->furthest_step(), last_step_);  // new servers know of no step
   if (begun_ && found.progress.restarts == 0) {
     fail(ErrorKind::DataLoss,
          "a parameter server has lost its part of the parameters at step {}, and there is no checkpoint to "
@@ -228,12 +261,6 @@ int64_t ParameterServers::begin(Session& session, const std::vector<std::string>
   saves_start_ = found.progress.restarts == 0 && has_rows;
   if (found.progress.restarts == 0 && !has_rows)
     session.save(found.progress, found.optimizers, session.state());
-  const int64_t lost_steps = std::max<int64_t>(0, furthest - found.progress.step);
-  if (lost_steps > 0)
-    context_.log().warning(
-        "{}: all tasks return from step {} to {}",
-        standing ? "the chief has lost a part of its state" : "a server has lost its part of the parameters",
-        furthest, found.progress.step);
   Json progress = to_json(found.progress, session.lanes());
   client_->begin_rows(rows_to_begin(found));
   client_->begin({.strategy = facts_.name,
@@ -246,7 +273,7 @@ int64_t ParameterServers::begin(Session& session, const std::vector<std::string>
                  {found.progress.step, std::move(progress)}, found.optimizers.front(), plan);
   last_step_ = found.progress.step;
   for (const auto& [key, value] : shared_) client_->note(key, value);
-  return lost_steps;
+  return std::max<int64_t>(0, furthest - found.progress.step);
 }
 
 // The rows of the checkpoint, if there are any, or those that tables had before the training.
@@ -297,6 +324,13 @@ void ParameterServers::know_lanes(int64_t lanes) {
   facts_.steps_per_batch = facts_.name == "ps-sync" ? 1 : std::min<int64_t>(group_.world, lanes);
 }
 
+// Workers that are not connected may be at different steps, or lost: the chief evaluates alone.
+void ParameterServers::know_part_of_evaluations() {
+  const int alone = group_.is_chief() ? 0 : -1;
+  facts_.evaluation_part = connected() != nullptr ? group_.rank : alone;
+  facts_.evaluation_parts = connected() != nullptr ? group_.world : 1;
+}
+
 void ParameterServers::make_steps(int64_t lanes) {
   const RunConfig::Servers& config = context_.config().servers;
   const ServerStepsOptions options{.rank = group_.rank,
@@ -327,6 +361,10 @@ LaneSum& ParameterServers::begin_step(int64_t step, const Wishes& wishes) {
 }
 
 void ParameterServers::require_same(const std::vector<std::string>& plan) {
+  if (connected() != nullptr) {
+    if (group_.world > 1) require_same_plan(context_, *connected(), plan);
+    return;
+  }
   ++fit_calls_;
   shares_ = 0;
   unless_lost([&] { client_->agree(plan.front(), plan); });
@@ -335,6 +373,7 @@ void ParameterServers::require_same(const std::vector<std::string>& plan) {
 // A task that was set back to the end of an earlier fit waits there for the others, who have passed it.
 void ParameterServers::set_progress(const Progress& progress) {
   at_work_ = true;
+  if (connected() != nullptr) return;  // it takes over the state of another worker
   unless_lost([&] {
     if (!group_.is_chief()) {
       if (progress.fit > 0) client_->finish(progress.fit);
@@ -373,17 +412,21 @@ void ParameterServers::await_writers(const Session& session) {
   }
 }
 
+// If workers make every step together, they wait until all copies were taken; else they go on.
+void ParameterServers::save(Session& session, const Progress& progress, const Snapshots& more) {
+  if (connected() != nullptr)
+    return on_chief(context_, *connected(), {.what = "the checkpoint", .step = progress.step},
+                    [&] { save_state(session, progress, more); });
+  const std::string key = save_key(progress.step);
+  if (group_.is_chief()) save_state(session, progress, more);
+  if (!facts_.in_step) return;
+  group_.is_chief() ? client_->note(key, true) : static_cast<void>(client_->read(key));
+}
+
 // If all servers share the folder of the checkpoint, each writes its part of the optimiser's state into it;
 // else the chief receives all of it. The chief writes the values of the parameters, which it receives with
 // every step, in one file for other programs.
-//
-// If workers make every step together, they wait until all copies were taken; else they go on.
-void ParameterServers::save(Session& session, const Progress& progress, const Snapshots& more) {
-  const std::string key = save_key(progress.step);
-  if (!group_.is_chief()) {
-    if (facts_.in_step) client_->read(key);
-    return;
-  }
+void ParameterServers::save_state(Session& session, const Progress& progress, const Snapshots& more) {
   await_writers(session);
   std::optional<store::FolderMark> mark;
   if (const std::string folder = session.open_folder(); !folder.empty()) mark.emplace(folder);
@@ -408,7 +451,6 @@ void ParameterServers::save(Session& session, const Progress& progress, const Sn
     all[store::kRowsPart] = {snapshot.rows,
                              embedding::saved_facts(tables, snapshot.row_counts, snapshot.averaged_steps)};
   session.save(saved, {snapshot.state}, all, files, base);
-  if (facts_.in_step) client_->note(key, true);
 }
 
 std::vector<store::SharedFile> ParameterServers::write_on_servers(const std::string& mark,
@@ -433,6 +475,11 @@ std::vector<store::SharedFile> ParameterServers::write_on_servers(const std::str
 // All workers wait for the chief: if a server is lost before it has written its part, they have to make the
 // last steps again together.
 void ParameterServers::finish_saving(Session& session) {
+  if (connected() != nullptr)
+    return on_chief(context_, *connected(), {.what = "the checkpoint"}, [&] {
+      await_writers(session);
+      session.finish_saving();
+    });
   const std::string key = saved_key(fits_);
   if (!group_.is_chief()) {
     const Json saved = client_->read(key);
@@ -462,10 +509,9 @@ void ParameterServers::say_stopped() {
   });
 }
 
-void ParameterServers::finish(Progress& progress) {
-  progress.step = steps_->finish(progress.step);
+// Waits for the last updates of the other workers.
+void ParameterServers::await_fit(const Progress& progress, int64_t fits) {
   if (progress.stopped && group_.is_chief() && facts_.in_step) say_stopped();
-  const int64_t fits = progress.fit + 1;
   client_->finish(fits);
   const std::string key = fit_key(fits);
   if (group_.is_chief()) {
@@ -474,6 +520,15 @@ void ParameterServers::finish(Progress& progress) {
   } else {
     client_->read(key);
   }
+}
+
+void ParameterServers::finish(Progress& progress) {
+  progress.step = steps_->finish(progress.step);
+  const int64_t fits = progress.fit + 1;
+  if (connected() != nullptr)
+    connected()->barrier({.what = "the last updates", .step = progress.step}).wait();
+  else
+    await_fit(progress, fits);
   progress.step = client_->pull();
   vectors_->take_over_buffers();
   standing_ = client_->standing().value_or(standing_);
@@ -487,6 +542,7 @@ void ParameterServers::finish(Progress& progress) {
 // A server that is lost in the meantime does not change the value. Called between fits, so that a task that
 // was restarted makes the same calls, with the same keys.
 Json ParameterServers::share(const std::string& what, const MakeValue& make) {
+  if (connected() != nullptr) return tutti::share(context_, *connected(), what, make);
   const std::string key = fmt::format("{} {} after fit {}", what, shares_++, fit_calls_);
   if (!group_.is_chief())
     return result_of(until_nobody_is_lost([&] { return client_->read_from_any_run(key); }));

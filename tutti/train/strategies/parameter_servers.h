@@ -19,9 +19,12 @@ namespace tutti {
 // Workers that communicate only through the parameter servers: the strategies "ps-async" and "ps-sync", which
 // differ in the way they make a step (ServerSteps). Workers may join and leave at any time; the chief begins
 // the run, writes the checkpoints, and ends the job.
+//
+// If the workers change (`tutti run --min`), they are connected: for the list of the members, and for all
+// that they tell each other besides the steps. Each epoch has its own place in the run on the servers.
 class ParameterServers final : public DataParallel {
  public:
-  // The workers of the group need no communicator. The context must outlive this.
+  // The workers of the group need no communicator, unless they change. The context must outlive this.
   ParameterServers(const Context& context, Group group, const Trainable& model,
                    const OptimizerOptions& optimizer, const ReplicaOptions& replica,
                    const StrategyOptions& options);
@@ -31,6 +34,11 @@ class ParameterServers final : public DataParallel {
   Replica& replica() override { return replica_; }
   const StrategyFacts& facts() const override { return facts_; }
   Start start(Session& session, const std::vector<std::string>& plan) override;
+  void regroup(const std::optional<Error>& why) override;
+  bool has_run() override;
+  std::optional<Standing> go_on(Session& session, const std::vector<std::string>& plan,
+                                const Standing* mine) override;
+  bool joins() const override;
   void set_progress(const Progress& progress) override;
   LaneSum& begin_step(int64_t step, const Wishes& wishes) override;
   StepResult end_step() override {
@@ -48,20 +56,28 @@ class ParameterServers final : public DataParallel {
   void require_same(const std::vector<std::string>& plan) override;
   void fill(store::Report& report) const override;
   void write_timeline() override { timeline_file_.write(); }
+  void abandon(const std::string& why) noexcept override;
 
  private:
   StepRange steps_of_feed(int64_t step, int64_t end, int64_t feed_begin) override {
     return steps_->steps_of_feed(step, end, feed_begin);
   }
+  // Returns null if the workers never change.
+  comm::Communicator* connected() const { return group_.communicator.get(); }
   Start try_to_start(Session& session, const std::vector<std::string>& plan);
+  std::vector<std::string> whole_plan(const std::vector<std::string>& plan) const;
   // Connects and runs the body; repeats this if a server is lost in the meantime.
   template <class Body>
   auto until_nobody_is_lost(Body body);
   void make_client();
   void make_vectors(int64_t lanes);
   int64_t begin(Session& session, const std::vector<std::string>& plan);
+  void begin_connected(Session& session, const std::vector<std::string>& plan);
+  int64_t begin_from(Session& session, const Session::Start& found, const std::vector<std::string>& plan);
+  void save_state(Session& session, const Progress& progress, const Snapshots& more);
   bool takes_part(Session& session, int64_t step);
   void know_lanes(int64_t lanes);
+  void know_part_of_evaluations();
   void make_steps(int64_t lanes);
   void mark_lost_writers();
   void await_writers(const Session& session);
@@ -70,10 +86,11 @@ class ParameterServers final : public DataParallel {
   ps::RowsToBegin rows_to_begin(const Session::Start& found) const;
   void sum_up_rows();
   void say_stopped();
+  void await_fit(const Progress& progress, int64_t fits);
   void say_placement() const;
 
   const Context& context_;
-  const Group group_;
+  Group group_;
   const double clip_norm_;
   const std::shared_ptr<rpc::Arena> arena_;
   StrategyFacts facts_;
@@ -89,7 +106,7 @@ class ParameterServers final : public DataParallel {
   int64_t lost_steps_ = 0;         // of the starts that have not succeeded yet
   bool saves_start_ = false;       // the state with which the run begins has to be saved
   ps::Client::Standing standing_;  // at the end of the last fit
-  Snapshots found_;                // of the checkpoint, on the chief that begins the run
+  Snapshots found_;                // of the checkpoint, on the chief that begins the run, or if connected
   bool begun_ = false;             // this task has taken part in the run
   int64_t last_step_ = 0;          // the number of steps after the last one that this task has made
   int64_t fits_ = 0;               // the number of completed fits

@@ -80,11 +80,21 @@ StepResult PsSync::push(const std::vector<TreeSum::Subtree>& subtrees, const emb
     const double norm = norm_of(buckets_of(replica_.parameters()), summed.row_squares);
     client_.scale(step_, clip_factor(norm, options_.clip_norm));
   }
-  const Tensors of_each = summed.control_words.chunk(options_.world);
-  const ReduceOutcome outcome = control_.read(of_each);
+  const Tensors of_each = summed.control_words.chunk(summed.workers);
+  if (!summed.is_made_before) return result_of(control_, of_each);
+  // The workers may have changed since then. Those that wanted to leave or to change say so again.
+  ControlWord before(lanes_of_all(summed.workers, options_.lanes), options_.lanes, kNumbers);
+  StepResult result = result_of(before, of_each);
+  result.wishes.change = false;
+  result.wishes.leaving = 0;
+  return result;
+}
+
+StepResult PsSync::result_of(ControlWord& control, const Tensors& control_words) {
+  const ReduceOutcome outcome = control.read(control_words);
   if (!outcome.any_data) return {.step = step_ + 1, .wishes = outcome.wishes};
   vectors_.take_over_buffers();
-  vectors_.numbers().copy_(control_.sum_numbers(of_each));
+  vectors_.numbers().copy_(control.sum_numbers(control_words));
   return {step_ + 1, true, vectors_.numbers()[kExamples].item<int64_t>(), vectors_.loss_sum(),
           outcome.wishes};
 }

@@ -87,6 +87,7 @@ class PsSync final : public ServerSteps {
  private:
   StepResult push(const std::vector<TreeSum::Subtree>& subtrees, const embedding::TableGradients& rows,
                   int64_t expected);
+  StepResult result_of(ControlWord& control, const std::vector<torch::Tensor>& control_words);
   StepResult catch_up();
   void add_sums(const std::vector<TreeSum::Subtree>& subtrees, ps::Client::Push& push) const;
 
