@@ -20,7 +20,7 @@
 #include "tutti/base/file.h"
 #include "tutti/base/text.h"
 #include "tutti/cluster/identity.h"
-#include "tutti/comm/board/tcp_rendezvous.h"
+#include "tutti/comm/board/follow.h"
 #include "tutti/comm/members.h"
 
 namespace tutti {
@@ -40,17 +40,10 @@ int number_in(const Environment& environment, const char* name) {
 }
 
 std::shared_ptr<comm::Rendezvous> find_board(const Environment& environment) {
-  const std::string address = environment.get(kMembersVariable).value();
-  const auto port = parse_int(address.substr(address.find(':') + 1)).value();
   const std::string secret =
       fmt::format("members\n{}\n{}", environment.get(kLaunchVariable).value(),
                   environment.get(kSecretVariable).value_or(environment.get("TUTTI_SECRET").value_or("")));
-  return comm::find_tcp_rendezvous({.hosts = {address.substr(0, address.find(':'))},
-                                    .port = static_cast<uint16_t>(port),
-                                    .credentials = {.secret = secret},
-                                    .holder = "tutti run",
-                                    .answer = std::chrono::minutes(1)})
-      .board;
+  return comm::follow_members_board({.address = environment.get(kMembersVariable).value(), .secret = secret});
 }
 
 class Worker {
@@ -105,7 +98,7 @@ class Worker {
         std::optional<std::string> said;
         while (!said || !said->starts_with(fmt::format("{} ", step))) {
           if (told_to_stop || exists(fmt::format("fail-{}", self_.worker))) return std::nullopt;
-          if (board_.board()->peek(comm::members_key(members.epoch + 1)))
+          if (comm::has_later(*board_.board(), members.epoch))
             return Call{members.epoch, Call::Why::Lost, "lost another worker"};
           if (exists(fmt::format("late-{}", members.epoch)))
             return Call{members.epoch, Call::Why::Late, "another worker is late"};

@@ -29,6 +29,15 @@ class MembersKeeper {
   // `timeout` is the time that members have for their calls after the first of them has called. `hosts` has
   // the number of each worker's host; {}: all are on one. Members of a host get neighbouring ranks.
   MembersKeeper(int workers, int min, std::chrono::milliseconds timeout, std::vector<int> hosts = {});
+  // Takes the place of another keeper, with the newest members that it has decided: begins an epoch at once,
+  // since all have to connect anew. `workers` has their present lives and whether they are there, or may come
+  // back.
+  struct Standing {
+    int life = 0;
+    bool is_there = true;
+  };
+  MembersKeeper(comm::Members newest, const std::vector<Standing>& workers, int min,
+                std::chrono::milliseconds timeout, std::vector<int> hosts);
 
   // The process of this worker has ended without success. If it comes back, it is in its next life.
   void lost(int worker, Then then);
@@ -41,12 +50,14 @@ class MembersKeeper {
   // No further epoch begins, since `why`. Members that need one, and workers that ask for a place, are told
   // this reason. A second reason is ignored.
   void finish(const std::string& why);
+  // The newest epoch, which nobody has seen yet, does not begin: the job ends, since `why`.
+  void give_up(const std::string& why);
   // May be repeated. A call of an earlier epoch or life is ignored.
   void called(const comm::Member& member, const comm::Call& call, Time now);
   // Decides, after any number of other inputs.
   void tick(Time now);
 
-  // All epochs so far, with their numbers as indices. If ended(), the last one has no members.
+  // All epochs since this keeper has begun. If ended(), the last one has no members.
   const std::vector<comm::Members>& epochs() const { return epochs_; }
   bool ended() const { return !newest().end.empty(); }
   bool finished() const { return !finished_.empty(); }
@@ -60,6 +71,7 @@ class MembersKeeper {
   bool is_member(int worker) const;
   // Returns true if it was in the last epoch that had members, in its present life.
   bool trained_last(int worker) const;
+  bool is_there(int worker) const { return at(worker).state != State::Gone; }
   bool comes_back(int worker) const { return at(worker).state == State::ComesBack; }
   bool is_evicted(int worker) const { return evicted_.contains(worker); }
   int life_of(int worker) const { return at(worker).life; }
@@ -100,6 +112,7 @@ class MembersKeeper {
   std::set<int> evicted_;              // workers that were evicted and are not lost yet
   std::vector<comm::Member> new_evicted_;
   bool begun_ = false;    // the training
+  bool connects_anew_ = false;  // the members have to connect in another epoch
   std::string finished_;  // not "": why no further epoch begins
 };
 
