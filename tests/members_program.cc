@@ -43,7 +43,10 @@ std::shared_ptr<comm::Rendezvous> find_board(const Environment& environment) {
   const std::string secret =
       fmt::format("members\n{}\n{}", environment.get(kLaunchVariable).value(),
                   environment.get(kSecretVariable).value_or(environment.get("TUTTI_SECRET").value_or("")));
-  return comm::follow_members_board({.address = environment.get(kMembersVariable).value(), .secret = secret});
+  const auto timeout = parse_double(environment.get("TUTTI_TIMEOUT").value_or("60")).value();
+  return comm::follow_members_board({.address = environment.get(kMembersVariable).value(),
+                                     .secret = secret,
+                                     .timeout = std::chrono::milliseconds(static_cast<int64_t>(1000 * timeout))});
 }
 
 class Worker {
@@ -57,13 +60,7 @@ class Worker {
   int run() {
     Members members = self_.life == 0 ? board_.at(0) : join();
     while (true) {
-      board_.set_entered(members.epoch);
-      begin_training(*members.rank_of(self_));
-      std::printf("pid %d, worker %d, life %d, rank %d of %d, epoch %d\n", getpid(), self_.worker, self_.life,
-                  *members.rank_of(self_), static_cast<int>(members.by_rank.size()),
-                  static_cast<int>(members.epoch));
-      std::fflush(stdout);
-      const std::optional<Call> call = stay_in(members);
+      const std::optional<Call> call = take_part(members);
       if (!call) return told_to_stop ? 128 + SIGTERM : exists(fmt::format("fail-{}", self_.worker)) ? 3 : 0;
       members = board_.await_next(*call);
     }
@@ -81,6 +78,22 @@ class Worker {
     std::fflush(stdout);
     while (exists("hold") && !told_to_stop) take_a_breath();
     return board_.await_next({.why = Call::Why::Joins});
+  }
+
+  // If the board is lost, so is the epoch.
+  std::optional<Call> take_part(const Members& members) {
+    try {
+      board_.set_entered(members.epoch);
+      begin_training(*members.rank_of(self_));
+      std::printf("pid %d, worker %d, life %d, rank %d of %d, epoch %d\n", getpid(), self_.worker, self_.life,
+                  *members.rank_of(self_), static_cast<int>(members.by_rank.size()),
+                  static_cast<int>(members.epoch));
+      std::fflush(stdout);
+      return stay_in(members);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::PeerLost && error.kind() != ErrorKind::Timeout) throw;
+      return Call{members.epoch, Call::Why::Lost, error.what()};
+    }
   }
 
   // Makes steps until the members change, or returns nullopt at the end. In each step all wait for all; the

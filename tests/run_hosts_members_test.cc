@@ -13,6 +13,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/ports.h"
+#include "tutti/comm/board/follow.h"
 #include "tutti/comm/board/tcp_rendezvous.h"
 
 namespace tutti::testing::run_hosts_members_test {
@@ -52,6 +53,24 @@ class RunMinOnNodes : public Run {
   }
   void kill_worker(int worker, int life = 0) {
     if (const pid_t pid = pid_of_member(node_of(worker).out(), worker, life); pid > 0) kill(pid, SIGKILL);
+  }
+  // Waits until the launcher of this node knows that this epoch has begun. The board is that of the launcher of
+  // this worker, which keeps the list.
+  void wait_for_vote(int node, int epoch, int worker) {
+    const std::string variables =
+        read_system_file(fmt::format("/proc/{}/environ", pid_of_member(node_of(worker).out(), worker, 0)));
+    const auto variable = [&](const std::string& name) {
+      const size_t at = variables.find(name + "=") + name.size() + 1;
+      return variables.substr(at, variables.find('\0', at) - at);
+    };
+    const auto board = comm::follow_members_board(
+        {.address = variable("_TUTTI_MEMBERS"), .secret = "members\n" + variable("_TUTTI_LAUNCH") + "\nours"});
+    EXPECT_TRUE(eventually([&] {
+      const auto text = board->peek(fmt::format("vote/{}", node));
+      if (!text) return false;
+      const auto chosen = nlohmann::json::parse(*text).at("chosen").at("members").get<std::string>();
+      return nlohmann::json::parse(chosen).at("epoch") == epoch;
+    }));
   }
   void finish() { folder_.write("finish", ""); }
   void expect_end(int node, int exit_code) {
@@ -228,6 +247,7 @@ TEST_F(RunMinOnNodes, goes_on_with_more_than_half_without_the_launcher_that_has_
   start({"--min", "1"});
   kill_worker(0);
   wait_for(1, 0, 0, 3);
+  wait_for_vote(1, 1, 1);
   kill(nodes_[0]->pid(), SIGKILL);
   wait_for(2, 0, 0, 2);
   wait_for(3, 0, 1, 2);
@@ -326,13 +346,14 @@ TEST_F(RunMinOnThreeNodes, start_workers_again_without_the_first_launcher) {
   EXPECT_THAT(err(1), HasSubstr("restarting it: restart 2 of 2"));
 }
 
-// Node 1 keeps the list with four of six workers, and node 2 cannot go on with two of four.
+// Node 1 keeps the list with four of six workers, and node 2 goes on with two of three.
 TEST_F(RunMinOnThreeNodes, lose_one_launcher_after_the_other) {
   start({"--min", "1"});
   kill(nodes_[0]->pid(), SIGKILL);
   wait_for(5, 0, 3, 4);
   kill_worker(2);
   wait_for(5, 0, 2, 3);
+  wait_for_vote(2, 2, 3);
   kill(nodes_[1]->pid(), SIGKILL);
   wait_for(4, 0, 0, 2);
   wait_for(5, 0, 1, 2);
@@ -376,6 +397,7 @@ TEST_F(RunMinOnThreeNodes, go_on_without_the_first_launcher_if_it_is_silent) {
   for (const int worker : {2, 3, 4, 5}) wait_for(worker, 0, worker - 2, 4);
   kill(nodes_[0]->pid(), SIGCONT);
   expect_end(0, 128 + SIGKILL);
+  EXPECT_THAT(err(0), HasSubstr("this launcher was stopped for longer than the others wait"));
   EXPECT_THAT(err(0), HasSubstr("only the launchers of 2 of the 6 workers of epoch 0 can be reached"));
   kill_worker(5);
   wait_for(4, 0, 2, 3);

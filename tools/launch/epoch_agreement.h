@@ -91,6 +91,7 @@ class EpochAgreement {
   const std::optional<EpochProposal>& open() const { return open_; }
   // If the launchers have agreed on the open proposal: closes it, and returns it.
   std::optional<EpochProposal> take_chosen();
+  void withdraw() { open_.reset(); }
   // Returns false if these launchers, by host, are too few to agree on anything.
   bool can_go_on(const std::vector<std::string>& launchers) const;
   // "2 of the 6 workers of epoch 3"

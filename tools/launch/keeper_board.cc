@@ -31,7 +31,9 @@ void KeeperBoard::look(MembersKeeper::Time now, const std::vector<std::string>& 
   if (is_open() && !agreement_.can_go_on(launchers)) {
     keeper_.give_up(fmt::format("only the launchers of {} can be reached, and the others may go on",
                                 agreement_.describe(launchers)));
-    publish(keeper_.epochs().back());
+    agreement_.withdraw();
+    // Workers that still read this board may belong to those who go on: it does not tell them of the end.
+    published_ = keeper_.epochs().size();
   }
   publish_change();
 }

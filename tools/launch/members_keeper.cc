@@ -60,7 +60,9 @@ void MembersKeeper::finish(const std::string& why) {
   if (finished_.empty()) finished_ = why;
 }
 
-void MembersKeeper::give_up(const std::string& why) { epochs_.back() = {.epoch = newest().epoch, .end = why}; }
+void MembersKeeper::give_up(const std::string& why) {
+  epochs_.back() = {.epoch = newest().epoch, .end = why};
+}
 
 void MembersKeeper::called(const comm::Member& member, const comm::Call& call, Time now) {
   if (member.worker < 0 || member.worker >= static_cast<int>(workers_.size()) || !lives(member)) return;

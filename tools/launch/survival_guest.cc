@@ -20,6 +20,8 @@ using std::chrono::milliseconds;
 
 // The interval between two looks for orders.
 constexpr milliseconds kLookForOrders{20};
+// The same while the launchers agree on an epoch: without the keeper, it matters whether they have.
+constexpr milliseconds kLookForChosen{2};
 // The time for one attempt to connect to another launcher, which may be gone.
 constexpr milliseconds kAttemptToConnect{2000};
 
@@ -105,7 +107,9 @@ void SurvivalGuest::keep_in_touch(std::string lost) {
 void SurvivalGuest::serve_keeper(Lock& lock) {
   while (!leaves_ || !reports_.empty()) {
     exchange(lock);
-    changed_.wait_for(lock, kLookForOrders, [this] { return leaves_ || !reports_.empty(); });
+    const bool learns_soon = voter_ && voter_->vote().accepted;
+    const milliseconds pause = learns_soon ? kLookForChosen : kLookForOrders;
+    changed_.wait_for(lock, pause, [this] { return leaves_ || !reports_.empty(); });
   }
 }
 

@@ -142,7 +142,8 @@ void SurvivalKeeper::ended(const EndedWorker& ended) {
     keeper_.ended_well(ended.worker);
   } else if (end_ || (fails_ && ended.outcome.weight() == Outcome::kComplaint)) {
     keeper_.lost(ended.worker, MembersKeeper::Then::StaysAway);
-  } else if (may_lose(keeper_, ended.worker, ended.outcome)) {
+  } else if (may_lose(keeper_, ended.worker, ended.outcome) ||
+             (was_stopped() && ended.outcome.weight() == Outcome::kComplaint)) {
     lost_.push_back(ended);
   } else {
     keeper_.lost(ended.worker, MembersKeeper::Then::StaysAway);
@@ -171,6 +172,8 @@ void SurvivalKeeper::end_with(const JobEnd& end) {
 
 std::vector<WorkerOrder> SurvivalKeeper::look(const Say& say) {
   if (std::exchange(takes_over_, false)) take_over(say);
+  if (was_stopped()) say("this launcher was stopped for longer than the others wait");
+  looked_at_ = Clock::now();
   for (size_t host = 0; host < hosts_.size(); ++host) {
     if (host != options_.own) look_at_host(host, say);
   }
@@ -187,6 +190,11 @@ std::vector<WorkerOrder> SurvivalKeeper::look(const Say& say) {
   publish_orders();
   for (const std::string& text : std::exchange(to_say_, {})) say(text);
   return std::exchange(own_orders_, {});
+}
+
+// Its own workers have waited for it, and the other launchers may have gone on.
+bool SurvivalKeeper::was_stopped() const {
+  return has_other_hosts() && Clock::now() - looked_at_ > options_.timeout;
 }
 
 void SurvivalKeeper::take_over(const Say& say) {
