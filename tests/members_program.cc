@@ -44,9 +44,10 @@ std::shared_ptr<comm::Rendezvous> find_board(const Environment& environment) {
       fmt::format("members\n{}\n{}", environment.get(kLaunchVariable).value(),
                   environment.get(kSecretVariable).value_or(environment.get("TUTTI_SECRET").value_or("")));
   const auto timeout = parse_double(environment.get("TUTTI_TIMEOUT").value_or("60")).value();
-  return comm::follow_members_board({.address = environment.get(kMembersVariable).value(),
-                                     .secret = secret,
-                                     .timeout = std::chrono::milliseconds(static_cast<int64_t>(1000 * timeout))});
+  return comm::follow_members_board(
+      {.address = environment.get(kMembersVariable).value(),
+       .secret = secret,
+       .timeout = std::chrono::milliseconds(static_cast<int64_t>(1000 * timeout))});
 }
 
 class Worker {

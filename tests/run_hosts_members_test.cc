@@ -54,8 +54,8 @@ class RunMinOnNodes : public Run {
   void kill_worker(int worker, int life = 0) {
     if (const pid_t pid = pid_of_member(node_of(worker).out(), worker, life); pid > 0) kill(pid, SIGKILL);
   }
-  // Waits until the launcher of this node knows that this epoch has begun. The board is that of the launcher of
-  // this worker, which keeps the list.
+  // Waits until the launcher of this node knows that this epoch has begun. The board is that of the launcher
+  // of this worker, which keeps the list.
   void wait_for_vote(int node, int epoch, int worker) {
     const std::string variables =
         read_system_file(fmt::format("/proc/{}/environ", pid_of_member(node_of(worker).out(), worker, 0)));
@@ -63,8 +63,9 @@ class RunMinOnNodes : public Run {
       const size_t at = variables.find(name + "=") + name.size() + 1;
       return variables.substr(at, variables.find('\0', at) - at);
     };
-    const auto board = comm::follow_members_board(
-        {.address = variable("_TUTTI_MEMBERS"), .secret = "members\n" + variable("_TUTTI_LAUNCH") + "\nours"});
+    const auto board =
+        comm::follow_members_board({.address = variable("_TUTTI_MEMBERS"),
+                                    .secret = "members\n" + variable("_TUTTI_LAUNCH") + "\nours"});
     EXPECT_TRUE(eventually([&] {
       const auto text = board->peek(fmt::format("vote/{}", node));
       if (!text) return false;
@@ -166,8 +167,11 @@ TEST_F(RunMinOnNodes, goes_on_without_a_host_that_is_lost_before_it_has_come_to_
                                            .credentials = {.secret = "ours"},
                                            .purpose = "launchers"})
                     .board;
-  const nlohmann::json offer = {
-      {"address", "127.0.0.1"}, {"ports", {1, 2}}, {"workers", kWorkers}, {"members_port", 0}, {"launcher", "b"}};
+  const nlohmann::json offer = {{"address", "127.0.0.1"},
+                                {"ports", {1, 2}},
+                                {"workers", kWorkers},
+                                {"members_port", 0},
+                                {"launcher", "b"}};
   second->hold("offer/1", nlohmann::json{{"offer", offer}, {"from", "b"}}.dump());
   second->get("answer", std::chrono::minutes(1));
   second.reset();

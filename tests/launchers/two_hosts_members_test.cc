@@ -17,8 +17,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Each host has a launcher with two workers, if a test does not say otherwise. The list of the workers is at the east
-// host in the beginning.
+// Each host has a launcher with two workers, if a test does not say otherwise. The list of the workers is at
+// the east host in the beginning.
 class MinOnTwoHosts : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -37,7 +37,8 @@ class MinOnTwoHosts : public ::testing::Test {
   void start_node(int node) {
     const Host& host = node == 0 ? hosts_->east() : hosts_->west();
     const std::string rendezvous = fmt::format("{}:4000", TwoHosts::kEastAddress);
-    const Flags command = host.here() + launcher_of_node(node, rendezvous) + Flags{"-n", workers_[static_cast<size_t>(node)]} + launch_ +
+    const Flags command = host.here() + launcher_of_node(node, rendezvous) +
+                          Flags{"-n", workers_[static_cast<size_t>(node)]} + launch_ +
                           Flags{"--", together_program(), "--threads", "1", "--report", report_} + program_ +
                           disturbs_;
     nodes_[node] = std::make_unique<RunningProgram>(

@@ -70,9 +70,7 @@ class Launchers::Link final : public comm::Rendezvous, public std::enable_shared
     set(key, value);
     return value;
   }
-  std::string hold(const std::string& key, const std::string& value) override {
-    return set_once(key, value);
-  }
+  std::string hold(const std::string& key, const std::string& value) override { return set_once(key, value); }
   bool ended() const override { return false; }
   void be_patient() { patience_ = all_.scenario_.timeout; }
 
@@ -111,10 +109,9 @@ class Launchers::Link final : public comm::Rendezvous, public std::enable_shared
     if (!is_heard) return;
     Process& server = all_.launcher(to_);
     if (server.lives() && server.stopped())
-      return all_.world_.after(5 * kMillisecond,
-                               [link = shared_from_this(), state, request, &caller, wait] {
-                                 link->arrive(state, request, caller, wait);
-                               });
+      return all_.world_.after(5 * kMillisecond, [link = shared_from_this(), state, request, &caller, wait] {
+        link->arrive(state, request, caller, wait);
+      });
     if (server.lives()) {
       request(*all_.hosts_[to_].board);
       if (caller.lives()) all_.hosts_[to_].heard[from_] = all_.world_.now();
@@ -248,11 +245,12 @@ std::vector<std::string> Launchers::present(size_t own, std::set<size_t>& lost) 
 void Launchers::keep(size_t own, const EpochVote& vote, EpochAgreement agreement) {
   const bool succeeds = own > 0 || agreement.term() > 0;
   const comm::Members newest =
-      succeeds ? agreement.unfinished().value_or(vote.chosen.members.epoch > agreement.chosen().members.epoch
-                                                     ? vote.chosen
-                                                     : agreement.chosen())
-                     .members
-               : begun_.at(0);
+      succeeds
+          ? agreement.unfinished()
+                .value_or(vote.chosen.members.epoch > agreement.chosen().members.epoch ? vote.chosen
+                                                                                       : agreement.chosen())
+                .members
+          : begun_.at(0);
   world_.log("host {} keeps the list in term {} from epoch {} on", own, agreement.term(), newest.epoch);
   if (succeeds) ++result_.successions;
   std::set<size_t> lost;
@@ -265,9 +263,8 @@ void Launchers::keep(size_t own, const EpochVote& vote, EpochAgreement agreement
   for (size_t worker = 0; worker < hosts.size(); ++worker)
     standing.push_back({.is_there = newest.rank_of({static_cast<int>(worker), 0}).has_value()});
   const auto timeout = in_milliseconds(scenario_.timeout);
-  MembersKeeper keeper = succeeds
-                             ? MembersKeeper(newest, standing, 1, timeout, hosts)
-                             : MembersKeeper(static_cast<int>(hosts.size()), 1, timeout, hosts);
+  MembersKeeper keeper = succeeds ? MembersKeeper(newest, standing, 1, timeout, hosts)
+                                  : MembersKeeper(static_cast<int>(hosts.size()), 1, timeout, hosts);
   if (mistake_ == Mistake::KeeperDecidesAlone) agreement = {};
   KeeperBoard keeper_board(keeper, hosts_[own].board, std::move(agreement));
   hosts_[own].board->set(comm::kKeeperKey, comm::kHere);
@@ -300,15 +297,17 @@ void Launchers::has_begun(size_t host, const comm::Members& members) {
   if (is_new && before != begun_.end() && !before->second.rank_of(members.by_rank.front()))
     world_.violate("rank 0 of epoch {} was not a member before", members.epoch);
   // The others may not know yet that they have agreed.
-  if (!is_new || scenario_.only_deaths || world_.now() > scenario_.calm_from || !world_.random().chance(0.3)) return;
+  if (!is_new || scenario_.only_deaths || world_.now() > scenario_.calm_from || !world_.random().chance(0.3))
+    return;
   world_.after(world_.random().draw(0, kLook), [this, host] { launcher(host).kill(); });
 }
 
 void Launchers::plan_faults() {
   for (int fault = 0; fault < scenario_.faults; ++fault) {
     const Time span = scenario_.calm_from / scenario_.faults;
-    const Time at = scenario_.only_deaths ? (fault + 1) * span - world_.random().draw(0, scenario_.timeout / 10)
-                                          : world_.random().draw(0, scenario_.calm_from);
+    const Time at = scenario_.only_deaths
+                        ? (fault + 1) * span - world_.random().draw(0, scenario_.timeout / 10)
+                        : world_.random().draw(0, scenario_.calm_from);
     world_.at(at, [this] { fail_once(); });
   }
 }
@@ -324,8 +323,7 @@ void Launchers::fail_once() {
     return expect_after_death(victim);
   }
   if (random.chance(0.3)) return cut();
-  if (random.chance(0.5))
-    return launcher(victim).stop(random.draw(kMillisecond, 3 * scenario_.timeout));
+  if (random.chance(0.5)) return launcher(victim).stop(random.draw(kMillisecond, 3 * scenario_.timeout));
   const auto all = host_of_worker();
   const auto worker = static_cast<int>(random.draw(0, static_cast<int64_t>(all.size()) - 1));
   world_.log("worker/{} dies", worker);
@@ -398,7 +396,8 @@ void Launchers::check_end() {
   if (living.empty()) return;
   for (const comm::Member& member : begun_.rbegin()->second.by_rank) {
     const auto host = static_cast<size_t>(host_of_worker()[static_cast<size_t>(member.worker)]);
-    if (!living.contains(host)) world_.violate("worker/{} of a lost host is a member in the end", member.worker);
+    if (!living.contains(host))
+      world_.violate("worker/{} of a lost host is a member in the end", member.worker);
   }
 }
 

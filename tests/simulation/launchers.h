@@ -29,10 +29,10 @@ struct LaunchersScenario {
 };
 LaunchersScenario draw_launchers(Random& random);
 
-// The launchers of a job with --nnodes, as fibers: the production code of their agreement, of the succession and
-// of the keeper's board, over a network that delays and loses messages in one direction or both, while launchers
-// are killed and stopped. The loops of SurvivalKeeper and SurvivalGuest are copied. Workers only die. Not
-// thread-safe.
+// The launchers of a job with --nnodes, as fibers: the production code of their agreement, of the succession
+// and of the keeper's board, over a network that delays and loses messages in one direction or both, while
+// launchers are killed and stopped. The loops of SurvivalKeeper and SurvivalGuest are copied. Workers only
+// die. Not thread-safe.
 class Launchers {
  public:
   Launchers(uint64_t seed, Mistake mistake, bool prints);
@@ -82,9 +82,9 @@ class Launchers {
   World world_;
   const LaunchersScenario scenario_;
   std::vector<Host> hosts_;
-  std::set<std::pair<size_t, size_t>> cut_;     // links, from and to
-  std::map<uint64_t, comm::Members> begun_;     // epochs that were published anywhere
-  std::set<size_t> expected_;                   // with deaths alone: hosts that go on; {}: nobody
+  std::set<std::pair<size_t, size_t>> cut_;  // links, from and to
+  std::map<uint64_t, comm::Members> begun_;  // epochs that were published anywhere
+  std::set<size_t> expected_;                // with deaths alone: hosts that go on; {}: nobody
   size_t expected_keeper_ = 0;
   Result result_;
 };

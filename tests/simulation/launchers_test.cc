@@ -1,10 +1,11 @@
 // Simulates launchers that have to agree on the members while some are killed, stopped and cut off
 // (docs/reliability.md, "Simulated failures"). TUTTI_TEST_SEED as in simulation_test.cc.
+#include "tests/simulation/launchers.h"
+
 #include <iostream>
 
 #include <gtest/gtest.h>
 
-#include "tests/simulation/launchers.h"
 #include "tests/simulation/seeds.h"
 
 namespace tutti::simulation {

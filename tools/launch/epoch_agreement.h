@@ -11,15 +11,15 @@
 #include "tutti/comm/members.h"
 
 // How the launchers of several hosts agree on who the members of an epoch are: Paxos, once for each epoch, in
-// which the launchers vote with the members of the epoch before (docs/architecture.md, "When workers change").
-// Pure values and rules: no clock, no I/O.
+// which the launchers vote with the members of the epoch before (docs/architecture.md, "When workers
+// change"). Pure values and rules: no clock, no I/O.
 namespace tutti {
 
 // The members of an epoch. A launcher has a random token for each time that it is started, so that one that
 // has forgotten what it has agreed to has no vote.
 struct EpochDecision {
   comm::Members members = {};
-  size_t keeper = 0;                        // the host whose launcher has proposed this; half the votes are enough with it
+  size_t keeper = 0;  // the host whose launcher has proposed this; half the votes are enough with it
   std::vector<std::string> launchers = {};  // by host: the token of the launcher that votes with its members
 
   // Returns true if these launchers, by host, may decide what follows: they have more than half of the
@@ -79,8 +79,8 @@ class EpochAgreement {
   void hear(const EpochVote& vote);
   // The token of the launcher of this host that has promised this term; "" if none has.
   std::string token_of(size_t host) const;
-  // Returns true if enough launchers have promised this term. `chosen()` is then the newest epoch on which any
-  // launchers may have agreed, or the one before unfinished().
+  // Returns true if enough launchers have promised this term. `chosen()` is then the newest epoch on which
+  // any launchers may have agreed, or the one before unfinished().
   bool is_elected() const;
   // An epoch on which an earlier keeper may have agreed with others: it has to be proposed before any other.
   std::optional<EpochDecision> unfinished() const;

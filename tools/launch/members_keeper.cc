@@ -106,8 +106,8 @@ std::optional<uint64_t> MembersKeeper::wanted_change() const {
 }
 
 bool MembersKeeper::is_changing() const {
-  return !ended() && (somebody_can_join() || !called_.empty() || connects_anew_ ||
-                      (somebody_is_lost() && !finished()));
+  return !ended() &&
+         (somebody_can_join() || !called_.empty() || connects_anew_ || (somebody_is_lost() && !finished()));
 }
 
 bool MembersKeeper::is_member(int worker) const {

@@ -111,9 +111,9 @@ class MembersKeeper {
   std::optional<Time> call_by_;        // when members that have not called are evicted
   std::set<int> evicted_;              // workers that were evicted and are not lost yet
   std::vector<comm::Member> new_evicted_;
-  bool begun_ = false;    // the training
+  bool begun_ = false;          // the training
   bool connects_anew_ = false;  // the members have to connect in another epoch
-  std::string finished_;  // not "": why no further epoch begins
+  std::string finished_;        // not "": why no further epoch begins
 };
 
 }  // namespace tutti

@@ -44,7 +44,7 @@ struct Plan {
   std::vector<HostOffer> hosts = {};
   std::vector<std::string> names = {};
   size_t own = 0;
-  bool comes_again = false;  // another launcher of this host was at the meeting
+  bool comes_again = false;                   // another launcher of this host was at the meeting
   std::shared_ptr<OpenMeeting> meeting = {};  // with --min, at the first of several hosts
 };
 

@@ -14,9 +14,10 @@
 #include "tutti/comm/members.h"
 #include "tutti/comm/rendezvous.h"
 
-// How another launcher takes the place of the keeper that is lost. The launchers try the terms that follow, and
-// thus the hosts in their order, until one answers. If that is another host, a launcher votes for it on its
-// board as soon as it has begun the term; if it is the own host, it waits for the votes of all that answer.
+// How another launcher takes the place of the keeper that is lost. The launchers try the terms that follow,
+// and thus the hosts in their order, until one answers. If that is another host, a launcher votes for it on
+// its board as soon as it has begun the term; if it is the own host, it waits for the votes of all that
+// answer.
 namespace tutti {
 
 struct SuccessionOptions {
@@ -42,8 +43,8 @@ struct Successor {
 // without it. Blocks.
 Successor find_successor(EpochVoter& voter, const HostStanding& standing, const SuccessionOptions& options);
 
-// Votes for the newest proposal on the keeper's board, or learns what was chosen. `seen` keeps the text that was
-// read last, which is not read again.
+// Votes for the newest proposal on the keeper's board, or learns what was chosen. `seen` keeps the text that
+// was read last, which is not read again.
 void vote_on_proposal(EpochVoter& voter, comm::Rendezvous& board, std::string& seen);
 
 }  // namespace tutti

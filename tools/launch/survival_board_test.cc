@@ -35,7 +35,8 @@ TEST(SurvivalBoard, messages_arrive_as_they_were_sent) {
 TEST(SurvivalBoard, votes_arrive_as_they_were_sent) {
   const HostStanding standing{.workers = {{3, false}, {0, true}}, .job_is_done = true, .restarts = 2};
   EXPECT_EQ(host_standing_of(to_text(standing)), standing);
-  const EpochDecision base{.members = {.epoch = 4, .by_rank = {{1, 2}, {0, 0}}}, .keeper = 1, .launchers = {"a", ""}};
+  const EpochDecision base{
+      .members = {.epoch = 4, .by_rank = {{1, 2}, {0, 0}}}, .keeper = 1, .launchers = {"a", ""}};
   const EpochProposal proposal{.term = 9, .base = base, .next = base, .is_chosen = true};
   const std::string text = to_text(EpochVote{1, "b", 9, base, proposal});
   const EpochVote vote = epoch_vote_of(text);
@@ -47,7 +48,8 @@ TEST(SurvivalBoard, votes_arrive_as_they_were_sent) {
 }
 
 TEST(SurvivalBoard, damaged_messages_are_refused) {
-  const std::string unknown_order = R"({"orders": [[7, 0, 0, 0]], "done": true, "lost": false, "restarts": 0, "end": null})";
+  const std::string unknown_order =
+      R"({"orders": [[7, 0, 0, 0]], "done": true, "lost": false, "restarts": 0, "end": null})";
   for (const std::string& text : {std::string(), std::string("{"), std::string("[]"), std::string("{}"),
                                   std::string(R"({"orders": 1})"), unknown_order}) {
     error_of(ErrorKind::DataLoss, [&] { host_orders_of(text); });

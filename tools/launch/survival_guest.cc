@@ -128,7 +128,9 @@ void SurvivalGuest::exchange(Lock& lock) {
   if (voter_) vote_on_proposal(*voter_, *board_, seen_proposal_);
   lock.lock();
   if (text) received_ = host_orders_of(*text);
-  if (voter_) is_member_ = voter_->vote().chosen.votes({{options_.host, token_}}, options_.launchers->host_of_worker) > 0;
+  if (voter_)
+    is_member_ =
+        voter_->vote().chosen.votes({{options_.host, token_}}, options_.launchers->host_of_worker) > 0;
 }
 
 // Another launcher takes the place of the keeper, or this one.

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "tools/launch/epoch_agreement.h"
-#include "tools/launch/survival.h"
 #include "tools/launch/succession.h"
+#include "tools/launch/survival.h"
 #include "tools/launch/survival_board.h"
 #include "tutti/base/address.h"
 #include "tutti/comm/board/tcp_rendezvous.h"
@@ -25,8 +25,8 @@ namespace tutti {
 
 // The launchers of a job of which each may take the place of the keeper.
 struct LaunchersBoards {
-  std::vector<std::string> hosts = {};      // their names, for messages
-  std::vector<Address> addresses = {};      // of their boards, by host
+  std::vector<std::string> hosts = {};  // their names, for messages
+  std::vector<Address> addresses = {};  // of their boards, by host
   std::vector<int> host_of_worker = {};
   std::shared_ptr<comm::ServedBoard> own = {};
   EpochVote vote = {};       // of this launcher, in the beginning
@@ -47,8 +47,8 @@ struct GuestOptions {
   std::optional<LaunchersBoards> launchers = {};     // nullopt: the job ends here without the keeper
 };
 
-// The Survival of a launcher whose job has its list of members at the launcher of another host. If that one is
-// lost, finds the launcher that takes its place (succession.h), or ends the job here.
+// The Survival of a launcher whose job has its list of members at the launcher of another host. If that one
+// is lost, finds the launcher that takes its place (succession.h), or ends the job here.
 class SurvivalGuest final : public Survival {
  public:
   // Connects, and waits until the keeper has noticed this launcher. Throws as find_tcp_rendezvous().
@@ -103,12 +103,12 @@ class SurvivalGuest final : public Survival {
   std::map<std::string, std::string> sent_;                  // to be sent again to another keeper
   HostStanding standing_;                                    // of the workers of this host
   HostOrders received_;
-  size_t taken_ = 0;         // orders of received_ that look() has returned
-  std::string keeper_;       // its name for messages
-  bool is_member_ = true;    // a worker of this host is in the newest epoch, as far as is known
+  size_t taken_ = 0;       // orders of received_ that look() has returned
+  std::string keeper_;     // its name for messages
+  bool is_member_ = true;  // a worker of this host is in the newest epoch, as far as is known
   bool is_elected_ = false;
   std::optional<EpochAgreement> election_;
-  std::string lost_;         // why the keeper cannot be reached any more
+  std::string lost_;  // why the keeper cannot be reached any more
   bool leaves_ = false;
   std::thread messenger_;  // sends reports and looks for orders, since the network may block
 };

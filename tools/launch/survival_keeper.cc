@@ -47,8 +47,7 @@ comm::Members first_members(const std::vector<SurvivalHost>& hosts) {
 MembersKeeper keeper_of(const SurvivalOptions& options, comm::Rendezvous& board,
                         const EpochAgreement& agreement) {
   const std::vector<int> hosts = hosts_by_worker(options.hosts);
-  if (agreement.term() == 0)
-    return {workers_of(options.hosts), options.min, options.timeout, hosts};
+  if (agreement.term() == 0) return {workers_of(options.hosts), options.min, options.timeout, hosts};
   const comm::Members newest = agreement.unfinished().value_or(agreement.chosen()).members;
   std::vector<MembersKeeper::Standing> workers(hosts.size(), {.is_there = false});
   for (const comm::Member& member : newest.by_rank)
@@ -77,10 +76,11 @@ std::vector<int> hosts_by_worker(const std::vector<SurvivalHost>& hosts) {
 }
 
 comm::ServedRendezvous serve_members_board(const SurvivalOptions& options) {
-  return comm::serve_tcp_rendezvous({.host = options.listen_at,
-                                     .port = options.port,
-                                     .credentials = {.secret = survival_secret(options.launch, options.secret)},
-                                     .silence = options.timeout});
+  return comm::serve_tcp_rendezvous(
+      {.host = options.listen_at,
+       .port = options.port,
+       .credentials = {.secret = survival_secret(options.launch, options.secret)},
+       .silence = options.timeout});
 }
 
 SurvivalKeeper::SurvivalKeeper(const SurvivalOptions& options)

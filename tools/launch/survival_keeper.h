@@ -40,7 +40,7 @@ struct SurvivalOptions {
   uint16_t port = 0;                    // 0: any
   // With --nnodes, by host: the launchers that were at the meeting (EpochDecision::launchers).
   std::vector<std::string> launchers = {};
-  std::function<void()> at_end = {};    // called before other launchers hear of the end of the job
+  std::function<void()> at_end = {};  // called before other launchers hear of the end of the job
 };
 
 // Serves the board of a launcher.

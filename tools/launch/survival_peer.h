@@ -20,9 +20,9 @@ struct PeerOptions {
   std::chrono::milliseconds start_timeout{300'000};
 };
 
-// The Survival of one of several launchers of which each may keep the list: the first one in the beginning, and
-// another one when it is lost (succession.h). Serves the board of this launcher, at which its workers learn who
-// keeps the list.
+// The Survival of one of several launchers of which each may keep the list: the first one in the beginning,
+// and another one when it is lost (succession.h). Serves the board of this launcher, at which its workers
+// learn who keeps the list.
 class SurvivalPeer final : public Survival {
  public:
   // Throws as SurvivalGuest.

@@ -12,8 +12,8 @@
 #include "tutti/comm/rendezvous.h"
 
 // Who trains together, and how that changes while a job runs. `tutti run --min` keeps the list on a board
-// that outlives every worker (tools/launch/members_keeper.h). On several hosts each launcher serves a board, and
-// its workers learn there which launcher keeps the list (board/follow.h). The keys:
+// that outlives every worker (tools/launch/members_keeper.h). On several hosts each launcher serves a board,
+// and its workers learn there which launcher keeps the list (board/follow.h). The keys:
 //
 //   keeper             HOST:PORT of the board with the list, or "here", by each launcher on its own board
 //   members/EPOCH      Members, written once, by the launcher
