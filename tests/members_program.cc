@@ -15,12 +15,15 @@
 
 #include <fmt/format.h>
 
+#include "tutti/base/address.h"
 #include "tutti/base/environment.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/text.h"
+#include "tutti/base/this_host.h"
 #include "tutti/cluster/identity.h"
 #include "tutti/comm/board/follow.h"
+#include "tutti/comm/job_board.h"
 #include "tutti/comm/members.h"
 
 namespace tutti {
@@ -39,14 +42,17 @@ int number_in(const Environment& environment, const char* name) {
   return static_cast<int>(parse_int(environment.get(name).value_or("")).value());
 }
 
+std::string secret_in(const Environment& environment) {
+  return comm::members_secret(
+      environment.get(kLaunchVariable).value(),
+      environment.get(kSecretVariable).value_or(environment.get("TUTTI_SECRET").value_or("")));
+}
+
 std::shared_ptr<comm::Rendezvous> find_board(const Environment& environment) {
-  const std::string secret =
-      fmt::format("members\n{}\n{}", environment.get(kLaunchVariable).value(),
-                  environment.get(kSecretVariable).value_or(environment.get("TUTTI_SECRET").value_or("")));
   const auto timeout = parse_double(environment.get("TUTTI_TIMEOUT").value_or("60")).value();
   return comm::follow_members_board(
       {.address = environment.get(kMembersVariable).value(),
-       .secret = secret,
+       .secret = secret_in(environment),
        .timeout = std::chrono::milliseconds(static_cast<int64_t>(1000 * timeout))});
 }
 
@@ -55,7 +61,11 @@ class Worker {
   Worker(const Environment& environment, std::string folder)
       : folder_(std::move(folder)),
         self_{number_in(environment, "TUTTI_TASK_INDEX"), number_in(environment, kLifeVariable)},
-        board_(find_board(environment), self_) {}
+        board_(find_board(environment), self_) {
+    comm::write_job_board(folder_, {.address = environment.get(kMembersVariable).value(),
+                                    .host = host_name(),
+                                    .secret = secret_in(environment)});
+  }
 
   // Returns the exit code.
   int run() {

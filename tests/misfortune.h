@@ -9,6 +9,7 @@
 #include <stdexcept>
 #include <string>
 #include <unistd.h>
+#include <utility>
 #include <vector>
 
 #include "tutti/base/text.h"
@@ -36,6 +37,7 @@ class Misfortune final : public tutti::Hook {
     meet(training, "before", SIGKILL);
     meet(training, "stop", SIGSTOP);
     meet(training, "leave", SIGTERM);
+    meet(training, "preempt", SIGUSR1);
     meet(training, "saved", SIGKILL);
     meet(training, "exit", 0);
   }
@@ -111,6 +113,19 @@ class AwaitWorld final : public tutti::Hook {
  private:
   static constexpr useconds_t kPause = 10'000;
   const int64_t world_;
+};
+
+// Makes the steps slow as long as this file exists.
+class Dawdle final : public tutti::Hook {
+ public:
+  explicit Dawdle(std::string file) : file_(std::move(file)) {}
+  void before_step(tutti::Training& /*training*/) override {
+    if (!file_.empty() && std::filesystem::exists(file_)) usleep(kPause);
+  }
+
+ private:
+  static constexpr useconds_t kPause = 100'000;
+  const std::string file_;
 };
 
 }  // namespace tutti::testing

@@ -149,6 +149,21 @@ TEST_F(RunMinOnNodes, goes_on_without_a_host_and_takes_it_in_again) {
   EXPECT_THAT(err(0), HasSubstr("worker/3 was on node 1, whose launcher is gone; the other 2 go on"));
 }
 
+// The others wait for it, as for one that was never started.
+TEST_F(RunMinOnNodes, a_launcher_without_the_program_ends_before_it_meets_the_others) {
+  flags_ = {"--min", "1"};
+  start_node(0);
+  Words command = launcher(1, flags_);
+  command[command.size() - 2] = "/nowhere/members_program";
+  const ProgramResult result = run_program(command, {mark_, "TUTTI_SECRET=ours"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("/nowhere/members_program: there is no such program"));
+  start_node(1);
+  wait_for(3, 0, 3, 4);
+  finish();
+  expect_ends(0, 0);
+}
+
 TEST_F(RunMinOnNodes, ends_if_too_few_are_left_without_a_host) {
   start({"--min", "3"});
   kill(nodes_[1]->pid(), SIGKILL);
@@ -421,7 +436,12 @@ TEST_F(RunMinOnThreeNodes, a_signal_to_the_launcher_that_has_taken_the_list_over
 class RunMinOnHosts : public Run {
  protected:
   void start(const Words& flags) {
-    program_.emplace(Words{program_path("tutti"), "run", "--rsh", agent(), "-H", "a:2,b:2"} + flags +
+    const std::string agent = folder_.write(
+        "agent", fmt::format("#!/bin/sh\n[ -e '{}/down' ] && echo $1 is down >&2 && exit 255\nshift\n"
+                             "exec sh -c \"$*\"\n",
+                             folder_.path()));
+    std::filesystem::permissions(agent, std::filesystem::perms(0700));
+    program_.emplace(Words{program_path("tutti"), "run", "--rsh", agent, "-H", "a:2,b:2"} + flags +
                          Words{"--", program_path("../test/members_program"), folder_.path()},
                      Words{mark_});
     for (int worker = 0; worker < 4; ++worker) wait_for(worker, 0, worker, 4);
@@ -455,13 +475,56 @@ TEST_F(RunMinOnHosts, goes_on_without_a_worker_and_takes_it_in_again) {
   EXPECT_THAT(program_->err(), HasSubstr("restarting it: restart 1 of 1"));
 }
 
-TEST_F(RunMinOnHosts, goes_on_without_a_host_whose_launcher_is_killed) {
+TEST_F(RunMinOnHosts, goes_on_without_a_host_whose_launcher_is_killed_and_takes_it_in_again) {
   start({"--min", "1"});
   kill(launcher_of(3), SIGKILL);
   wait_for(0, 0, 0, 2);
   wait_for(1, 0, 1, 2);
+  for (const int worker : {2, 3}) program_->wait_for_output(begun_by_member(worker, 1));
   finish();
   EXPECT_THAT(program_->err(), HasSubstr("the launcher of b is gone"));
+  EXPECT_THAT(program_->err(), HasSubstr("host b answers: starting its workers"));
+}
+
+TEST_F(RunMinOnHosts, tries_to_reach_a_lost_host_until_it_answers) {
+  start({"--min", "1"});
+  const std::string down = folder_.write("down", "");
+  kill(launcher_of(0), SIGKILL);
+  program_->wait_for_error("host a does not come again yet (a is down); trying again");
+  wait_for(2, 0, 0, 2);
+  std::filesystem::remove(down);
+  for (const int worker : {0, 1}) program_->wait_for_output(begun_by_member(worker, 1));
+  finish();
+}
+
+TEST_F(RunMinOnHosts, ends_without_a_host_that_does_not_come_again) {
+  start({"--min", "1"});
+  folder_.write("down", "");
+  kill(launcher_of(3), SIGKILL);
+  program_->wait_for_error("host b does not come again yet");
+  finish();
+}
+
+TEST_F(RunMinOnHosts, a_host_whose_launcher_was_told_to_end_stays_away) {
+  start({"--min", "1"});
+  kill(launcher_of(3), SIGTERM);
+  wait_for(0, 0, 0, 2);
+  finish();
+  EXPECT_THAT(program_->err(), Not(HasSubstr("host b answers")));
+}
+
+TEST_F(RunMinOnHosts, ends_with_the_error_of_a_host_that_has_no_such_program) {
+  folder_.write("agent", fmt::format("#!/bin/sh\n[ $1 = a ] && PATH=\"{}:$PATH\"\nshift\nexec sh -c \"$*\"\n",
+                                     folder_.path()));
+  const std::string program = folder_.write("only-on-a", "#!/bin/sh\nsleep 100\n");
+  for (const char* file : {"agent", "only-on-a"})
+    std::filesystem::permissions(folder_ / file, std::filesystem::perms(0700));
+  const ProgramResult result = run_program({program_path("tutti"), "run", "--rsh", folder_ / "agent", "-H",
+                                            "a:1,b:1", "--min", "1", "--", "only-on-a"},
+                                           {mark_});
+  EXPECT_EQ(result.exit_code, 2) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("tutti run on b: only-on-a: there is no such program"));
+  EXPECT_TRUE(nobody_is_left());
 }
 
 TEST_F(RunMinOnHosts, a_worker_that_fails_by_itself_ends_the_job) {
@@ -475,6 +538,53 @@ TEST_F(RunMinOnHosts, a_signal_ends_the_job) {
   start({"--min", "1", "--restarts", "1"});
   kill(program_->pid(), SIGTERM);
   end_with(128 + SIGTERM);
+}
+
+// A launcher that asks a command for the hosts.
+class RunDiscovers : public RunMinOnHosts {
+ protected:
+  void list(const std::string& hosts) {
+    folder_.write("hosts.new", hosts);
+    std::filesystem::rename(folder_ / "hosts.new", folder_ / "hosts");
+  }
+  void start_discovered(const Words& flags) {
+    program_.emplace(Words{program_path("tutti"), "run", "--rsh", agent(), "--discover",
+                           "cat " + folder_ / "hosts", "--discover-every", "0.05"} +
+                         flags + Words{"--", program_path("../test/members_program"), folder_.path()},
+                     Words{mark_});
+  }
+};
+
+TEST_F(RunDiscovers, hosts_that_come_and_go) {
+  list("a:2\n");
+  start_discovered({"--min", "1", "--max", "4"});
+  wait_for(1, 0, 1, 2);
+  list("b:2\na:2\n");
+  for (const int worker : {2, 3}) program_->wait_for_output(begun_by_member(worker, 1));
+  list("b:2\n");
+  program_->wait_for_error("; the other 2 go on");
+  list("b:2\nc:1\n");
+  program_->wait_for_output(begun_by_member(0, 1));
+  finish();
+  EXPECT_THAT(program_->err(), HasSubstr("host b is listed: starting 2 workers there"));
+  EXPECT_THAT(program_->err(), HasSubstr("host a is listed no more: its workers leave after a step"));
+}
+
+TEST_F(RunDiscovers, nothing_from_a_command_that_fails) {
+  folder_.write("hosts", "");
+  start_discovered({"--min", "2", "--max", "2"});
+  program_->wait_for_error("changes nothing: it printed no host");
+  list("a:2\n");
+  wait_for(1, 0, 1, 2);
+  list("a:two\n");
+  program_->wait_for_error("changes nothing: tutti run: -H 'a:two'");
+  finish();
+}
+
+TEST_F(RunDiscovers, needs_limits) {
+  const ProgramResult result = run({"--discover", "echo a", "--min", "1"}, "echo never");
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(result.err, HasSubstr("--discover needs --min M and --max X"));
 }
 
 }  // namespace

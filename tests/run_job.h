@@ -26,6 +26,10 @@ inline std::vector<std::string> lines_of(const std::string& text) {
 inline std::string said_by_member(int worker, int life, int rank, int workers) {
   return fmt::format("worker {}, life {}, rank {} of {}, epoch", worker, life, rank, workers);
 }
+// Returns the begin of that line, for workers that join together, whose ranks depend on who comes first.
+inline std::string begun_by_member(int worker, int life) {
+  return fmt::format("worker {}, life {}, rank", worker, life);
+}
 // Returns the pid in the last of these lines, of which at least one must have been waited for.
 inline pid_t pid_of_member(const std::string& out, int worker, int life) {
   pid_t pid = 0;

@@ -161,6 +161,51 @@ TEST(SurvivalWith, a_worker_that_joins_takes_over_the_whole_state) {
   }
 }
 
+// `tutti scale` changes the number of workers while they train.
+TEST(SurvivalOfScaling, ends_with_the_bits_of_a_training_with_one_number_of_workers) {
+  const TestFolder folder;
+  for (const Flags& way : {Flags{"--comm", "shm"}, Flags{"--comm", "tcp"}, Flags{"--own-loop"}}) {
+    const Flags flags = with({"--net", "normed", "--batch", "2", "--steps", "600"}, way);
+    const std::string expected = hash_of(on_workers(1, with(flags, {"--lanes", "4"})), folder);
+    const std::string logdir = folder / way.back();
+    const std::string slow = folder.write("slow", "");
+    const std::string report = folder / "report.json";
+    RunningProgram training(job(2, {"--min", "1", "--max", "4"},
+                                with(flags, {"--logdir", logdir, "--dawdle", slow, "--report", report})));
+    training.wait_for_error("2 workers connected");
+    EXPECT_TRUE(eventually([&] { return std::filesystem::exists(logdir + "/launcher.json"); }));
+    for (const char* workers : {"4", "1", "3"}) {
+      const ProgramResult scaled = run_program({program_path("tutti"), "scale", logdir, workers});
+      EXPECT_EQ(scaled.exit_code, 0) << scaled.out << scaled.err << training.err();
+    }
+    std::filesystem::remove(slow);
+    EXPECT_EQ(training.wait(), 0) << training.out() << training.err();
+    const nlohmann::json said = json_of(report);
+    EXPECT_EQ(said.at("weights_sha256"), expected);
+    EXPECT_EQ(said.at("world"), 3);
+    EXPECT_EQ(said.at("lanes"), 4) << "as many as workers at most";
+    EXPECT_EQ(said.at("lost_steps"), 0);
+    EXPECT_GE(said.at("changes").size(), 3U);
+  }
+}
+
+TEST(SurvivalOfPreemption, loses_the_worker_alone_whose_machine_is_taken_away) {
+  const TestFolder folder;
+  const Outcome outcome =
+      run(folder, 3, {"--min", "1", "--preempt-signal", "USR1"}, with(kRun, {"--misfortune", "2@3/preempt"}));
+  EXPECT_EQ(outcome.sha256(), hash_of(on_workers(1, kRun), folder));
+  EXPECT_THAT(outcome.result.err, AllOf(HasSubstr("stopped by SIGTERM after step 4: the other workers go on"),
+                                        HasSubstr("going on at step 4 with 2 workers")));
+}
+
+TEST(SurvivalOfPreemption, saves_and_ends_without_min) {
+  const TestFolder folder;
+  const Flags flags = with(kRun, {"--misfortune", "1@5/preempt", "--logdir", folder / "run"});
+  EXPECT_EQ(run_program(job(3, {"--preempt-signal", "USR1"}, flags), {}, Crashes::AskedFor).exit_code,
+            128 + SIGTERM);
+  EXPECT_TRUE(std::filesystem::exists(folder / "run/ckpt-6"));
+}
+
 // All that know the state are killed at once: the job is started again, from its checkpoint if it has one.
 TEST(SurvivalOfNobody, restarts_the_job) {
   const TestFolder folder;

@@ -283,6 +283,7 @@ struct Options {
   int64_t fail_at = -1;
   int64_t kill_at = -1;
   std::string misfortune;
+  std::string dawdle;
   std::string fault;
   int64_t await_world = 0;
   int64_t flip_at = -1;
@@ -386,6 +387,7 @@ void train_in_own_loop(tutti::Context& ctx, const Options& options) {
   loop.add_hook(std::make_unique<tutti::testing::Misfortune>(options.misfortune));
   tutti::testing::Misfortune(options.misfortune).begins(ctx);
   loop.add_hook(std::make_unique<tutti::testing::AwaitWorld>(options.await_world));
+  loop.add_hook(std::make_unique<tutti::testing::Dawdle>(options.dawdle));
   loop.add_hook(std::make_unique<FlipBit>(options.flip_at, options.flip_on));
   loop.add_hook(std::make_unique<StopAt>(options.stop_at));
   loop.add_hook(std::make_unique<SaySteps>());
@@ -444,6 +446,7 @@ void train(tutti::Context& ctx, const Options& options) {
   trainer.add_hook(std::make_unique<tutti::testing::Misfortune>(options.misfortune));
   tutti::testing::Misfortune(options.misfortune).begins(ctx);
   trainer.add_hook(std::make_unique<tutti::testing::AwaitWorld>(options.await_world));
+  trainer.add_hook(std::make_unique<tutti::testing::Dawdle>(options.dawdle));
   trainer.add_hook(std::make_unique<FlipBit>(options.flip_at, options.flip_on));
   if (options.stop_at >= 0) trainer.add_hook(std::make_unique<StopAt>(options.stop_at));
   if (options.rate_of_rank_1 > 0) trainer.add_hook(std::make_unique<RateOfRank1>(options.rate_of_rank_1));
@@ -536,6 +539,7 @@ int main(int argc, char** argv) {
     flags.add("--fail-at", options.fail_at, "the step at which rank 1 fails");
     flags.add("--kill-at", options.kill_at, "the step at which the chief is killed, once in a log directory");
     flags.add("--await-world", options.await_world, "how many workers are awaited before the last step");
+    flags.add("--dawdle", options.dawdle, "the steps are slow as long as this file exists");
     flags.add("--misfortune", options.misfortune, "what befalls which worker at which step");
     flags.add("--fault", options.fault, "which worker computes wrongly at which step");
     flags.add("--flip-at", options.flip_at, "the step after which a bit of a weight changes");

@@ -13,6 +13,7 @@ using CommandFunction = int(const std::vector<std::string>& arguments, const Env
 CommandFunction run_command;
 CommandFunction host_command;  // for run_command on another host; not listed
 CommandFunction plot_command;
+CommandFunction scale_command;
 CommandFunction sweep_command;
 CommandFunction timeline_command;
 CommandFunction version_command;

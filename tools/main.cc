@@ -24,8 +24,9 @@ struct Command {
   CommandFunction* run;  // nullptr: the command is in kTorchProgram
 };
 
-constexpr std::array<Command, 14> kCommands = {{
+constexpr std::array<Command, 15> kCommands = {{
     {"run", "start a program as the workers of one job", run_command},
+    {"scale", "change the number of workers of a job", scale_command},
     {"sweep", "run a program with different values of its flags", sweep_command},
     {"serve", "run one parameter server or passive worker, for any program", nullptr},
     {"stop", "stop the servers of a cluster, or the tasks of one job", nullptr},

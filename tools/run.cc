@@ -8,6 +8,7 @@
 #include "tools/launch/host_slots.h"
 #include "tools/launch/launcher.h"
 #include "tools/launch/meeting.h"
+#include "tools/launch/signal_pipe.h"
 #include "tools/launch/ssh.h"
 #include "tutti/base/address.h"
 #include "tutti/base/deadline.h"
@@ -21,8 +22,10 @@ namespace {
 constexpr const char* kAbout =
     "Starts PROGRAM as the workers of one job and waits until they have ended. Each worker gets an equal\n"
     "share of the cores and, if there are GPUs, one of them. If a worker fails, the others are ended too;\n"
-    "with --min M, they go on without a worker that is killed, as long as M are left.\n"
-    "  tutti run [-n WORKERS] [--min M] [--ps P] [--evaluator] [--restarts K] -- PROGRAM [ARGUMENTS...]\n"
+    "with --min M, they go on without a worker that is killed, as long as M are left, and `tutti scale`\n"
+    "changes their number.\n"
+    "  tutti run [-n WORKERS] [--min M [--max X]] [--ps P] [--evaluator] [--restarts K] -- PROGRAM "
+    "[ARGUMENTS...]\n"
     "                                                                             on this machine\n"
     "  tutti run -H HOST:SLOTS,... [-n WORKERS] -- PROGRAM [ARGUMENTS...]         on several, by ssh\n"
     "  tutti run --nnodes N --node-rank R --rendezvous HOST:PORT [-n WORKERS] -- PROGRAM [ARGUMENTS...]\n"
@@ -37,7 +40,10 @@ struct RunOptions {
   LaunchOptions launch;
   NodeOptions nodes;
   std::string ports;
+  std::string preempt_signal;
   std::string hosts;
+  std::string discover;
+  double discover_every = 5;
   std::string rsh;
   std::string remote_tutti;
   std::vector<std::string> variables;
@@ -59,6 +65,14 @@ void add_options(CLI::App& app, RunOptions& options) {
   app.add_option(
       "-H,--hosts", options.hosts,
       "Hosts and the number of workers on each, HOST:SLOTS,HOST:SLOTS,...; they are reached by ssh");
+  app.add_option(
+         "--discover", options.discover,
+         "With --min and --max, in place of -H: shell command that prints the hosts that the job has now, "
+         "HOST or HOST:SLOTS a line; it is run again and again")
+      ->excludes("--hosts");
+  app.add_option("--discover-every", options.discover_every,
+                 "Seconds from the end of the command of --discover to its next run (default: 5)")
+      ->check(CLI::Range(0.001, 1e6));
   app.add_option("--nnodes", options.nodes.count,
                  "Number of hosts. `tutti run` is started on each of them, with the same flags except for "
                  "--node-rank (default: 1)")
@@ -88,6 +102,17 @@ void add_options(CLI::App& app, RunOptions& options) {
                  "restarts the lost worker alone. Not with --ps and TF_CONFIG (default: a lost worker ends "
                  "the job)")
       ->check(CLI::Range(1, kMostWorkersOfAHost));
+  app.add_option(
+         "--max", options.launch.max,
+         "With --min: `tutti scale` may raise the number of workers to this one, on this machine or in "
+         "total with -H. Each gets the share of the cores that it has then (default: the number at the "
+         "start)")
+      ->check(CLI::Range(1, kMostWorkersOfAHost));
+  app.add_option(
+      "--preempt-signal", options.preempt_signal,
+      "Signal that announces the end of this machine, such as USR1: it does as SIGTERM does, and the "
+      "launcher that has the list of the workers ends its own workers alone if those of other hosts "
+      "are enough (default: none)");
   app.add_option_function<double>(
          "--start-timeout",
          [&options](double seconds) { options.launch.start_timeout = milliseconds_of(seconds); },
@@ -148,15 +173,22 @@ int run_on_hosts(const RunOptions& options, const std::vector<std::string>& comm
                  const ForwardedVariables& variables, const Environment& environment) {
   if (!environment.get("TF_CONFIG").value_or("").empty())
     fail(ErrorKind::InvalidArgument,
-         "tutti run: -H cannot be combined with TF_CONFIG, which also names hosts; omit -H, or unset "
+         "tutti run: -H and --discover cannot be combined with TF_CONFIG, which also names hosts; omit them, "
+         "or unset "
          "TF_CONFIG");
   if (options.launch.nodes)
     fail(ErrorKind::InvalidArgument,
-         "tutti run: -H starts the launchers of all hosts, so it cannot be combined with --nnodes; omit one "
+         "tutti run: -H and --discover start the launchers of all hosts, so they cannot be combined with "
+         "--nnodes; omit one "
          "of them");
   const std::string rsh = options.rsh.empty() ? environment.get(kRshVariable).value_or("") : options.rsh;
-  return launch_on_hosts(fill_slots(parse_hosts(options.hosts), options.launch.workers.value_or(0)), command,
-                         variables, RemoteShell::parse(rsh, options.remote_tutti), options.launch);
+  const RemoteShell shell = RemoteShell::parse(rsh, options.remote_tutti);
+  if (!options.discover.empty())
+    return launch_on_discovered_hosts(options.discover, milliseconds_of(options.discover_every), command,
+                                      variables, shell, options.launch);
+  const int workers = options.launch.max.value_or(options.launch.workers.value_or(0));
+  return launch_on_hosts(fill_slots(parse_hosts(options.hosts), workers), command, variables, shell,
+                         options.launch);
 }
 
 }  // namespace
@@ -185,8 +217,11 @@ int run_command(const std::vector<std::string>& arguments, const Environment& en
       forward_variables(options.variables, with_insecure(environment, options));
   fill_in_nodes(options);
   if (app.count("--ports") > 0) options.launch.ports = parse_port_range(options.ports);
+  if (app.count("--preempt-signal") > 0)
+    options.launch.preempt_signal = parse_preempt_signal(options.preempt_signal);
   options.launch.master = wants_master(command, variables.environment);
-  if (app.count("--hosts") > 0) return run_on_hosts(options, command, variables, environment);
+  if (app.count("--hosts") + app.count("--discover") > 0)
+    return run_on_hosts(options, command, variables, environment);
   return launch(command, variables.environment, options.launch);
 }
 

@@ -26,6 +26,9 @@ Scenario draw_scenario(Random& random) {
   Scenario scenario;
   scenario.workers = draw_workers(random);
   scenario.min = random.chance(0.7) ? 1 : static_cast<int>(random.draw(1, scenario.workers));
+  scenario.first =
+      random.chance(0.6) ? scenario.workers : static_cast<int>(random.draw(scenario.min, scenario.workers));
+  scenario.scalings = random.chance(0.6) ? 0 : static_cast<int>(random.draw(1, 4));
   scenario.restarts = random.chance(0.25) ? 0 : static_cast<int>(random.draw(1, 2 * scenario.workers));
   Program& program = scenario.program;
   program.fits = random.chance(0.6) ? 1 : random.draw(2, 3);
@@ -59,6 +62,9 @@ Scenario draw_scenario(Random& random) {
 
 // The machine fails at any time; the program fails at the places that it names.
 void Job::plan_faults() {
+  for (int scaling = 0; scaling < scenario_.scalings; ++scaling)
+    world_.at(world_.random().draw(0, scenario_.calm_from),
+              [this] { scale_to(static_cast<int>(world_.random().draw(scenario_.min, scenario_.workers))); });
   for (int lost = 0; lost < scenario_.lost_hosts; ++lost)
     world_.at(world_.random().draw(0, scenario_.calm_from),
               [this] { lose_host(static_cast<int>(world_.random().draw(0, scenario_.hosts - 1))); });
@@ -71,8 +77,7 @@ void Job::plan_faults() {
     world_.at(time, [this] {
       if (failed_) return;
       const auto worker = static_cast<size_t>(world_.random().draw(0, scenario_.workers - 1));
-      Process& process = slots_[worker].newest();
-      if (process.lives()) hit(process);
+      if (slots_[worker].has_begun() && slots_[worker].newest().lives()) hit(slots_[worker].newest());
     });
   }
 }
@@ -83,11 +88,38 @@ std::vector<int> Job::hosts_of_workers() const {
   return hosts;
 }
 
+// SurvivalKeeper::begin_scaling().
+void Job::scale_to(int workers) {
+  if (failed_ || keeper_.finished() || keeper_.ended()) return;
+  int more = workers;
+  for (const int worker : wanted_) more -= slots_[static_cast<size_t>(worker)].is_over() ? 0 : 1;
+  world_.log("{} workers are to train", workers);
+  for (int worker = 0; worker < scenario_.workers && more > 0; ++worker) {
+    if (!slots_[static_cast<size_t>(worker)].is_over() || gone_hosts_.contains(host_of(worker))) continue;
+    if (!keeper_.returns(worker)) continue;
+    wanted_.insert(worker);
+    start(worker, keeper_.life_of(worker));
+    --more;
+  }
+  for (int worker = scenario_.workers - 1; worker >= 0 && more < 0; --worker) {
+    if (slots_[static_cast<size_t>(worker)].is_over() || wanted_.erase(worker) == 0) continue;
+    let_leave(worker);
+    ++more;
+  }
+}
+
+void Job::let_leave(int worker) {
+  Slot& slot = slots_[static_cast<size_t>(worker)];
+  if (std::exchange(slot.starts_again, false)) return keeper_.lost(worker, MembersKeeper::Then::StaysAway);
+  slot.newest().ask_to_leave();
+}
+
 // Its launcher has gone too, so its workers stay away (SurvivalKeeper::lose_host()).
 void Job::lose_host(int host) {
   if (failed_ || !gone_hosts_.insert(host).second) return;
   world_.log("host {} is lost", host);
   for (Slot& slot : slots_) {
+    if (!slot.has_begun()) continue;
     Process& process = slot.newest();
     if (host_of(process.self().worker) != host || !process.lives()) continue;
     ++result_.kills;
@@ -103,7 +135,7 @@ void Job::bring_back(int host) {
   world_.log("host {} is back", host);
   for (int worker = 0; worker < scenario_.workers; ++worker) {
     const Slot& slot = slots_[static_cast<size_t>(worker)];
-    if (host_of(worker) == host && slot.is_over() && keeper_.returns(worker))
+    if (host_of(worker) == host && wanted_.contains(worker) && slot.is_over() && keeper_.returns(worker))
       start(worker, keeper_.life_of(worker));
   }
 }

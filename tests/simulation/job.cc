@@ -62,10 +62,13 @@ Job::Job(uint64_t seed, Mistake mistake, bool prints)
       network_(world_, scenario_.network, mistake),
       board_(std::make_shared<BoardOfJob>(mistake)),
       keeper_(scenario_.workers, scenario_.min, milliseconds_of_time(scenario_.program.timeout),
-              hosts_of_workers()),
+              hosts_of_workers(), scenario_.first),
       keeper_board_(keeper_, board_),
       slots_(static_cast<size_t>(scenario_.workers)) {
-  for (int worker = 0; worker < scenario_.workers; ++worker) start(worker, 0);
+  for (int worker = 0; worker < scenario_.first; ++worker) {
+    wanted_.insert(worker);
+    start(worker, 0);
+  }
   plan_faults();
   world_.after(scenario_.look_every, [this] { look(); });
 }
@@ -94,6 +97,7 @@ void Job::program(Process& process, size_t life) {
                             .network = network_,
                             .checks = checks_,
                             .mistake = mistake_,
+                            .least = scenario_.min,
                             .place = [this](Process& at, const char* place) { at_place(at, place); }};
   auto& worker = slots_[static_cast<size_t>(process.self().worker)].workers[life];
   worker = std::make_unique<Worker>(process, around,
@@ -119,6 +123,7 @@ void Job::notice_end(int worker, int life) {
   const Process& process = slot.newest();
   checks_.given_up(process.self());
   const Outcome& outcome = process.outcome();
+  if (outcome.interrupted()) ++result_.left;
   if (outcome.success()) {
     ++complete_;
     keeper_.ended_well(worker);
@@ -153,7 +158,8 @@ void Job::survive() {
   int restarts = scenario_.restarts - restarts_used_;
   for (const int worker : lost) {
     was_member.push_back(keeper_.trained_last(worker));
-    const bool again = !keeper_.finished() && !gone_hosts_.contains(host_of(worker)) && restarts-- > 0;
+    const bool again = !keeper_.finished() && wanted_.contains(worker) &&
+                       !gone_hosts_.contains(host_of(worker)) && restarts-- > 0;
     keeper_.lost(worker, again ? Then::ComesBack : Then::StaysAway);
   }
   keeper_board_.look(time_of(world_.now()));
@@ -196,8 +202,7 @@ void Job::start_again_after_pause(int worker) {
   const Time pause = world_.random().draw(0, scenario_.longest_pause);
   world_.after(pause, [this, worker] {
     Slot& slot = slots_[static_cast<size_t>(worker)];
-    slot.starts_again = false;
-    if (failed_) return;
+    if (!std::exchange(slot.starts_again, false) || failed_) return;
     // SurvivalKeeper::stays_away(), or the host was lost meanwhile.
     if (keeper_.finished() || gone_hosts_.contains(host_of(worker)))
       return keeper_.lost(worker, Then::StaysAway);
@@ -216,6 +221,7 @@ void Job::fail_job(Result::End end, const std::string& why) {
   int left = 0;
   int members_left = 0;
   for (const Slot& slot : slots_) {
+    if (!slot.has_begun()) continue;
     const Process& process = slot.newest();
     const bool lives = process.lives() && !keeper_.is_evicted(process.self().worker);
     const bool is_member = std::find(members.begin(), members.end(), process.self()) != members.end();
@@ -247,7 +253,8 @@ Result::End Job::why_failed(const Process& process) {
 
 bool Job::someone_lives_with_state() const {
   return std::any_of(slots_.begin(), slots_.end(), [](const Slot& slot) {
-    return slot.newest().lives() && slot.workers.back() && slot.workers.back()->has_state();
+    return slot.has_begun() && slot.newest().lives() && slot.workers.back() &&
+           slot.workers.back()->has_state();
   });
 }
 
@@ -285,7 +292,7 @@ void Job::check_end() {
   if (checks_.committed() != scenario_.program.steps())
     world_.violate("the job has ended after {} of {} steps", checks_.committed(), scenario_.program.steps());
   if (std::none_of(slots_.begin(), slots_.end(),
-                   [](const Slot& slot) { return slot.newest().outcome().success(); }))
+                   [](const Slot& slot) { return slot.has_begun() && slot.newest().outcome().success(); }))
     world_.violate("no worker has ended well");
 }
 

@@ -22,7 +22,8 @@ namespace tutti::simulation {
 
 // The circumstances of one simulation, drawn from its seed.
 struct Scenario {
-  int workers = 2;
+  int workers = 2;  // at most
+  int first = 2;    // with which the job begins
   int min = 1;
   int restarts = 0;  // of single workers
   int hosts = 1;     // each with the same number of workers, or one less
@@ -34,6 +35,7 @@ struct Scenario {
   // Failures, which all happen before `calm_from`.
   int faults = 0;
   int lost_hosts = 0;  // times that a host is lost with all its workers; it comes again after a while
+  int scalings = 0;    // times that the number of workers is changed
   Time calm_from = kSecond;
   double kill_share = 0.7;   // of the faults; the others stop a process
   double place_share = 0.5;  // of the faults happen at a place of the program, the others at a time
@@ -59,6 +61,7 @@ struct Result {
   int64_t kills = 0;
   int64_t stops = 0;
   int64_t evicted = 0;
+  int64_t left = 0;
   int64_t joined = 0;
   int64_t taken_over = 0;
   int64_t steps = 0;
@@ -80,8 +83,9 @@ class Job {
     std::vector<std::unique_ptr<Process>> lives;
     std::vector<std::unique_ptr<Worker>> workers;  // one for each life that has begun
     bool starts_again = false;
-    bool is_seen = false;  // the launcher has seen the end of the newest life
+    bool is_seen = true;  // the launcher has seen the end of the newest life, if there was one
     bool is_over() const { return !starts_again && is_seen; }
+    bool has_begun() const { return !lives.empty(); }
     Process& newest() const { return *lives.back(); }
   };
 
@@ -98,6 +102,8 @@ class Job {
   // Failures.
   void plan_faults();
   void hit(Process& process);
+  void scale_to(int workers);
+  void let_leave(int worker);
   void lose_host(int host);
   void bring_back(int host);
   int host_of(int worker) const { return worker % scenario_.hosts; }
@@ -118,6 +124,7 @@ class Job {
   KeeperBoard keeper_board_;
   std::vector<Slot> slots_;
   std::vector<int> lost_;
+  std::set<int> wanted_;  // workers that run if nothing happens to them
   std::set<int> gone_hosts_;
   int restarts_used_ = 0;
   int place_faults_ = 0;  // left

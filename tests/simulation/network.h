@@ -20,6 +20,7 @@ namespace tutti::simulation {
 struct Part {
   std::vector<LaneTerm> terms = {};
   bool change = false;
+  bool leaves = false;
   int64_t number = 0;
   State state = {};
 };

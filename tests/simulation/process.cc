@@ -25,6 +25,8 @@ void Process::run() {
     outcome_ = Outcome::exited(0);
   } catch (const Killed&) {
     outcome_ = Outcome(SIGKILL);
+  } catch (const Left&) {
+    outcome_ = Outcome::exited(128 + SIGTERM);
   } catch (const Error& error) {
     error_ = error.what();
     outcome_ = Outcome::exited(exit_code(error.kind()));
@@ -59,6 +61,8 @@ void Process::stop(Time time) {
   });
   if (inside_) sleep(0);
 }
+
+void Process::leave() { throw Left(); }
 
 void Process::sleep(Time time) {
   world_.after(time, [this, wait = begin_wait()] { wake(wait); });

@@ -23,8 +23,13 @@ class Process {
   // Called from outside, and from inside as a process may kill or stop itself.
   void kill();
   void stop(Time time);
+  // Like SIGTERM.
+  void ask_to_leave() { is_asked_to_leave_ = true; }
 
   // Called from inside.
+  bool is_asked_to_leave() const { return is_asked_to_leave_; }
+  // Ends the process as after SIGTERM.
+  [[noreturn]] void leave();
   void sleep(Time time);
   // Begins to wait for wake() with this number; wait() then waits until it has come.
   int64_t begin_wait() { return ++wait_; }
@@ -43,6 +48,7 @@ class Process {
 
  private:
   struct Killed {};
+  struct Left {};
   void run();
   void resume();
 
@@ -55,6 +61,7 @@ class Process {
   std::string error_;
   bool inside_ = false;
   bool killed_ = false;
+  bool is_asked_to_leave_ = false;
   bool stopped_ = false;
   int64_t stops_ = 0;
   int64_t wait_ = 0;

@@ -31,6 +31,7 @@ TEST(Simulation, keeps_all_promises) {
     sum.kills += result.kills;
     sum.stops += result.stops;
     sum.evicted += result.evicted;
+    sum.left += result.left;
     sum.joined += result.joined;
     sum.taken_over += result.taken_over;
     sum.steps += result.steps;
@@ -41,9 +42,9 @@ TEST(Simulation, keeps_all_promises) {
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
   std::cout << fmt::format(
       "{} seeds, {:.0f} a second: {} events, {} epochs, {} steps, {} killed, {} stopped, {} evicted, {} "
-      "joined, {} took a state over\n",
+      "left, {} joined, {} took a state over\n",
       seeds.end - seeds.begin, static_cast<double>(seeds.end - seeds.begin) / time.count(), sum.events,
-      sum.epochs, sum.steps, sum.kills, sum.stops, sum.evicted, sum.joined, sum.taken_over);
+      sum.epochs, sum.steps, sum.kills, sum.stops, sum.evicted, sum.left, sum.joined, sum.taken_over);
   for (const auto& [end, count] : ends) std::cout << fmt::format("{:>8} {}\n", count, end);
 }
 

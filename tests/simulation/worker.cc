@@ -183,6 +183,7 @@ bool Worker::next() {
       tell_hooks();
       const bool goes_on = state_.step < state_.fit_begin + program_.steps_per_fit;
       if (goes_on && std::exchange(change_wished_, false)) {
+        if (leaves_) process_.leave();
         change({});
         continue;
       }
@@ -213,7 +214,7 @@ void Worker::step() {
   place("a step");
   process_.sleep(process_.world().random().draw(1, program_.step_time));
   try {
-    Part part{.change = change_is_due()};
+    Part part{.change = change_is_due(), .leaves = process_.is_asked_to_leave() && world_ > 1};
     LaneRange lanes = lanes_of(rank_, world_, program_.lanes);
     if (around_.mistake == Mistake::LanesOfTheLastWorld && last_rank_ >= 0)
       lanes = lanes_of(last_rank_, last_world_, program_.lanes);
@@ -223,10 +224,16 @@ void Worker::step() {
     place("before the update");
     std::vector<LaneTerm> terms;
     change_wished_ = false;
+    int leaving = 0;
     for (const auto& each : parts) {
       terms.insert(terms.end(), each->terms.begin(), each->terms.end());
       change_wished_ = change_wished_ || each->change;
+      leaving += each->leaves ? 1 : 0;
     }
+    // If too few were left, the production code would end the whole training here, with a checkpoint.
+    const bool enough = world_ - leaving >= around_.least;
+    leaves_ = enough && parts[static_cast<size_t>(rank_)]->leaves;
+    change_wished_ = change_wished_ || (enough && leaving > 0);
     state_.update(terms);
     around_.checks.commits(process_, epoch(), state_, parts);
     place("after the update");

@@ -31,6 +31,7 @@ struct Surroundings {
   Network& network;
   Checks& checks;
   Mistake mistake = Mistake::None;
+  int least = 1;  // --min
   // Called at each place at which a process may be killed or stopped.
   std::function<void(Process&, const char* place)> place;
 };
@@ -87,6 +88,7 @@ class Worker {
   bool has_state_ = false;
   bool half_taken_ = false;
   bool change_wished_ = false;  // in the last step, by anybody
+  bool leaves_ = false;         // after the last step
   bool due_ = false;
   Time looked_at_ = -kSecond;
   std::optional<Error> lost_;

@@ -15,7 +15,9 @@
 #include <fmt/format.h>
 
 #include "tutti/base/deadline.h"
+#include "tutti/base/environment.h"
 #include "tutti/base/error.h"
+#include "tutti/base/text.h"
 
 namespace tutti {
 namespace {
@@ -61,6 +63,7 @@ struct Launch {
   int keep = -1;
   int group = -1;
   int death_signal = SIGKILL;
+  int ignored_signal = 0;
 };
 
 void restore_signals() {
@@ -74,6 +77,7 @@ void restore_signals() {
 [[noreturn]] void become(const Launch& launch) {
   setsid();
   restore_signals();
+  if (launch.ignored_signal > 0) ::signal(launch.ignored_signal, SIG_IGN);
   prctl(PR_SET_PDEATHSIG, launch.death_signal);
   if (getppid() != launch.launcher) _exit(1);  // the launcher died before prctl()
   if (launch.keep >= 0) fcntl(launch.keep, F_SETFD, 0);
@@ -142,6 +146,7 @@ Child start_child(const std::vector<std::string>& command, const ChildOptions& o
   launch.keep = options.keep;
   launch.group = options.group.get();
   launch.death_signal = options.death_signal;
+  launch.ignored_signal = options.ignored_signal;
 
   Pipe complaint = open_pipe();
   launch.complaint = complaint.write_end.get();
@@ -173,6 +178,24 @@ Child start_child(const std::vector<std::string>& command, const ChildOptions& o
   complaint.write_end = FileDescriptor();
   await_exec(complaint, command[0], pid);
   return {pid, std::move(out.read_end), std::move(err.read_end), std::move(in.write_end)};
+}
+
+void require_program(const std::string& program) {
+  int error = ENOENT;
+  const auto is_there = [&](const std::string& path) {
+    if (access(path.c_str(), X_OK) == 0) return true;
+    if (errno == EACCES) error = EACCES;
+    return false;
+  };
+  if (program.find('/') != std::string::npos) {
+    if (!is_there(program)) fail_to_execute(program, error);
+    return;
+  }
+  const std::string folders = Environment::of_process().get("PATH").value_or("/bin:/usr/bin");
+  for (const std::string& folder : split(folders, ':')) {  // as execvpe() does
+    if (is_there(fmt::format("{}/{}", folder.empty() ? "." : folder, program))) return;
+  }
+  fail_to_execute(program, error);
 }
 
 void fail_to_fork(int error, const std::string& what) {

@@ -23,6 +23,7 @@ struct ChildOptions {
   std::string output_file = {};  // for ChildOutput::File
   int keep = -1;                 // a descriptor of this process that the program inherits; -1: none
   int death_signal = SIGKILL;    // sent to it when this process dies
+  int ignored_signal = 0;        // unless it has a handler for it; 0: none
   FileDescriptor group = {};     // ControlGroup::entrance()
 };
 
@@ -40,6 +41,10 @@ struct Child {
 //   Overloaded       no more processes, memory or files
 //   Timeout          the program was not loaded within a minute, for example since a file server hangs
 Child start_child(const std::vector<std::string>& command, const ChildOptions& options = {});
+
+// Throws the InvalidArgument that start_child() throws if there is no such program, or none that can be
+// executed.
+void require_program(const std::string& program);
 
 // Throws the Error for errno of fork(2), which names the limits. `what` as for fail_errno().
 [[noreturn]] void fail_to_fork(int error, const std::string& what);

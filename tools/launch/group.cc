@@ -102,7 +102,12 @@ void TaskGroup::flush() {
 }
 
 void TaskGroup::start_all() {
-  for (size_t index = members_.size(); index < tasks_.size(); ++index) members_.push_back(start(index));
+  for (size_t index = members_.size(); index < tasks_.size(); ++index) {
+    const bool is_later =
+        tasks_[index].role == TaskRole::Worker && options_.survival != nullptr &&
+        !options_.survival->begins_with(options_.survival->first_worker() + static_cast<int>(index));
+    members_.push_back(is_later ? Member(tasks_[index].name, Child(), out_, err_) : start(index));
+  }
 }
 
 Member TaskGroup::start(size_t index) {
@@ -122,6 +127,7 @@ ChildOptions TaskGroup::options_for(size_t index) const {
   if (options_.survival != nullptr && tasks_[index].role == TaskRole::Worker)
     options_.survival->add_variables(options_.survival->first_worker() + static_cast<int>(index), variables);
   for (const auto& [name, value] : variables) child.environment.push_back(fmt::format("{}={}", name, value));
+  child.ignored_signal = signals_.preempt();
   watch_.enrol(child);
   return child;
 }
@@ -153,6 +159,7 @@ void TaskGroup::wait_for_all() {
     pass_on_output();
     reap();
     start_due();
+    await_hosts();
     end_idle_servers();
     evict_stopped();
     end_stopped(TaskRole::Worker, workers_stopped_since_);
@@ -217,7 +224,9 @@ void TaskGroup::send_heartbeats() {
 // while the group is ending anyway, kills them; but not SIGHUP, which is sent twice when a terminal is
 // closed.
 void TaskGroup::interrupt(int signal) {
-  if (signal == SIGPIPE) {
+  if (signal == signals_.preempt()) {
+    if (!kill_at_ && !leave_with_workers()) interrupt(SIGTERM);
+  } else if (signal == SIGPIPE) {
     lose_output();
   } else if (kill_at_ && signal == SIGHUP) {
     result_.interrupted = true;
@@ -431,9 +440,10 @@ void TaskGroup::start_due() {
       if (!is_excused(member)) fail_with(member);
       continue;
     }
-    const Outcome before = *member.outcome();
+    const std::optional<Outcome> before =
+        member.has_started() && !is_evaluator ? member.outcome() : std::nullopt;
     member = start(index);
-    if (!is_evaluator) member.set_before(before);
+    if (before) member.set_before(*before);
   }
 }
 
@@ -470,7 +480,7 @@ void TaskGroup::report(const Member& member) {
   std::vector<std::string> ended;
   for (size_t i = 0; i < members_.size(); ++i) {
     const auto& outcome = members_[i].outcome();
-    if (tasks_[i].role == TaskRole::Worker && outcome && outcome->success())
+    if (tasks_[i].role == TaskRole::Worker && members_[i].has_started() && outcome && outcome->success())
       ended.push_back(members_[i].task());
   }
   constexpr size_t kNamed = 8;

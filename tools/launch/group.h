@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 
 #include <fmt/core.h>
 
+#include "tools/launch/discovery.h"
 #include "tools/launch/host_link.h"
 #include "tools/launch/job_watch.h"
 #include "tools/launch/member.h"
@@ -36,6 +38,16 @@ struct TaskPlan {
   TaskRole role = TaskRole::Worker;
 };
 
+// A host whose host launcher has received its job.
+struct StartedHost {
+  std::string name;
+  Child launcher;
+};
+
+// Tries to start the launcher of a host again, without waiting for it. Called again and again until it
+// returns the launcher.
+using HostAgain = std::function<std::optional<StartedHost>(size_t host, const Survival::Say& say)>;
+
 struct GroupOptions {
   // The maximum number of restarts of single tasks after a failure, for all tasks together. One more failure
   // ends the group.
@@ -58,12 +70,10 @@ struct GroupOptions {
   // With a group of hosts: called when the launcher of a host has ended by itself. Returns true if the job
   // goes on without the host. {}: it does not.
   std::function<bool(size_t host)> goes_on_without_host = {};
-};
-
-// A host whose host launcher has received its job.
-struct StartedHost {
-  std::string name;
-  Child launcher;
+  HostAgain host_again = {};  // for a host that was lost; {}: it stays away
+  // Called again and again: returns the hosts that are to leave, and those that are to be started by
+  // host_again. {}: the hosts stay the same.
+  std::function<HostPlaces::Changes(const Survival::Say& say)> discover = {};
 };
 
 // The result of a whole group: the exit code of the first failure, or 0.
@@ -124,12 +134,16 @@ class TaskGroup {
   // group_survival.cc
   bool may_go_on_without(Member& member);
   bool goes_on_without_host(const Member& member);
+  void discover_hosts();
+  void await_hosts();
   void survive();
   void carry_out(const WorkerOrder& order);
   void end_with_job();
   bool waits_for_other_hosts() const;
   void evict_stopped();
+  bool leave_with_workers();
   void drop_restarts();
+  void drop_restart(size_t index);
   bool restart(Member& member);
   void start_again(size_t index, std::chrono::seconds pause);
   void start_due();
@@ -159,6 +173,9 @@ class TaskGroup {
   Output err_{STDERR_FILENO};
   std::vector<Member> members_;
   std::map<size_t, Clock::time_point> stopped_since_;  // workers, by task
+  std::set<size_t> awaited_hosts_;                     // that were lost and are to be started again
+  std::set<size_t> returned_hosts_;                    // that were started again
+  std::set<size_t> unlisted_hosts_;                    // that are to leave, or have left
   std::vector<Member*> failed_;  // not handled yet; the one that explains most about the cause is first
   std::optional<Clock::time_point> failed_at_;  // time of the first failure in failed_
   std::optional<Clock::time_point> kill_at_;    // set when the group is being stopped

@@ -1,11 +1,13 @@
 // How a TaskGroup goes on without workers that are lost (`tutti run --min`).
 #include <algorithm>
 #include <signal.h>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "tools/launch/group.h"
 #include "tools/launch/survival.h"
+#include "tutti/base/error.h"
 
 namespace tutti {
 
@@ -23,9 +25,51 @@ bool TaskGroup::may_go_on_without(Member& member) {
   return !kill_at_ || member.outcome()->success();
 }
 
+// The launcher of a host has ended by itself. It is started again, unless it was told to end. If its first
+// launcher fails by itself, as without PROGRAM, so would another one.
 bool TaskGroup::goes_on_without_host(const Member& member) {
-  return options_.goes_on_without_host &&
-         options_.goes_on_without_host(static_cast<size_t>(&member - members_.data()));
+  const auto host = static_cast<size_t>(&member - members_.data());
+  const auto& end = member.reported_end();
+  const bool is_lost = !end || *end == exit_code(ErrorKind::PeerLost) || returned_hosts_.contains(host);
+  const bool was_told = end && member.outcome()->interrupted();
+  if (!is_lost && !was_told) return false;
+  if (!options_.goes_on_without_host || !options_.goes_on_without_host(host))
+    return options_.survival != nullptr && options_.survival->job_is_done() &&
+           (was_told || returned_hosts_.contains(host));
+  const bool stays_away = was_told || unlisted_hosts_.contains(host) || !options_.host_again;
+  if (!stays_away) awaited_hosts_.insert(host);
+  return true;
+}
+
+// A host that is listed no more is told to end as by SIGTERM to its launcher: its workers leave after a step.
+void TaskGroup::discover_hosts() {
+  if (!options_.discover) return;
+  const HostPlaces::Changes changes = options_.discover([this](const std::string& text) { say("{}", text); });
+  for (const size_t host : changes.leave) {
+    say("host {} is listed no more: its workers leave after a step", members_[host].task());
+    members_[host].send(to_line(Order{SIGTERM, options_.interrupt_grace}));
+    awaited_hosts_.erase(host);
+    unlisted_hosts_.insert(host);
+  }
+  for (const auto& [host, what] : changes.come) {
+    say("host {} is listed: starting {} worker{} there", what.host, what.slots, what.slots == 1 ? "" : "s");
+    awaited_hosts_.insert(host);
+    unlisted_hosts_.erase(host);
+  }
+}
+
+void TaskGroup::await_hosts() {
+  const bool is_over = kill_at_ || (options_.survival != nullptr && options_.survival->job_is_done());
+  is_over ? awaited_hosts_.clear() : discover_hosts();
+  for (const size_t host : std::set<size_t>(awaited_hosts_)) {
+    if (members_[host].running()) continue;  // its former launcher ends
+    auto started = options_.host_again(host, [this](const std::string& text) { say("{}", text); });
+    if (!started) continue;
+    say("host {} answers: starting its workers", started->name);
+    members_[host] = Member(started->name, std::move(started->launcher), out_, err_);
+    awaited_hosts_.erase(host);
+    returned_hosts_.insert(host);
+  }
 }
 
 void TaskGroup::survive() {
@@ -47,6 +91,10 @@ void TaskGroup::carry_out(const WorkerOrder& order) {
     case WorkerOrder::What::Kill:
       say("{} (pid {}) does not answer the other workers: killing it", member.task(), member.pid());
       return member.signal(SIGKILL);
+    case WorkerOrder::What::Leave:
+      if (start_at_[index]) return drop_restart(index);
+      member.signal(SIGTERM);
+      return member.signal(SIGCONT);
     case WorkerOrder::What::Fail:
       return add_failure(member);
   }
@@ -94,13 +142,25 @@ void TaskGroup::evict_stopped() {
   }
 }
 
+void TaskGroup::drop_restart(size_t index) {
+  start_at_[index].reset();
+  options_.survival->stays_away(options_.survival->first_worker() + static_cast<int>(index));
+}
+
+// The machine is about to be taken away. Returns true if the job goes on, with the list of its workers at
+// this launcher, but without the workers of this machine.
+bool TaskGroup::leave_with_workers() {
+  if (options_.survival == nullptr || !options_.survival->dismiss_own_workers()) return false;
+  say("received {}: the workers of this host leave after a step", signal_name(signals_.preempt()));
+  return true;
+}
+
 // The other workers have ended the training, or the job is being ended.
 void TaskGroup::drop_restarts() {
   if (options_.survival == nullptr) return;
   for (size_t index = 0; index < tasks_.size(); ++index) {
     if (tasks_[index].role != TaskRole::Worker || !start_at_[index]) continue;
-    start_at_[index].reset();
-    options_.survival->stays_away(options_.survival->first_worker() + static_cast<int>(index));
+    drop_restart(index);
     if (!kill_at_) say("{} is not restarted: the job is done", members_[index].task());
   }
 }

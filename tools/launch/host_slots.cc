@@ -94,8 +94,8 @@ std::vector<HostSlots> parse_hosts(std::string_view text) {
 std::vector<HostSlots> fill_slots(const std::vector<HostSlots>& hosts, int workers) {
   const int slots = slots_of(hosts);
   if (workers > slots)
-    refuse("'{}' has {} slot{}, too few for {} workers; name more, or lower -n", host_list(hosts), slots,
-           slots == 1 ? "" : "s", workers);
+    refuse("'{}' has {} slot{}, too few for {} workers; name more, or lower -n or --max", host_list(hosts),
+           slots, slots == 1 ? "" : "s", workers);
   int left = workers == 0 ? slots : workers;
   std::vector<HostSlots> filled;
   for (const HostSlots& host : hosts) {

@@ -9,10 +9,12 @@
 #include <numeric>
 #include <poll.h>
 #include <signal.h>
+#include <thread>
 #include <unistd.h>
 
 #include <fmt/format.h>
 
+#include "tools/launch/discovery.h"
 #include "tools/launch/gpus.h"
 #include "tools/launch/group.h"
 #include "tools/launch/host_link.h"
@@ -32,13 +34,15 @@
 #include "tutti/base/text.h"
 #include "tutti/base/version.h"
 #include "tutti/cluster/identity.h"
+#include "tutti/train/stop_signals.h"
 
 namespace tutti {
 namespace {
 
 // Everything that a launcher needs to watch its processes.
 struct Watching {
-  SignalPipe signals{{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGCHLD}};
+  explicit Watching(int preempt) : signals({SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGCHLD}, preempt) {}
+  SignalPipe signals;
   JobWatch watch;
 };
 
@@ -76,14 +80,20 @@ LogLevel launcher_log_level(const Environment& environment) {
   return parse_log_level(environment.get("TUTTI_LOG_LEVEL").value_or("info"));
 }
 
+// Tells the tasks, and the launchers of other hosts, of --preempt-signal.
+void add_preempt_signal(const LaunchOptions& options, std::map<std::string, std::string>& variables) {
+  if (options.preempt_signal > 0) variables[kPreemptVariable] = std::to_string(options.preempt_signal);
+}
+
 // Returns the environment of the tasks. `alone`: this launcher starts all tasks of the job, so it can make a
 // secret for them if the user has given none.
-Environment with_secret(const Environment& environment, bool alone) {
+Environment environment_of_tasks(const Environment& environment, const LaunchOptions& options, bool alone) {
   std::map<std::string, std::string> variables = environment.variables();
   // Those of a launcher above this one.
   for (const char* name : {kSecretVariable, kMembersVariable, kLifeVariable}) variables.erase(name);
   if (alone && environment.get("TUTTI_SECRET").value_or("").empty())
     variables[kSecretVariable] = random_key();
+  add_preempt_signal(options, variables);
   return Environment(std::move(variables));
 }
 
@@ -116,6 +126,7 @@ std::string secret_of_tasks(const Environment& of_tasks) {
 SurvivalOptions keeper_options(const LaunchOptions& options, int restarts_before,
                                const Environment& of_tasks) {
   return {.min = *options.min,
+          .first = options.workers,
           .restarts = options.restarts,
           .restarts_before = restarts_before,
           .timeout = survival_timeout(of_tasks),
@@ -139,7 +150,8 @@ std::unique_ptr<Survival> survival_of(const Plan& plan, const LaunchOptions& opt
     keeper.launchers.push_back(was_there ? offer.launcher : "");
     peer.addresses.push_back({is_loopback(offer.address) ? "127.0.0.1" : offer.address, offer.members_port});
   }
-  check_min(options, workers);
+  keeper.first = plan.first;
+  check_limits(options, plan.first.value_or(workers));
   keeper.own = plan.own;
   keeper.launch = plan.launch;
   if (plan.hosts.size() == 1) return std::make_unique<SurvivalKeeper>(keeper);
@@ -152,17 +164,46 @@ std::unique_ptr<Survival> survival_of(const Plan& plan, const LaunchOptions& opt
 // This launcher has no workers of its own, but the list of all.
 SurvivalOptions keeper_on_hosts(const std::vector<HostSlots>& hosts, const HostsStart& start, int port,
                                 SurvivalOptions keeper) {
+  const bool discovers =
+      std::any_of(hosts.begin(), hosts.end(), [](const HostSlots& host) { return host.host.empty(); });
   for (const HostSlots& host : hosts) keeper.hosts.push_back({host.host, host.slots});
   keeper.own.reset();
   keeper.launch = start.launch;
   keeper.port = static_cast<uint16_t>(port);
-  if (start.others) keeper.listen_at = "";
+  if (start.others || discovers) keeper.listen_at = "";
   return keeper;
 }
 
 int workers_on(const std::vector<HostSlots>& hosts) {
   return std::accumulate(hosts.begin(), hosts.end(), 0,
                          [](int sum, const HostSlots& host) { return sum + host.slots; });
+}
+
+// The hosts of --discover.
+struct Discovered {
+  Discovery discovery;
+  HostPlaces places;
+};
+
+// Waits for hosts with enough slots, with which the job begins. Returns a signal if one has been received.
+std::optional<int> await_hosts(Discovered& hosts, LaunchOptions& options, SignalPipe& signals) {
+  constexpr std::chrono::milliseconds kBetweenLooks{20};
+  const Log log(LogLevel::Info, "tutti run");
+  const int least = options.workers.value_or(*options.min);
+  const auto deadline = deadline_after(options.start_timeout);
+  while (std::chrono::steady_clock::now() < deadline) {
+    const auto listed = hosts.discovery.look([&](const std::string& text) { log.warning("{}", text); });
+    if (listed && workers_on(*listed) >= least) {
+      hosts.places = HostPlaces(*listed, *options.max);
+      options.workers = options.workers.value_or(std::min(workers_on(*listed), *options.max));
+      return std::nullopt;
+    }
+    if (auto signal = await_signal(signals, std::chrono::steady_clock::now() + kBetweenLooks)) return signal;
+  }
+  fail(ErrorKind::Timeout,
+       "tutti run: after {:g} s --discover has printed no hosts with {} slots; lower -n, or raise "
+       "--start-timeout",
+       seconds(options.start_timeout), least);
 }
 
 // The list of the workers is at the launcher that has started this one.
@@ -201,10 +242,52 @@ int run_job_of(const HostJob& job, const Environment& environment, LauncherOrder
                              .host = job.host,
                              .orders = &orders,
                              .survival = survival.get()};
-  Watching watching;
+  Watching watching(static_cast<int>(parse_int(whole.get(kPreemptVariable).value_or("")).value_or(0)));
   return TaskGroup(job.command, whole, std::move(plans), watching.signals, watching.watch, options)
       .run()
       .exit_code;
+}
+
+// Runs the job on these hosts or, if they are discovered, on the others that come.
+int run_on_hosts(std::vector<HostSlots> hosts, Discovered* discovered,
+                 const std::vector<std::string>& command, const ForwardedVariables& variables,
+                 const RemoteShell& shell, const LaunchOptions& given) {
+  const Environment environment = environment_of_tasks(variables.environment, given, true);
+  ForwardedVariables of_tasks = variables;
+  if (const auto secret = environment.get(kSecretVariable)) of_tasks.named[kSecretVariable] = *secret;
+  add_preempt_signal(given, of_tasks.named);
+  const HeldPorts members_port(given.min ? 1 : 0, given.ports);
+  const int port = given.min ? members_port.numbers().front() : 0;
+  Watching watching(given.preempt_signal);
+  return run_with_restarts(given.restarts, watching.signals, [&](int restarts_before) {
+    LaunchOptions options = given;
+    if (discovered != nullptr) {
+      if (const auto signal = await_hosts(*discovered, options, watching.signals)) return ended_by(*signal);
+      hosts = discovered->places.all();
+    }
+    check_limits(options, options.workers.value_or(workers_on(hosts)));
+    HostsStart start = start_hosts(hosts, command, of_tasks, shell, options, port, watching.signals);
+    if (start.signal) return ended_by(*start.signal);
+    GroupOptions group;
+    std::optional<SurvivalKeeper> survival;
+    if (options.min) {
+      group.survival = &survival.emplace(
+          keeper_on_hosts(hosts, start, port, keeper_options(options, restarts_before, environment)));
+      group.goes_on_without_host = [&survival](size_t host) { return survival->goes_on_without_host(host); };
+      group.host_again = start.again;
+    }
+    if (discovered != nullptr)
+      group.discover = [&](const Survival::Say& say) {
+        const auto listed = discovered->discovery.look(say);
+        const auto changes = listed ? discovered->places.update(*listed) : HostPlaces::Changes();
+        for (const auto& [host, what] : changes.come) {
+          start.set_host(host, what.host);
+          survival->set_host(host, what.host, what.slots);
+        }
+        return changes;
+      };
+    return TaskGroup(std::move(start.hosts), watching.signals, watching.watch, group).run();
+  });
 }
 
 }  // namespace
@@ -213,8 +296,9 @@ int launch(const std::vector<std::string>& command, const Environment& environme
            const LaunchOptions& options) {
   const Log log = launcher_log(environment);
   const Planner planner(command.front(), environment, options, log);
-  const Environment of_tasks = with_secret(environment, !planner.has_other_hosts());
-  Watching watching;
+  if (planner.has_other_hosts()) require_program(command.front());  // before the others begin without it
+  const Environment of_tasks = environment_of_tasks(environment, options, !planner.has_other_hosts());
+  Watching watching(options.preempt_signal);
   const bool one_by_one = planner.restarts_one_by_one();
   GroupOptions group{.restarts = one_by_one ? options.restarts : 0, .evaluator_restarts = options.restarts};
   return run_with_restarts(one_by_one ? 0 : options.restarts, watching.signals, [&](int restarts_before) {
@@ -230,25 +314,17 @@ int launch(const std::vector<std::string>& command, const Environment& environme
 int launch_on_hosts(const std::vector<HostSlots>& hosts, const std::vector<std::string>& command,
                     const ForwardedVariables& variables, const RemoteShell& shell,
                     const LaunchOptions& options) {
-  const Environment environment = with_secret(variables.environment, true);
-  ForwardedVariables of_tasks = variables;
-  if (const auto secret = environment.get(kSecretVariable)) of_tasks.named[kSecretVariable] = *secret;
-  check_min(options, workers_on(hosts));
-  const HeldPorts members_port(options.min ? 1 : 0, options.ports);
-  const int port = options.min ? members_port.numbers().front() : 0;
-  Watching watching;
-  return run_with_restarts(options.restarts, watching.signals, [&](int restarts_before) {
-    HostsStart start = start_hosts(hosts, command, of_tasks, shell, options, port, watching.signals);
-    if (start.signal) return ended_by(*start.signal);
-    GroupOptions group;
-    std::optional<SurvivalKeeper> survival;
-    if (options.min) {
-      group.survival = &survival.emplace(
-          keeper_on_hosts(hosts, start, port, keeper_options(options, restarts_before, environment)));
-      group.goes_on_without_host = [&survival](size_t host) { return survival->goes_on_without_host(host); };
-    }
-    return TaskGroup(std::move(start.hosts), watching.signals, watching.watch, group).run();
-  });
+  return run_on_hosts(hosts, nullptr, command, variables, shell, options);
+}
+
+int launch_on_discovered_hosts(const std::string& discover, std::chrono::milliseconds every,
+                               const std::vector<std::string>& command, const ForwardedVariables& variables,
+                               const RemoteShell& shell, const LaunchOptions& options) {
+  if (!options.min || !options.max)
+    fail(ErrorKind::InvalidArgument,
+         "tutti run: --discover needs --min M and --max X, since the number of workers changes");
+  Discovered discovered{.discovery = Discovery(discover, every), .places = {}};
+  return run_on_hosts({}, &discovered, command, variables, shell, options);
 }
 
 int launch_for_host(int tasks, const std::optional<PortRange>& range, const Environment& environment) {

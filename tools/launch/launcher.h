@@ -27,6 +27,10 @@ struct LaunchOptions {
   // The job goes on without workers that are lost, as long as this many are left; then restarts are of the
   // lost worker alone, or of the whole job if that fails. nullopt: it ends with its first failure.
   std::optional<int> min = {};
+  // With `min`: the job may grow to so many workers (`tutti scale`), on this machine or on all hosts of -H.
+  // nullopt: to the number with which it begins.
+  std::optional<int> max = {};
+  int preempt_signal = 0;  // says that this machine is about to be taken away; 0: SIGTERM alone does
   std::optional<PortRange> ports = {};               // for the tasks; nullopt: any
   std::optional<NodeOptions> nodes = {};             // nullopt: TF_CONFIG, or this machine alone
   std::chrono::milliseconds start_timeout{300'000};  // for the launchers of the other hosts to connect
@@ -52,6 +56,12 @@ struct RemoteShell;
 int launch_on_hosts(const std::vector<HostSlots>& hosts, const std::vector<std::string>& command,
                     const ForwardedVariables& variables, const RemoteShell& shell,
                     const LaunchOptions& options);
+
+// Like launch_on_hosts(), on the hosts that a command prints now and then (`--discover`). Hosts come and go
+// while the job runs. Waits for the first hosts up to `options.start_timeout`.
+int launch_on_discovered_hosts(const std::string& discover, std::chrono::milliseconds every,
+                               const std::vector<std::string>& command, const ForwardedVariables& variables,
+                               const RemoteShell& shell, const LaunchOptions& options);
 
 // The host launcher: prints that it is ready, reads its job from standard input and runs it.
 int launch_for_host(int tasks, const std::optional<PortRange>& ports, const Environment& environment);

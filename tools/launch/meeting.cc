@@ -343,9 +343,29 @@ MeetingResult meet(const Meeting& meeting, const HostOffer& own, const MeetingOp
   return meeting.own == 0 ? participant.host() : participant.visit();
 }
 
+std::optional<MeetingResult> find_meeting(const std::string& address, const std::string& secret) {
+  const Address at = parse_address(address);
+  const comm::FindAttempt attempt = comm::try_tcp_rendezvous({.hosts = {at.host},
+                                                              .port = static_cast<uint16_t>(at.port),
+                                                              .credentials = {.secret = secret},
+                                                              .purpose = kPurpose,
+                                                              .timeout = kFarewell});
+  if (attempt.refused)
+    fail(ErrorKind::InvalidArgument, "{}: another secret is needed; set its TUTTI_SECRET ({})", address,
+         attempt.obstacle);
+  const auto answer = attempt.board ? attempt.board->peek(kAnswer) : std::nullopt;
+  if (!answer || answer->empty()) return std::nullopt;
+  return parse_message(*answer, [](const Json& json) -> std::optional<MeetingResult> {
+    if (json.contains("missing")) return std::nullopt;
+    MeetingResult result{.launch = json.at("launch").get<std::string>()};
+    for (const Json& offer : json.at("offers")) result.hosts.push_back(offer_in(offer));
+    return result;
+  });
+}
+
 std::optional<int> next_stop_signal(SignalPipe& signals) {
   while (const std::optional<int> signal = signals.next()) {
-    if (*signal != SIGCHLD) return signal;
+    if (*signal != SIGCHLD) return *signal == signals.preempt() ? SIGTERM : *signal;
   }
   return std::nullopt;
 }

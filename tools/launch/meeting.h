@@ -72,7 +72,11 @@ struct MeetingOptions {
 MeetingResult meet(const Meeting& meeting, const HostOffer& own, const MeetingOptions& options,
                    SignalPipe& signals, const Log& log);
 
-// Returns the next signal other than SIGCHLD.
+// Returns the result of a meeting that has stayed open at this address; nullopt if there is none. `secret` as
+// in MeetingOptions. Throws InvalidArgument if it is another one.
+std::optional<MeetingResult> find_meeting(const std::string& address, const std::string& secret);
+
+// Returns the next signal other than SIGCHLD; SIGTERM for SignalPipe::preempt().
 std::optional<int> next_stop_signal(SignalPipe& signals);
 // Waits at most until the deadline. Returns a signal if one has been received.
 std::optional<int> await_signal(SignalPipe& signals, std::chrono::steady_clock::time_point deadline);

@@ -28,7 +28,9 @@ Member::Member(std::string task, Child child, Output& out, Output& err)
       pid_(child.pid),
       orders_(std::move(child.in)),
       out_{std::move(child.out), &out, LineSplitter(is_host() ? kLongestOfHost : LineSplitter::kLongestLine)},
-      err_{std::move(child.err), &err, out_.splitter} {}
+      err_{std::move(child.err), &err, out_.splitter} {
+  if (!has_started()) outcome_ = Outcome::exited(0);
+}
 
 double Member::seconds() const {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count();

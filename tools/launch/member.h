@@ -19,11 +19,12 @@ namespace tutti {
 // stdin.
 class Member {
  public:
-  // The outputs must outlive this object.
+  // The outputs must outlive this object. Child(): the task is started later; until then it has ended well.
   Member(std::string task, Child child, Output& out, Output& err);
 
   const std::string& task() const { return task_; }
   pid_t pid() const { return pid_; }
+  bool has_started() const { return pid_ > 0; }
   bool running() const { return !outcome_; }
   const std::optional<Outcome>& outcome() const { return outcome_; }
   void ended(Outcome outcome) { outcome_ = outcome; }

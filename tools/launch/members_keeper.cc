@@ -15,16 +15,27 @@ constexpr std::chrono::milliseconds kLateGrace{1000};
 
 }  // namespace
 
-MembersKeeper::MembersKeeper(int workers, int min, std::chrono::milliseconds timeout, std::vector<int> hosts)
-    : min_(min), timeout_(timeout), hosts_(std::move(hosts)), workers_(static_cast<size_t>(workers)) {
-  comm::Members first;
-  for (int worker = 0; worker < workers; ++worker) first.by_rank.push_back({worker, 0});
-  epochs_.push_back(std::move(first));
+MembersKeeper::MembersKeeper(int workers, int min, std::chrono::milliseconds timeout, std::vector<int> hosts,
+                             std::optional<int> first)
+    : min_(min),
+      timeout_(timeout),
+      hosts_(std::move(hosts)),
+      first_(first.value_or(workers)),
+      workers_(static_cast<size_t>(workers)) {
+  comm::Members members;
+  for (int worker = 0; worker < first_; ++worker) members.by_rank.push_back({worker, 0});
+  for (int worker = first_; worker < workers; ++worker)
+    workers_[static_cast<size_t>(worker)].state = State::Gone;
+  epochs_.push_back(std::move(members));
 }
 
 MembersKeeper::MembersKeeper(comm::Members newest, const std::vector<Standing>& workers, int min,
                              std::chrono::milliseconds timeout, std::vector<int> hosts)
-    : min_(min), timeout_(timeout), hosts_(std::move(hosts)), connects_anew_(true) {
+    : min_(min),
+      timeout_(timeout),
+      hosts_(std::move(hosts)),
+      first_(static_cast<int>(workers.size())),
+      connects_anew_(true) {
   for (size_t worker = 0; worker < workers.size(); ++worker) {
     const comm::Member present{static_cast<int>(worker), workers[worker].life};
     const State state = newest.rank_of(present) ? State::Runs : State::ComesBack;
@@ -90,7 +101,7 @@ void MembersKeeper::tick(Time now) {
     } else if (left + (begun_ ? static_cast<int>(joiners_.size()) : 0) >= min_) {
       begin_next();
     } else if (most_possible() < min_) {
-      end(fmt::format("{} of {} workers {} left, fewer than --min {}", left, workers_.size(),
+      end(fmt::format("{} of {} workers {} left, fewer than --min {}", left, started(),
                       left == 1 ? "is" : "are", min_));
     }
   } else if (call_by_ && now >= *call_by_) {
@@ -153,6 +164,12 @@ bool MembersKeeper::all_have_called() const {
   const auto& members = newest().by_rank;
   return std::all_of(members.begin(), members.end(),
                      [this](const comm::Member& member) { return called_.contains(member.worker); });
+}
+
+int MembersKeeper::started() const {
+  const auto later = std::count_if(workers_.begin() + first_, workers_.end(),
+                                   [](const Worker& worker) { return worker.life > 0; });
+  return first_ + static_cast<int>(later);
 }
 
 // The number of members that the next epoch could have if all workers that may come back did. Before the

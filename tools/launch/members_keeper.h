@@ -15,7 +15,8 @@ namespace tutti {
 // clock, does no I/O and knows no processes: the caller passes in what has happened, then calls tick(), and
 // carries out what the outputs say. The same inputs give the same outputs. Not thread-safe.
 //
-// Epoch 0 has all workers in their first lives. A member is lost: the next epoch begins at once, with the
+// Epoch 0 has the first workers in their first lives; the others stay away until they are started, which is
+// their second life. A member is lost: the next epoch begins at once, with the
 // members that are left, in their order, and after them the workers that have asked for a place. If these are
 // fewer than `min`, it waits for workers that come back. Members cannot reach one another, although none is
 // known to be lost: those that do not call in time are evicted. A worker asks for a place while all goes
@@ -27,8 +28,10 @@ class MembersKeeper {
   enum class Then { ComesBack, StaysAway };
 
   // `timeout` is the time that members have for their calls after the first of them has called. `hosts` has
-  // the number of each worker's host; {}: all are on one. Members of a host get neighbouring ranks.
-  MembersKeeper(int workers, int min, std::chrono::milliseconds timeout, std::vector<int> hosts = {});
+  // the number of each worker's host; {}: all are on one. Members of a host get neighbouring ranks. The job
+  // begins with the first `first` workers; nullopt: with all.
+  MembersKeeper(int workers, int min, std::chrono::milliseconds timeout, std::vector<int> hosts = {},
+                std::optional<int> first = {});
   // Takes the place of another keeper, with the newest members that it has decided: begins an epoch at once,
   // since all have to connect anew. `workers` has their present lives and whether they are there, or may come
   // back.
@@ -43,7 +46,7 @@ class MembersKeeper {
   void lost(int worker, Then then);
   // It has ended with success. If it is a member, the training is over, and no further epoch begins.
   void ended_well(int worker);
-  // A worker that was to stay away comes back after all, in its next life. Returns false if it does not stay
+  // A worker that was to stay away is started after all, in its next life. Returns false if it does not stay
   // away, or if no further epoch begins.
   bool returns(int worker);
   void training_has_begun() { begun_ = true; }
@@ -73,10 +76,15 @@ class MembersKeeper {
   bool trained_last(int worker) const;
   bool is_there(int worker) const { return at(worker).state != State::Gone; }
   bool comes_back(int worker) const { return at(worker).state == State::ComesBack; }
+  // Returns true unless its present life is the first one.
+  bool has_run_before(int worker) const { return life_of(worker) > (worker < first_ ? 0 : 1); }
   bool is_evicted(int worker) const { return evicted_.contains(worker); }
   int life_of(int worker) const { return at(worker).life; }
   // The number of members that are left, without evicted ones.
   int left() const { return static_cast<int>(members_left().size()); }
+  int most() const { return static_cast<int>(workers_.size()); }
+  // The number of workers that have ever been started.
+  int started() const;
   // The workers whose calls matter: members, and workers that come back.
   std::vector<comm::Member> possible_callers() const;
 
@@ -104,6 +112,7 @@ class MembersKeeper {
   const int min_;
   const std::chrono::milliseconds timeout_;
   const std::vector<int> hosts_;
+  const int first_;  // the number of workers with which the job has begun
   std::vector<Worker> workers_;
   std::vector<comm::Members> epochs_;
   std::vector<comm::Member> joiners_;  // workers that have asked for a place, in the order of their calls

@@ -29,8 +29,9 @@ class DrawnJob {
         workers_(draw(1, 6)),
         min_(draw(1, workers_)),
         hosts_(draw_hosts()),
-        keeper_(workers_, min_, milliseconds(50), hosts_) {
-    for (int worker = 0; worker < workers_; ++worker) living_[worker] = 0;
+        first_(draw(0, 1) == 0 ? workers_ : draw(min_, workers_)),
+        keeper_(workers_, min_, milliseconds(50), hosts_, first_) {
+    for (int worker = 0; worker < first_; ++worker) living_[worker] = 0;
   }
 
   // One event, and its consequences.
@@ -95,7 +96,7 @@ class DrawnJob {
   void start_again(int worker) {
     if (to_start_.erase(worker) > 0) living_[worker] = keeper_.life_of(worker);
   }
-  // The launcher of its host comes again.
+  // The launcher of its host comes again, or the job is to have more workers.
   void bring_back(int worker) {
     if (keeper_.returns(worker)) to_start_.insert(worker);
   }
@@ -192,6 +193,7 @@ class DrawnJob {
   const int workers_;
   const int min_;
   const std::vector<int> hosts_;
+  const int first_;  // the number of workers with which the job begins
   MembersKeeper keeper_;
   MembersKeeper::Time now_ = {};
   std::map<int, int> living_;  // worker to life

@@ -69,6 +69,25 @@ TEST_F(Keeper, takes_in_a_worker_that_was_to_stay_away_and_comes_back_after_all)
   EXPECT_FALSE(keeper_.returns(2));
 }
 
+TEST_F(Keeper, begins_with_some_of_the_workers_and_takes_in_others_when_they_are_started) {
+  MembersKeeper keeper(4, 1, kTimeout, {}, 2);
+  keeper.training_has_begun();
+  EXPECT_THAT(keeper.epochs().back().by_rank, ElementsAre(Member{0, 0}, Member{1, 0}));
+  EXPECT_EQ(keeper.started(), 2);
+  keeper.called({3, 0}, {.why = Call::Why::Joins}, now_);
+  EXPECT_FALSE(keeper.is_changing()) << "nobody has started this worker";
+  EXPECT_TRUE(keeper.returns(3));
+  keeper.called({3, 1}, {.why = Call::Why::Joins}, now_);
+  for (const int worker : {0, 1}) keeper.called({worker, 0}, {.epoch = 0, .why = Call::Why::Change}, now_);
+  keeper.tick(now_);
+  EXPECT_THAT(keeper.epochs().back().by_rank, ElementsAre(Member{0, 0}, Member{1, 0}, Member{3, 1}));
+  EXPECT_EQ(keeper.started(), 3);
+  EXPECT_FALSE(keeper.has_run_before(0));
+  EXPECT_FALSE(keeper.has_run_before(3));
+  keeper.lost(3, Then::ComesBack);
+  EXPECT_TRUE(keeper.has_run_before(3));
+}
+
 TEST_F(Keeper, gives_a_worker_that_comes_back_a_rank_beside_its_host) {
   MembersKeeper keeper(4, 1, kTimeout, {0, 0, 1, 1});
   keeper.training_has_begun();

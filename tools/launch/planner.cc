@@ -119,8 +119,12 @@ Spread spread_tasks(const std::vector<HostOffer>& hosts, const LaunchOptions& op
   return all;
 }
 
-void check_min(const LaunchOptions& options, int workers) {
+void check_limits(const LaunchOptions& options, int workers) {
   constexpr const char* kRefusal = "tutti run: --min {} is not possible with {}; omit one of them";
+  if (options.max && !options.min)
+    fail(ErrorKind::InvalidArgument,
+         "tutti run: --max {} needs --min M, the least number of workers with which the job goes on",
+         *options.max);
   if (!options.min) return;
   if (options.servers > 0) fail(ErrorKind::InvalidArgument, kRefusal, *options.min, "servers (--ps)");
   if (options.master)
@@ -128,6 +132,9 @@ void check_min(const LaunchOptions& options, int workers) {
   if (*options.min < 1 || *options.min > workers)
     fail(ErrorKind::InvalidArgument, "tutti run: --min {} is not between 1 and the number of workers, {}",
          *options.min, workers);
+  if (options.max.value_or(workers) < workers)
+    fail(ErrorKind::InvalidArgument, "tutti run: --max {} is below the number of workers, {}", *options.max,
+         workers);
 }
 
 Planner::Planner(const std::string& program, const Environment& environment, const LaunchOptions& options,
@@ -144,7 +151,12 @@ Planner::Planner(const std::string& program, const Environment& environment, con
          "tutti run: --min {} is not possible with TF_CONFIG; omit one of them, or name the hosts by "
          "--nnodes, --node-rank and --rendezvous",
          *options_.min);
-  if (!has_other_hosts()) check_min(options_, workers_here());
+  if (options_.max && meeting_)
+    fail(ErrorKind::InvalidArgument,
+         "tutti run: --max {} is not possible with several launchers, where -n of each says how many workers "
+         "its host can have; give each a larger -n, and let `tutti scale` lower the number",
+         *options_.max);
+  if (!has_other_hosts()) check_limits(options_, workers_here());
   if (stands_outside() && options_.workers.value_or(1) != 1) {
     fail(ErrorKind::InvalidArgument,
          "tutti run: -n {} is not possible: TF_CONFIG makes this host {}, which is a single process; omit -n",
@@ -170,19 +182,20 @@ Planner::Planner(const std::string& program, const Environment& environment, con
     require_secret(parse_address(meeting_->address).host, !secret_.empty(), options_.insecure);
   if (stands_outside()) return;
   warn_of_missing_gpus(gpus_, log_);
-  compare_numbers(static_cast<size_t>(workers_here()), gpus_.size(), options_.evaluator, log_);
+  compare_numbers(static_cast<size_t>(most_workers_here()), gpus_.size(), options_.evaluator, log_);
 }
 
 Plan Planner::plan(SignalPipe& signals) const {
   if (hosts_ && !hosts_->own_index()) return {{{"evaluator", {}}}};
   if (!meeting_) {
-    HostOffer here{"127.0.0.1", ports_.numbers(), workers_here()};
+    HostOffer here{"127.0.0.1", ports_.numbers(), most_workers_here()};
     const Spread all = spread_tasks({here}, options_);
     const std::string launch = random_key();
     return {.tasks = plan_tasks(all.cluster, all.tasks[0], launch, gpus_),
             .launch = launch,
             .hosts = {std::move(here)},
-            .names = {"this host"}};
+            .names = {"this host"},
+            .first = workers_here()};
   }
   const HostOffer own = own_offer();
   const MeetingOptions terms{secret_, options_.start_timeout, options_.min.has_value()};
@@ -222,7 +235,7 @@ int Planner::ports_here() const {
   if (hosts_) return 0;
   const bool first = !meeting_ || meeting_->own == 0;
   const bool serves_board = has_other_hosts() && options_.min;
-  return workers_here() + (first ? more_tasks(options_) : 0) + (serves_board ? 1 : 0);
+  return most_workers_here() + (first ? more_tasks(options_) : 0) + (serves_board ? 1 : 0);
 }
 
 bool Planner::stands_outside() const {

@@ -33,8 +33,8 @@ std::vector<TaskPlan> plan_tasks(const ClusterSpec& cluster, const std::vector<T
 // Logs a line if the numbers of workers and GPUs on this machine differ.
 void compare_numbers(size_t workers, size_t gpus, bool evaluator, const Log& log);
 
-// Throws InvalidArgument unless --min is possible with this number of workers.
-void check_min(const LaunchOptions& options, int workers);
+// Throws InvalidArgument unless --min and --max are possible if the job begins with this number of workers.
+void check_limits(const LaunchOptions& options, int workers);
 
 struct Plan {
   std::vector<TaskPlan> tasks;
@@ -45,6 +45,7 @@ struct Plan {
   std::vector<std::string> names = {};
   size_t own = 0;
   bool comes_again = false;                   // another launcher of this host was at the meeting
+  std::optional<int> first = {};              // how many workers the job begins with; nullopt: all
   std::shared_ptr<OpenMeeting> meeting = {};  // with --min, at the first of several hosts
 };
 
@@ -68,7 +69,8 @@ class Planner {
  private:
   // Returns true for a server or an evaluator, which is one process and sees all GPUs.
   bool stands_outside() const;
-  int workers_here() const;
+  int workers_here() const;  // at the start
+  int most_workers_here() const { return options_.max.value_or(workers_here()); }
   int ports_here() const;
   HostOffer own_offer() const;
   std::vector<TaskPlan> from_tf_config(const MeetingResult& met) const;

@@ -1,12 +1,15 @@
 #include "tools/launch/signal_pipe.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
 #include <fcntl.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "tutti/base/check.h"
+#include "tutti/base/error.h"
 
 namespace tutti {
 namespace {
@@ -22,9 +25,28 @@ void on_signal(int signal) {
   errno = former_errno;
 }
 
+// These end a job in good order, cannot be handled, or have another meaning for a launcher or a program.
+constexpr std::array kOtherSignals = {SIGINT,  SIGTERM, SIGHUP,  SIGQUIT, SIGPIPE, SIGCHLD, SIGKILL,
+                                      SIGSTOP, SIGSEGV, SIGBUS,  SIGFPE,  SIGILL,  SIGABRT, SIGTRAP,
+                                      SIGSYS,  SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU, SIGPROF};
+
 }  // namespace
 
-SignalPipe::SignalPipe(const std::vector<int>& signals) {
+int parse_preempt_signal(const std::string& text) {
+  const std::string name = text.starts_with("SIG") ? text.substr(3) : text;
+  for (int signal = 1; signal < NSIG; ++signal) {
+    const char* known = sigabbrev_np(signal);
+    if (std::to_string(signal) != text && (known == nullptr || name != known)) continue;
+    if (std::find(kOtherSignals.begin(), kOtherSignals.end(), signal) == kOtherSignals.end()) return signal;
+    fail(ErrorKind::InvalidArgument,
+         "tutti run: --preempt-signal {} has another meaning already; name another, such as USR1", text);
+  }
+  fail(ErrorKind::InvalidArgument,
+       "tutti run: --preempt-signal '{}' is not the name of a signal, such as USR1", text);
+}
+
+SignalPipe::SignalPipe(std::vector<int> signals, int preempt) : preempt_(preempt) {
+  if (preempt > 0) signals.push_back(preempt);
   std::array<int, 2> ends{};
   if (pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) != 0) fail_errno(errno, "opening a pipe for signals");
   read_end_ = FileDescriptor(ends[0]);

@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <signal.h>
+#include <string>
 #include <vector>
 
 #include "tutti/base/file.h"
@@ -13,7 +14,8 @@ namespace tutti {
 // process. The destructor restores the former handlers.
 class SignalPipe {
  public:
-  explicit SignalPipe(const std::vector<int>& signals);
+  // `preempt` is one more signal, which says that this machine is about to be taken away; 0: none.
+  explicit SignalPipe(std::vector<int> signals, int preempt = 0);
   ~SignalPipe();
   SignalPipe(const SignalPipe&) = delete;
   SignalPipe& operator=(const SignalPipe&) = delete;
@@ -22,6 +24,7 @@ class SignalPipe {
   int descriptor() const { return read_end_.get(); }
   // Returns the oldest signal that has not been returned yet.
   std::optional<int> next();
+  int preempt() const { return preempt_; }
 
  private:
   struct Former {
@@ -29,9 +32,15 @@ class SignalPipe {
     struct sigaction action;
   };
 
+  const int preempt_;
   FileDescriptor read_end_;
   FileDescriptor write_end_;
   std::vector<Former> former_;
 };
+
+// Returns the number of a signal that says that a machine is about to be taken away: "USR1", "SIGUSR1" or
+// "10". Throws InvalidArgument for other texts, and for signals that mean something else or cannot be
+// handled.
+int parse_preempt_signal(const std::string& text);
 
 }  // namespace tutti

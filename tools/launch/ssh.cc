@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <deque>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -20,6 +20,7 @@
 #include "tools/launch/line_splitter.h"
 #include "tools/launch/meeting.h"
 #include "tools/launch/planner.h"
+#include "tools/launch/restart_pause.h"
 #include "tutti/base/address.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
@@ -43,6 +44,8 @@ constexpr useconds_t kBetweenLooks = 10'000;
 // The maximum length of a line of a login shell or of ssh that is quoted in an error.
 constexpr size_t kLongestQuoteOfShell = 300;
 constexpr size_t kLongestVersion = 60;
+// In the addresses of workers whose host is not known yet. They tell it themselves when they come.
+constexpr const char* kUnknownHost = "unknown.invalid";
 
 std::string this_program() { return std::filesystem::read_symlink("/proc/self/exe").string(); }
 
@@ -65,6 +68,9 @@ class StartingHost {
   StartingHost(const StartingHost&) = delete;
   StartingHost& operator=(const StartingHost&) = delete;
 
+  // A host that is not ready may have no launcher yet.
+  bool has_begun() const { return child_.pid > 0 || ready_; }
+  const HostSlots& slots() const { return host_; }
   const std::string& name() const { return host_.host; }
   int workers() const { return host_.slots; }
   int tasks() const { return tasks_; }
@@ -95,6 +101,11 @@ class StartingHost {
   // The last line that was printed before the host launcher was ready.
   const std::string& last_line() const { return last_line_; }
 
+  // Like send(), but does not wait for anything.
+  bool send_at_once(std::string_view text) const {
+    const ssize_t count = ::send(child_.in.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    return count == static_cast<ssize_t>(text.size());
+  }
   // Returns false if the host launcher does not read everything in time, or if a `signal` is received.
   bool send(std::string_view text, SignalPipe& signals, std::optional<int>& signal) const {
     const auto deadline = deadline_after(kTakeTime);
@@ -152,25 +163,20 @@ class HostsStarter {
       : shell_(shell), options_(options), members_port_(members_port), signals_(signals) {}
 
   void start(const std::vector<HostSlots>& hosts, const Environment& environment) {
-    ChildOptions child{.output = ChildOutput::Talk};
     for (const auto& [name, value] : environment.variables())
-      child.environment.push_back(fmt::format("{}={}", name, value));
-    // Host launchers get no mark of the job: each has a separate guardian, and the guardian of this process
-    // must not kill these.
+      environment_.push_back(fmt::format("{}={}", name, value));
+    again_.resize(hosts.size());
     for (const HostSlots& host : hosts) {
-      const bool here = is_this_host(host.host);
-      const int tasks = host.slots + (hosts_.empty() ? more_tasks(options_) : 0);
-      std::vector<std::string> launcher = {kHostLauncher, std::to_string(tasks)};
-      if (options_.ports)
-        launcher.push_back(fmt::format("{}-{}", options_.ports->first, options_.ports->last));
-      try {
-        hosts_.emplace_back(
-            host, tasks, here,
-            start_child(here ? command_here(launcher) : shell_.command(host.host, launcher), child));
-      } catch (const Error& error) {
-        fail(error.kind(), "tutti run: host {}: {}", host.host, error.what());
-      }
+      const int more = hosts_.empty() ? more_tasks(options_) : 0;
+      hosts_.push_back(host.host.empty() ? later(host, host.slots + more)
+                                         : begin(host, host.slots + more, is_this_host(host.host)));
     }
+  }
+  // Gives this host the place of another one, or one that no host had. Its launcher is started by
+  // start_again().
+  void set_host(size_t i, const std::string& name) {
+    hosts_[i] = later({name, hosts_[i]->workers()}, hosts_[i]->tasks());
+    again_[i] = {};
   }
 
   // Returns a signal that this process has received meanwhile.
@@ -184,9 +190,11 @@ class HostsStarter {
              seconds(options_.start_timeout), fmt::join(missing(), ", "), last_words());
       wait_for_events(deadline);
       if (const auto signal = next_stop_signal(signals_)) return signal;
-      for (StartingHost& host : hosts_) {
-        if (host.read_some()) explain(host);
-        if (host.ready()) check(host);
+      for (const auto& host : hosts_) {
+        if (!host->has_begun()) continue;
+        if (host->read_some()) explain(*host);
+        if (host->ready() && !fits(*host))
+          fail(ErrorKind::InvalidArgument, "tutti run: host {} {}", host->name(), why_not_fit(*host));
       }
     }
     return std::nullopt;
@@ -195,73 +203,146 @@ class HostsStarter {
   std::optional<int> signal() const { return signal_; }
   const std::string& launch() const { return launch_; }
   bool has_others() const {
-    return !std::all_of(hosts_.begin(), hosts_.end(), [](const StartingHost& host) { return host.here(); });
+    return !std::all_of(hosts_.begin(), hosts_.end(), [](const auto& host) { return host->here(); });
   }
 
   // Returns an empty list if a signal is received meanwhile.
   std::vector<StartedHost> give_jobs(const std::vector<std::string>& command,
                                      const std::map<std::string, std::string>& variables) {
-    HostJob job{.host = {},
-                .directory = directory_,
-                .command = command,
-                .variables = variables,
-                .cluster = {},
-                .launch = launch_,
-                .tasks = {},
-                .evaluator_restarts = options_.restarts};
-    std::vector<HostOffer> offers;
-    for (const StartingHost& host : hosts_)
-      offers.push_back({address_of(host), host.ready()->ports, host.workers()});
-    Spread all = spread_tasks(offers, options_);
-    job.cluster = std::move(all.cluster);
+    job_ = {.host = {},
+            .directory = directory_,
+            .command = command,
+            .variables = variables,
+            .cluster = {},
+            .launch = launch_,
+            .tasks = {},
+            .evaluator_restarts = options_.restarts};
     for (size_t i = 0; i < hosts_.size(); ++i) {
-      job.host = hosts_[i].name();
-      job.tasks = all.tasks[i];
-      if (options_.min)
-        job.members = {
-            .addresses = addresses_towards(hosts_[i]), .port = members_port_, .host = static_cast<int>(i)};
-      if (hosts_[i].send(to_line(job), signals_, signal_)) continue;
+      if (!hosts_[i]->has_begun() || hosts_[i]->send(to_line(job_for(i)), signals_, signal_)) continue;
       if (signal_) return {};
       fail(ErrorKind::PeerLost, "tutti run: host {}: its launcher was ready, but did not read its tasks",
-           hosts_[i].name());
+           hosts_[i]->name());
     }
     std::vector<StartedHost> started;
-    for (StartingHost& host : hosts_) started.push_back(host.release());
+    for (const auto& host : hosts_) started.push_back(host->release());
     return started;
   }
 
+  // Tries to start the launcher of a host again that was lost, at once and then after pauses. Does not wait:
+  // returns nullopt as long as the launcher has not answered.
+  std::optional<StartedHost> start_again(size_t i, const Survival::Say& say) {
+    Again& again = again_[i];
+    if (!again.host && Clock::now() < again.at) return std::nullopt;
+    std::string why;
+    try {
+      if (!again.host) {
+        again.host = begin(hosts_[i]->slots(), hosts_[i]->tasks(), hosts_[i]->here());
+        again.at = deadline_after(options_.start_timeout);
+      }
+      const bool ended = again.host->read_some();
+      if (!ended && !again.host->ready() && Clock::now() < again.at) return std::nullopt;
+      if (again.host->ready() && fits(*again.host)) {
+        std::swap(hosts_[i], again.host);
+        if (hosts_[i]->send_at_once(to_line(job_for(i)))) {
+          again = {};
+          return hosts_[i]->release();
+        }
+        std::swap(hosts_[i], again.host);
+      }
+      why = again.host->ready() ? why_not_fit(*again.host) : again.host->last_line();
+    } catch (const Error& error) {
+      why = error.what();
+    }
+    again.host.reset();
+    again.at = Clock::now() + again.pauses.next(std::chrono::seconds(0));
+    if (!std::exchange(again.has_said, true))
+      say(fmt::format("host {} does not come again yet{}; trying again, with pauses of up to a minute",
+                      hosts_[i]->name(), why.empty() ? "" : fmt::format(" ({})", why)));
+    return std::nullopt;
+  }
+
  private:
+  // The start of a lost host.
+  struct Again {
+    std::unique_ptr<StartingHost> host = nullptr;  // null: during a pause
+    Clock::time_point at = {};                     // the end of the pause, or of the patience with the host
+    RestartPause pauses = {};
+    bool has_said = false;
+  };
+
+  // A host whose launcher is not started yet.
+  static std::unique_ptr<StartingHost> later(const HostSlots& host, int tasks) {
+    const bool here = !host.host.empty() && is_this_host(host.host);
+    return std::make_unique<StartingHost>(host, tasks, here, Child());
+  }
+
+  // Host launchers get no mark of the job: each has a separate guardian, and the guardian of this process
+  // must not kill these.
+  std::unique_ptr<StartingHost> begin(const HostSlots& host, int tasks, bool here) const {
+    std::vector<std::string> launcher = {kHostLauncher, std::to_string(tasks)};
+    if (options_.ports) launcher.push_back(fmt::format("{}-{}", options_.ports->first, options_.ports->last));
+    const ChildOptions child{
+        .environment = environment_, .output = ChildOutput::Talk, .ignored_signal = signals_.preempt()};
+    try {
+      return std::make_unique<StartingHost>(
+          host, tasks, here,
+          start_child(here ? command_here(launcher) : shell_.command(host.host, launcher), child));
+    } catch (const Error& error) {
+      fail(error.kind(), "tutti run: host {}: {}", host.host, error.what());
+    }
+  }
+
+  HostJob job_for(size_t i) const {
+    std::vector<HostOffer> offers;
+    int unknown_port = 0;
+    for (const auto& host : hosts_) {
+      offers.push_back({.address = kUnknownHost, .workers = host->workers()});
+      for (int task = 0; task < host->tasks(); ++task) offers.back().ports.push_back(++unknown_port);
+      if (host->ready()) offers.back() = {address_of(*host), host->ready()->ports, host->workers()};
+    }
+    Spread all = spread_tasks(offers, options_);
+    HostJob job = job_;
+    job.cluster = std::move(all.cluster);
+    job.host = hosts_[i]->name();
+    job.tasks = all.tasks[i];
+    if (options_.min)
+      job.members = {
+          .addresses = addresses_towards(*hosts_[i]), .port = members_port_, .host = static_cast<int>(i)};
+    return job;
+  }
+
   std::vector<std::string> missing() const {
     std::vector<std::string> names;
-    for (const StartingHost& host : hosts_) {
-      if (!host.ready()) names.push_back(host.name());
+    for (const auto& host : hosts_) {
+      if (host->has_begun() && !host->ready()) names.push_back(host->name());
     }
     return names;
   }
 
   // Returns the last line that a missing host has printed, for the error.
   std::string last_words() const {
-    for (const StartingHost& host : hosts_) {
-      if (!host.ready() && !host.last_line().empty())
-        return fmt::format("; {} printed '{}'", host.name(), host.last_line());
+    for (const auto& host : hosts_) {
+      if (!host->ready() && !host->last_line().empty())
+        return fmt::format("; {} printed '{}'", host->name(), host->last_line());
     }
     return "";
   }
 
   void wait_for_events(Clock::time_point deadline) const {
     std::vector<pollfd> events = {{signals_.descriptor(), POLLIN, 0}};
-    for (const StartingHost& host : hosts_) {
-      for (const int stream : {host.out(), host.err()}) events.push_back({stream, POLLIN, 0});
+    for (const auto& host : hosts_) {
+      for (const int stream : {host->out(), host->err()}) events.push_back({stream, POLLIN, 0});
     }
     poll(events.data(), events.size(), poll_time(deadline));
   }
 
-  void check(const StartingHost& host) const {
+  static bool fits(const StartingHost& host) {
     const HostReady& ready = *host.ready();
-    if (ready.version == version() && ready.ports.size() == static_cast<size_t>(host.tasks())) return;
-    fail(ErrorKind::InvalidArgument,
-         "tutti run: host {} has tutti {} at {}, but this is {}; install the same version on all hosts",
-         host.name(), harmless(ready.version, kLongestVersion), shell_.tutti, version());
+    return ready.version == version() && ready.ports.size() == static_cast<size_t>(host.tasks());
+  }
+  std::string why_not_fit(const StartingHost& host) const {
+    return fmt::format("has tutti {} at {}, but this is {}; install the same version on all hosts",
+                       harmless(host.ready()->version, kLongestVersion), shell_.tutti, version());
   }
 
   [[noreturn]] void explain(StartingHost& host) const {
@@ -289,10 +370,10 @@ class HostsStarter {
     if (host.here() && alone) return "127.0.0.1";
     if (!shell_.is_ssh()) return usable_name(host);
     if (!host.here()) return host.ready()->own_address.empty() ? host.name() : host.ready()->own_address;
-    const auto other = std::find_if(hosts_.begin(), hosts_.end(), [](const StartingHost& h) {
-      return !h.here() && !h.ready()->client_address.empty();
+    const auto other = std::find_if(hosts_.begin(), hosts_.end(), [](const auto& h) {
+      return !h->here() && !h->ready()->client_address.empty();
     });
-    return other == hosts_.end() ? usable_name(host) : other->ready()->client_address;
+    return other == hosts_.end() ? usable_name(host) : (*other)->ready()->client_address;
   }
 
   // Returns the addresses at which a host may reach this process.
@@ -318,7 +399,10 @@ class HostsStarter {
   const std::string launch_ = random_key();
   std::optional<int> signal_;  // received while the jobs were sent
   const std::string directory_ = std::filesystem::current_path().string();
-  std::deque<StartingHost> hosts_;
+  std::vector<std::string> environment_;  // of the host launchers
+  HostJob job_;                           // what the jobs of all hosts have in common
+  std::vector<std::unique_ptr<StartingHost>> hosts_;
+  std::vector<Again> again_;  // by host
 };
 
 }  // namespace
@@ -350,12 +434,14 @@ std::vector<std::string> RemoteShell::command(const std::string& host,
 HostsStart start_hosts(const std::vector<HostSlots>& hosts, const std::vector<std::string>& command,
                        const ForwardedVariables& variables, const RemoteShell& shell,
                        const LaunchOptions& options, int members_port, SignalPipe& signals) {
-  HostsStarter starter(shell, options, members_port, signals);
-  starter.start(hosts, without_identity(variables.environment));
-  if (const auto signal = starter.await_all()) return {{}, signal};
-  const bool others = starter.has_others();
-  auto started = starter.give_jobs(command, variables_to_forward(variables));
-  return {std::move(started), starter.signal(), starter.launch(), others};
+  const auto starter = std::make_shared<HostsStarter>(shell, options, members_port, signals);
+  starter->start(hosts, without_identity(variables.environment));
+  if (const auto signal = starter->await_all()) return {{}, signal};
+  const bool others = starter->has_others();
+  auto started = starter->give_jobs(command, variables_to_forward(variables));
+  const auto again = [starter](size_t host, const auto& say) { return starter->start_again(host, say); };
+  const auto set_host = [starter](size_t host, const auto& name) { starter->set_host(host, name); };
+  return {std::move(started), starter->signal(), starter->launch(), others, again, set_host};
 }
 
 }  // namespace tutti

@@ -31,13 +31,16 @@ struct HostsStart {
   std::optional<int> signal;  // received meanwhile; all host launchers have then been ended
   std::string launch = {};    // as Identity::launch
   bool others = false;        // there are other hosts than this one
+  HostAgain again = {};       // the arguments of start_hosts() must outlive it
+  // Gives this host another name before `again` is called for it. Likewise.
+  std::function<void(size_t host, const std::string& name)> set_host = {};
 };
 
-// Starts a host launcher on each host, waits until all are ready, and sends them the tasks of a new launch of
-// the job. The first host has the servers, the master and the evaluator besides its workers. Throws an error
-// that names the host if one cannot be reached, has no `tutti` of this version at that path, or is not ready
-// within `options.start_timeout`; the other host launchers have then been ended. With --min, this process
-// will serve the list of the workers at `members_port`.
+// Starts a host launcher on each host that has a name, waits until all are ready, and sends them the tasks of
+// a new launch of the job. The first host has the servers, the master and the evaluator besides its workers.
+// Throws an error that names the host if one cannot be reached, has no `tutti` of this version at that path,
+// or is not ready within `options.start_timeout`; the other host launchers have then been ended. With --min,
+// this process will serve the list of the workers at `members_port`.
 HostsStart start_hosts(const std::vector<HostSlots>& hosts, const std::vector<std::string>& command,
                        const ForwardedVariables& variables, const RemoteShell& shell,
                        const LaunchOptions& options, int members_port, SignalPipe& signals);

@@ -28,8 +28,9 @@ struct EndedWorker {
 // An instruction for the launcher of a worker.
 struct WorkerOrder {
   enum class What {
-    Start,  // again, after the pause
+    Start,  // after the pause
     Kill,   // it does not answer the other workers
+    Leave,  // after its step, since there are to be fewer
     Fail,   // its end is a failure of the job
   };
   What what = What::Start;
@@ -63,6 +64,8 @@ class Survival {
 
   // The number of the first worker of the TaskGroup; the others follow.
   virtual int first_worker() const = 0;
+  // Returns true if this worker of the TaskGroup is started with it, and not by an order.
+  virtual bool begins_with(int worker) const = 0;
   // Adds what a worker needs to find the list of members, and its life.
   virtual void add_variables(int worker, std::map<std::string, std::string>& variables) const = 0;
   // How long workers wait for one another (--timeout).
@@ -75,6 +78,9 @@ class Survival {
   virtual void ended(const EndedWorker& ended) = 0;
   // This worker, which was to be started again, is not.
   virtual void stays_away(int worker) = 0;
+  // Lets the workers of this TaskGroup leave, by orders, if the workers of other hosts are enough. Returns
+  // false if not, and in a launcher that can leave with its workers.
+  virtual bool dismiss_own_workers() = 0;
   // This TaskGroup begins to end its tasks.
   virtual void stop(const JobEnd& end) = 0;
   // Returns new orders for workers of this TaskGroup.

@@ -163,8 +163,4 @@ std::string ended_key(const comm::Member& member) {
 }
 std::string orders_key(const std::string& token) { return "orders/" + token; }
 
-std::string survival_secret(const std::string& launch, const std::string& secret) {
-  return fmt::format("members\n{}\n{}", launch, secret);
-}
-
 }  // namespace tutti

@@ -13,7 +13,8 @@
 // members (comm/members.h). Each start of another launcher has a random token. The keys:
 //
 //   host/HOST           the token of the launcher of this host, which holds it as long as it is connected
-//   welcome/TOKEN       the lives of the host's workers, in JSON, once the keeper has noticed the launcher
+//   welcome/TOKEN       the lives of the host's workers, in JSON, once the keeper has noticed the launcher;
+//                       kAway for a worker that is started later
 //   ended/WORKER/LIFE   EndedWorker, by the launcher of this worker
 //   orders/TOKEN        HostOrders, by the keeper
 //
@@ -25,6 +26,8 @@
 //   vote/HOST           EpochVote, by the launcher of this host
 //   proposal            the keeper's newest EpochProposal
 namespace tutti {
+
+inline constexpr int kAway = -1;
 
 // All that the keeper has told the launcher of one host so far.
 struct HostOrders {
@@ -74,8 +77,5 @@ std::string host_key(size_t host);
 std::string welcome_key(const std::string& token);
 std::string ended_key(const comm::Member& member);
 std::string orders_key(const std::string& token);
-
-// The secret of the board. Workers compute the same (find_members_board() in comm/roster.h).
-std::string survival_secret(const std::string& launch, const std::string& secret);
 
 }  // namespace tutti

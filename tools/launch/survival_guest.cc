@@ -12,6 +12,7 @@
 #include "tutti/base/secret.h"
 #include "tutti/cluster/identity.h"
 #include "tutti/comm/board/tcp_rendezvous.h"
+#include "tutti/comm/job_board.h"
 
 namespace tutti {
 namespace {
@@ -49,7 +50,7 @@ void SurvivalGuest::find_keeper(milliseconds timeout) {
   const comm::FoundRendezvous found =
       comm::find_tcp_rendezvous({.hosts = options_.addresses,
                                  .port = options_.port,
-                                 .credentials = {.secret = survival_secret(options_.launch, options_.secret)},
+                                 .credentials = {.secret = comm::members_secret(options_.launch, options_.secret)},
                                  .holder = options_.keeper,
                                  .several_machines = options_.addresses.size() > 1,
                                  .timeout = timeout,
@@ -67,7 +68,7 @@ void SurvivalGuest::enter_job() {
   if (lives.size() != static_cast<size_t>(options_.workers))
     fail(ErrorKind::InvalidArgument, "tutti run: {} needs the workers of this host no more: the job ends",
          options_.keeper);
-  for (size_t i = 0; i < lives.size(); ++i) standing_.workers[i].life = lives[i];
+  for (size_t i = 0; i < lives.size(); ++i) standing_.workers[i] = {.life = lives[i], .runs = lives[i] != kAway};
 }
 
 // The last reports are sent before this returns.
@@ -177,7 +178,7 @@ SuccessionOptions SurvivalGuest::succession_options() {
                 return comm::try_tcp_rendezvous(
                            {.hosts = {address.host},
                             .port = static_cast<uint16_t>(address.port),
-                            .credentials = {.secret = survival_secret(options_.launch, options_.secret)},
+                            .credentials = {.secret = comm::members_secret(options_.launch, options_.secret)},
                             .holder = "the launcher of " + launchers.hosts[host],
                             .timeout = std::min(options_.timeout, kAttemptToConnect),
                             .answer = options_.timeout})
@@ -208,9 +209,12 @@ void SurvivalGuest::add_variables(int worker, std::map<std::string, std::string>
   const auto* const launchers = options_.launchers ? &*options_.launchers : nullptr;
   variables[kMembersVariable] =
       launchers ? fmt::format("127.0.0.1:{}", launchers->addresses[options_.host].port) : address_;
+  variables[kLifeVariable] = std::to_string(life_of(worker));
+}
+
+int SurvivalGuest::life_of(int worker) const {
   const std::lock_guard lock(mutex_);
-  const auto index = static_cast<size_t>(worker - options_.first_worker);
-  variables[kLifeVariable] = std::to_string(standing_.workers.at(index).life);
+  return standing_.workers.at(static_cast<size_t>(worker - options_.first_worker)).life;
 }
 
 milliseconds SurvivalGuest::look_again() const { return kLookForOrders; }

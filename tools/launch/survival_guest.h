@@ -56,12 +56,14 @@ class SurvivalGuest final : public Survival {
   ~SurvivalGuest() override;
 
   int first_worker() const override { return options_.first_worker; }
+  bool begins_with(int worker) const override { return life_of(worker) != kAway; }
   void add_variables(int worker, std::map<std::string, std::string>& variables) const override;
   std::chrono::milliseconds timeout() const override { return options_.timeout; }
   bool has_other_hosts() const override { return true; }
   std::chrono::milliseconds look_again() const override;
   void ended(const EndedWorker& ended) override;
   void stays_away(int worker) override;
+  bool dismiss_own_workers() override { return false; }
   void stop(const JobEnd& end) override;
   std::vector<WorkerOrder> look(const Say& say) override;
   bool job_is_done() const override { return known_.job_is_done; }
@@ -86,6 +88,7 @@ class SurvivalGuest final : public Survival {
   HostStanding::Worker& entry_of(int worker) {
     return standing_.workers.at(static_cast<size_t>(worker - options_.first_worker));
   }
+  int life_of(int worker) const;
 
   const GuestOptions options_;
   const std::string token_;

@@ -12,6 +12,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 #include "tutti/cluster/identity.h"
+#include "tutti/comm/job_board.h"
 
 namespace tutti {
 namespace {
@@ -47,7 +48,7 @@ comm::Members first_members(const std::vector<SurvivalHost>& hosts) {
 MembersKeeper keeper_of(const SurvivalOptions& options, comm::Rendezvous& board,
                         const EpochAgreement& agreement) {
   const std::vector<int> hosts = hosts_by_worker(options.hosts);
-  if (agreement.term() == 0) return {workers_of(options.hosts), options.min, options.timeout, hosts};
+  if (agreement.term() == 0) return {workers_of(options.hosts), options.min, options.timeout, hosts, options.first};
   const comm::Members newest = agreement.unfinished().value_or(agreement.chosen()).members;
   std::vector<MembersKeeper::Standing> workers(hosts.size(), {.is_there = false});
   for (const comm::Member& member : newest.by_rank)
@@ -59,7 +60,7 @@ MembersKeeper keeper_of(const SurvivalOptions& options, comm::Rendezvous& board,
       MembersKeeper::Standing& worker = workers.at(first + i);
       const auto& [life, runs] = standing.workers[i];
       const bool is_member = newest.rank_of({static_cast<int>(first + i), life}).has_value();
-      worker = {.life = life, .is_there = runs || is_member};
+      worker = {.life = std::max(life, 0), .is_there = runs || is_member};
     }
     first += static_cast<size_t>(options.hosts[host].workers);
   }
@@ -79,7 +80,7 @@ comm::ServedRendezvous serve_members_board(const SurvivalOptions& options) {
   return comm::serve_tcp_rendezvous(
       {.host = options.listen_at,
        .port = options.port,
-       .credentials = {.secret = survival_secret(options.launch, options.secret)},
+       .credentials = {.secret = comm::members_secret(options.launch, options.secret)},
        .silence = options.timeout});
 }
 
@@ -99,11 +100,13 @@ SurvivalKeeper::SurvivalKeeper(const SurvivalOptions& options, comm::ServedRende
       takes_over_(elected_.term() > 0) {
   served_.board->set(comm::kLeastKey, std::to_string(options.min));
   for (int worker = 0; worker < workers_of(options.hosts); ++worker) {
-    const bool is_gone = takes_over_ && !keeper_.is_there(worker);
-    if (!is_gone) running_.insert(worker);
+    if (keeper_.is_there(worker)) running_.insert(worker);
   }
+  wanted_ = running_;
+  for (size_t host = 0; host < hosts_.size(); ++host) hosts_[host].name = options.hosts[host].name;
   for (size_t host = 0; host < hosts_.size() && takes_over_; ++host) {
-    hosts_[host] = {.token = host == options_.own ? "" : elected_.token_of(host), .has_come = true};
+    hosts_[host].token = host == options_.own ? "" : elected_.token_of(host);
+    hosts_[host].has_come = true;
     const HostStanding standing = standing_on(*served_.board, elected_, host);
     restarts_ = std::max(restarts_, standing.restarts);
     if (standing.job_is_done) keeper_.finish("the training has ended");
@@ -181,11 +184,13 @@ std::vector<WorkerOrder> SurvivalKeeper::look(const Say& say) {
   welcome_hosts();
   for (const comm::Member& joined : keeper_board_.take_joined()) {
     const int workers = keeper_.left();
-    say(fmt::format("worker/{} has come back: {} {} on", joined.worker, workers,
+    say(fmt::format("worker/{} has come{}: {} {} on", joined.worker,
+                    keeper_.has_run_before(joined.worker) ? " back" : "", workers,
                     workers == 1 ? "goes" : "go"));
   }
   for (const comm::Member& evicted : keeper_.take_evicted())
     give({.what = WorkerOrder::What::Kill, .worker = evicted.worker, .life = evicted.life});
+  look_for_scaling(say);
   finish_if_over(say);
   publish_orders();
   for (const std::string& text : std::exchange(to_say_, {})) say(text);
@@ -250,7 +255,7 @@ void SurvivalKeeper::read_reports(size_t host) {
     const auto text = served_.board->peek(ended_key({worker, keeper_.life_of(worker)}));
     if (!text) continue;
     EndedWorker reported = ended_worker_of(*text);
-    reported.text += " on " + options_.hosts[host].name;
+    reported.text += " on " + hosts_[host].name;
     ended(reported);
   }
 }
@@ -261,11 +266,12 @@ void SurvivalKeeper::welcome(size_t host, const std::string& token) {
   const int first = first_worker_of(host);
   std::vector<int> lives;
   for (int worker = first; worker < first + options_.hosts[host].workers; ++worker) {
-    if (entry.has_come && !keeper_.returns(worker)) continue;
-    running_.insert(worker);
-    lives.push_back(keeper_.life_of(worker));
+    const bool is_wanted = wanted_.contains(worker);
+    if (is_wanted && !keeper_.is_there(worker) && !keeper_.returns(worker)) continue;
+    if (is_wanted) running_.insert(worker);
+    lives.push_back(is_wanted ? keeper_.life_of(worker) : kAway);
   }
-  entry = {.token = token, .has_come = true};
+  entry = {.name = entry.name, .token = token, .has_come = true};
   served_.board->set(welcome_key(token), to_text(lives));
 }
 
@@ -282,13 +288,13 @@ void SurvivalKeeper::lose_host(size_t host, const Say& say) {
     if (running_.erase(worker) == 0) continue;
     any = true;
     const std::string text =
-        fmt::format("worker/{} was on {}, whose launcher is gone", worker, options_.hosts[host].name);
+        fmt::format("worker/{} was on {}, whose launcher is gone", worker, hosts_[host].name);
     if (end_ || job_is_done())
       keeper_.lost(worker, MembersKeeper::Then::StaysAway);
     else
       lost_.push_back({.worker = worker, .outcome = Outcome(SIGKILL), .text = text});
   }
-  if (any && !end_) say(fmt::format("the launcher of {} is gone", options_.hosts[host].name));
+  if (any && !end_) say(fmt::format("the launcher of {} is gone", hosts_[host].name));
 }
 
 bool SurvivalKeeper::goes_on_without_host(size_t host) {
@@ -307,8 +313,8 @@ void SurvivalKeeper::settle_losses(const Say& say) {
   int restarts = restarts_left();
   for (const EndedWorker& ended : lost) {
     was_member.push_back(keeper_.trained_last(ended.worker));
-    const bool may_return =
-        !end_ && !job_is_done() && !ended.outcome.interrupted() && is_connected(host_of(ended.worker));
+    const bool may_return = !end_ && !job_is_done() && !ended.outcome.interrupted() &&
+                            wanted_.contains(ended.worker) && is_connected(host_of(ended.worker));
     const bool again = may_return && restarts-- > 0;
     keeper_.lost(ended.worker, again ? MembersKeeper::Then::ComesBack : MembersKeeper::Then::StaysAway);
   }
@@ -388,8 +394,8 @@ std::string SurvivalKeeper::describe_rest() const {
   if (job_is_done()) return "it was no longer needed";
   const int left = keeper_.left();
   if (left >= options_.min) return fmt::format("the other {} {} on", left, left == 1 ? "goes" : "go");
-  return fmt::format("{} of {} workers {} left and {} for others to come back", left,
-                     workers_of(options_.hosts), left == 1 ? "is" : "are", left == 1 ? "waits" : "wait");
+  return fmt::format("{} of {} workers {} left and {} for others to come back", left, keeper_.started(),
+                     left == 1 ? "is" : "are", left == 1 ? "waits" : "wait");
 }
 
 // Restarts of single workers since this start of the job, without those that have not joined.

@@ -14,6 +14,7 @@
 #include "tools/launch/keeper_board.h"
 #include "tools/launch/members_keeper.h"
 #include "tools/launch/restart_pause.h"
+#include "tools/launch/scaling.h"
 #include "tools/launch/survival.h"
 #include "tools/launch/survival_board.h"
 #include "tutti/comm/board/tcp_rendezvous.h"
@@ -23,13 +24,14 @@ namespace tutti {
 // A host of the job. Workers are counted in the order of their hosts.
 struct SurvivalHost {
   std::string name = {};  // for messages
-  int workers = 0;
+  int workers = 0;        // at most
 };
 
 struct SurvivalOptions {
   std::vector<SurvivalHost> hosts = {};
   std::optional<size_t> own = 0;  // the host whose workers are those of this launcher; nullopt: it has none
   int min = 0;                    // the least number of workers with which the job goes on
+  std::optional<int> first = {};  // how many workers the job begins with; nullopt: all
   int restarts = 0;               // of single workers and of the whole job, in all
   int restarts_before = 0;        // how many of them there were before this start of the job
   // The time that members have for their calls after the first of them has called.
@@ -58,16 +60,21 @@ class SurvivalKeeper final : public Survival {
   SurvivalKeeper(const SurvivalOptions& options, comm::ServedRendezvous served, EpochAgreement agreement);
 
   uint16_t port() const { return served_.port; }
+  // Another host has this place now, and is to run the first `workers` of its workers. Its launcher is not
+  // connected yet.
+  void set_host(size_t host, const std::string& name, int workers);
   // The launcher of this host has ended. Returns true if the job goes on without the host.
   bool goes_on_without_host(size_t host);
 
   int first_worker() const override;
+  bool begins_with(int worker) const override { return wanted_.contains(worker); }
   void add_variables(int worker, std::map<std::string, std::string>& variables) const override;
   std::chrono::milliseconds timeout() const override { return options_.timeout; }
   bool has_other_hosts() const override { return options_.hosts.size() > (options_.own ? 1 : 0); }
   std::chrono::milliseconds look_again() const override;
   void ended(const EndedWorker& ended) override;
   void stays_away(int worker) override;
+  bool dismiss_own_workers() override;
   void stop(const JobEnd& end) override;
   std::vector<WorkerOrder> look(const Say& say) override;
   bool job_is_done() const override { return keeper_.finished(); }
@@ -75,8 +82,16 @@ class SurvivalKeeper final : public Survival {
   std::optional<JobEnd> end() const override { return end_; }
 
  private:
+  // A change of the number of workers (survival_scaling.cc).
+  struct Scaling {
+    ScaleRequest request;
+    ScaleAnswer answer = {};
+    std::set<int> coming = {};
+    std::set<int> leaving = {};
+  };
   // Another host, and what its launcher was told.
   struct Host {
+    std::string name = {};
     std::string token = {};  // "": it is not connected
     bool has_come = false;
     HostOrders orders = {};
@@ -103,6 +118,14 @@ class SurvivalKeeper final : public Survival {
   void finish_if_over(const Say& say);
   bool something_is_undone() const;
   void publish_orders();
+  void look_for_scaling(const Say& say);
+  void begin_scaling(const std::string& text, const Say& say);
+  std::string why_not_scale(int workers) const;
+  void call_workers(int count);
+  void dismiss_workers(int count);
+  void dismiss(int worker);
+  void follow_scaling();
+  void answer_scaling(const std::string& line, std::optional<int> exit_code = {});
   std::string describe_rest() const;
   int restarts_left() const { return options_.restarts - restarts_; }
   int restarts_used() const;
@@ -119,6 +142,9 @@ class SurvivalKeeper final : public Survival {
   std::map<int, int> last_restart_;      // by worker: the life that has begun
   std::map<int, RestartPause> pauses_;   // by worker
   std::set<int> running_;                // workers that run, or are to be started again
+  std::set<int> wanted_;                 // workers that run if nothing happens to them
+  std::optional<Scaling> scaling_;       // not done yet
+  std::string scale_request_;            // the last one that was read
   std::vector<Host> hosts_;              // the entry of the own host is not used
   std::vector<EndedWorker> lost_;        // workers without which the others may go on, not settled yet
   std::vector<std::string> to_say_;      // by the next look()

@@ -34,6 +34,8 @@ class SurvivalPeer final : public Survival {
   }
   std::chrono::milliseconds timeout() const override { return present().timeout(); }
   bool has_other_hosts() const override { return true; }
+  bool begins_with(int worker) const override { return present().begins_with(worker); }
+  bool dismiss_own_workers() override { return present().dismiss_own_workers(); }
   std::chrono::milliseconds look_again() const override { return present().look_again(); }
   void ended(const EndedWorker& ended) override { present().ended(ended); }
   void stays_away(int worker) override { present().stays_away(worker); }

@@ -20,6 +20,7 @@
 #include "tutti/comm/board/launcher_store.h"
 #include "tutti/comm/board/tcp_rendezvous.h"
 #include "tutti/comm/failures.h"
+#include "tutti/comm/job_board.h"
 #include "tutti/comm/mpi/mpi.h"
 #include "tutti/comm/nccl/choice.h"
 
@@ -258,7 +259,7 @@ std::shared_ptr<Rendezvous> find_members_board(const Context& context) {
   const Identity& identity = context.identity();
   const std::string& own = identity.secret.empty() ? context.config().security.secret : identity.secret;
   return follow_members_board({.address = identity.members_board,
-                               .secret = fmt::format("members\n{}\n{}", identity.launch, own),
+                               .secret = members_secret(identity.launch, own),
                                .timeout = timeout_of(context)});
 }
 

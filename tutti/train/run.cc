@@ -13,6 +13,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/guarded_main.h"
 #include "tutti/base/memory.h"
+#include "tutti/base/text.h"
 #include "tutti/cluster/identity.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/cluster/threads.h"
@@ -57,6 +58,8 @@ int run_program(int argc, char** argv, const Program& program, const std::functi
     return 0;
   }
   config.training.stop_on_signals = true;
+  if (const auto signal = parse_int(environment.get(kPreemptVariable).value_or("")))
+    StopSignals::also_stop_on(static_cast<int>(*signal));
   config.exports.checker = "/proc/self/exe";
   const bool exports = !config.exports.dir.empty();
   if (exports) export_instead_of_training(config);

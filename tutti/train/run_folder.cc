@@ -17,6 +17,8 @@
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
 #include "tutti/base/secret.h"
+#include "tutti/base/this_host.h"
+#include "tutti/comm/job_board.h"
 #include "tutti/store/manifest.h"
 #include "tutti/train/run_state.h"
 #include "tutti/web/page.h"
@@ -30,7 +32,7 @@ using nlohmann::json;
 void require_name(const std::string& name) {
   const bool path = name.find_first_of("/\\") != std::string::npos || name.starts_with('.');
   if (path || name.starts_with("ckpt-") || name == "latest" || name == "lock" || name == kRunStateName ||
-      name == kEvaluatorFolder)
+      name == comm::kJobBoardName || name == kEvaluatorFolder)
     fail(ErrorKind::InvalidArgument,
          "'{}' is not a valid name for a training, since the name becomes a folder in --logdir, next to "
          "the checkpoints",
@@ -165,6 +167,7 @@ void RunFolder::lock() {
   if (!lock_->is_held())
     context_.log().warning("{} is on a file system without locks: make sure that no second job uses it",
                            path_);
+  name_launcher();
 }
 
 bool RunFolder::is_of_this_launch(const store::Checkpoint& checkpoint) const {
@@ -240,6 +243,16 @@ void RunFolder::note(RunState::Phase phase, int64_t fit, int64_t step) {
     context_.log().warning("evaluators cannot follow this run: {}", error.what());
   }
   last_sign_ = std::chrono::steady_clock::now();
+}
+
+// For `tutti scale`.
+void RunFolder::name_launcher() const {
+  const Identity& identity = context_.identity();
+  if (identity.members_board.empty()) return;
+  const std::string& secret = identity.secret.empty() ? context_.config().security.secret : identity.secret;
+  comm::write_job_board(path_, {.address = identity.members_board,
+                                .host = host_name(),
+                                .secret = comm::members_secret(identity.launch, secret)});
 }
 
 void RunFolder::show_life() {

@@ -103,6 +103,7 @@ class RunFolder {
 
  private:
   bool is_of_this_launch(const store::Checkpoint& checkpoint) const;
+  void name_launcher() const;
   std::vector<std::string> changed_flags(const nlohmann::json& state, FlagScope scope) const;
 
   const Context& context_;

@@ -18,22 +18,28 @@ static_assert(std::atomic<Clock::rep>::is_always_lock_free);
 
 constexpr std::chrono::seconds kWithSignal{10};
 
-// Runs as a signal handler. After the first signal, SIGTERM and SIGINT get their default action, so that a
-// second one ends the process.
-void note(int number) {
-  for (const int ending : {SIGTERM, SIGINT}) ::signal(ending, SIG_DFL);
+void record(int number) {
   if (received_signal.load() != 0) return;
   received_at.store(Clock::now().time_since_epoch().count());  // clock_gettime, which a handler may call
   received_signal.store(number);
 }
 
+// Runs as a signal handler. After the first signal, SIGTERM and SIGINT get their default action, so that a
+// second one ends the process.
+void note(int number) {
+  for (const int ending : {SIGTERM, SIGINT}) ::signal(ending, SIG_DFL);
+  record(number);
+}
+
+void note_preemption(int /*number*/) { record(SIGTERM); }
+
 // Returns what was done at this signal before.
-struct sigaction install(int number) {
+struct sigaction install(int number, void (*handler)(int) = note) {
   struct sigaction action {};
   struct sigaction old {};
   sigaction(number, nullptr, &old);
   if (number == SIGHUP && old.sa_handler == SIG_IGN) return old;  // the program was started by nohup
-  action.sa_handler = note;
+  action.sa_handler = handler;
   action.sa_flags = SA_RESTART;  // interrupted system calls are restarted
   sigemptyset(&action.sa_mask);
   sigaction(number, &action, nullptr);
@@ -53,6 +59,8 @@ StopSignals::~StopSignals() {
   if (!listens_ || fails) return;
   for (const auto& [number, old] : old_) sigaction(number, &old, nullptr);
 }
+
+void StopSignals::also_stop_on(int signal) { install(signal, note_preemption); }
 
 std::optional<int> StopSignals::received() const { return listens_ ? not_acted_on() : std::nullopt; }
 

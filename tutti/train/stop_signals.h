@@ -10,6 +10,9 @@
 
 namespace tutti {
 
+// The variable in which `tutti run --preempt-signal` passes its number.
+inline constexpr const char* kPreemptVariable = "_TUTTI_PREEMPT_SIGNAL";
+
 // While an object exists, SIGTERM, SIGINT and SIGHUP no longer end the process but are recorded, so that the
 // current step can be finished and a checkpoint written. A second SIGTERM or SIGINT ends the process as
 // usual; a second SIGHUP does not, since both the shell and the kernel send one when a terminal is closed. A
@@ -33,6 +36,9 @@ class StopSignals {
   // Clears the signal, after it was acted on.
   void forget() const;
 
+  // From here on, this signal to the process counts like SIGTERM, but not as a second one: the launcher may
+  // have received it as well and send SIGTERM.
+  static void also_stop_on(int signal);
   // Returns a signal that arrived while an object existed and was not acted on; nullopt if there is none.
   static std::optional<int> not_acted_on();
 

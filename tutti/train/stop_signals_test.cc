@@ -55,6 +55,23 @@ TEST(StopSignals, a_second_hangup_does_not_end_the_process) {
   std::signal(SIGHUP, SIG_DFL);
 }
 
+// The launcher, which may have received it too, sends SIGTERM.
+TEST(StopSignals, the_signal_of_a_machine_that_is_taken_away_is_no_first_sigterm) {
+  StopSignals::also_stop_on(SIGUSR1);
+  {
+    const StopSignals signals(listening());
+    std::raise(SIGUSR1);
+    EXPECT_EQ(signals.received(), SIGTERM);
+    EXPECT_FALSE(ends_the_process(SIGTERM));
+    std::raise(SIGUSR1);
+    std::raise(SIGTERM);
+    EXPECT_EQ(signals.received(), SIGTERM);
+    EXPECT_TRUE(ends_the_process(SIGTERM)) << "a second one";
+    signals.forget();
+  }
+  std::signal(SIGUSR1, SIG_DFL);
+}
+
 // The launcher ends all tasks when one is lost, while the others are about to say that.
 TEST(StopSignals, do_not_silence_a_training_that_fails) {
   try {

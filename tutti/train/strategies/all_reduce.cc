@@ -29,8 +29,16 @@ comm::Communicator& connected(const Context& context, const Group& group) {
   return comm;
 }
 
-void warn_of_idle_workers(const Context& context, const comm::Communicator& comm, int64_t lanes) {
-  if (lanes >= comm.world() || comm.rank() != 0) return;
+void warn_of_idle_workers(const Context& context, comm::Communicator& comm, int64_t lanes) {
+  if (comm.rank() != 0) return;
+  const bool is_start = comm.epochs() != nullptr && comm.epochs()->number() == 0;
+  if (is_start && lanes >= comm.world() && lanes < context.world())
+    context.log().warning(
+        "the job may have {} workers, but it has {} lanes: more than {} workers only wait for the others; "
+        "use "
+        "at least --lanes {}",
+        context.world(), lanes, lanes, context.world());
+  if (lanes >= comm.world()) return;
   context.log().warning(
       "{} of the {} workers have no lane and only wait for the others: use at least --lanes {}, or "
       "fewer workers",

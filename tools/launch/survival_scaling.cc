@@ -1,0 +1,148 @@
+// How a SurvivalKeeper changes the number of workers (`tutti scale`).
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include "tools/launch/survival_keeper.h"
+#include "tutti/base/error.h"
+
+namespace tutti {
+namespace {
+
+std::string counted_workers(int count) { return fmt::format("{} worker{}", count, count == 1 ? "" : "s"); }
+
+std::string names_of(const std::set<int>& workers) {
+  std::vector<std::string> names;
+  for (const int worker : workers) names.push_back(fmt::format("worker/{}", worker));
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+}  // namespace
+
+void SurvivalKeeper::look_for_scaling(const Say& say) {
+  const std::string request = served_.board->peek(kScaleKey).value_or("");
+  if (request != scale_request_) begin_scaling(request, say);
+  if (scaling_) follow_scaling();
+}
+
+void SurvivalKeeper::begin_scaling(const std::string& text, const Say& say) {
+  scale_request_ = text;
+  const ScaleRequest request = scale_request_of(text);
+  if (scaling_)
+    answer_scaling("another request has taken the place of this one", exit_code(ErrorKind::InvalidArgument));
+  scaling_ = {.request = request};
+  if (const std::string why = why_not_scale(request.workers); !why.empty())
+    return answer_scaling(why, exit_code(ErrorKind::InvalidArgument));
+  std::set<int> staying;
+  std::set_intersection(wanted_.begin(), wanted_.end(), running_.begin(), running_.end(),
+                        std::inserter(staying, staying.end()));
+  const int now = static_cast<int>(staying.size());
+  call_workers(request.workers - now);
+  dismiss_workers(now - request.workers);
+  const std::set<int>& comes = scaling_->coming;
+  const std::set<int>& leaves = scaling_->leaving;
+  if (now == request.workers) return;
+  std::string what = ": no launcher is connected that could start more";
+  if (!comes.empty()) what = ": starting " + names_of(comes);
+  if (!leaves.empty()) what = fmt::format(": ending {} after a step", names_of(leaves));
+  const std::string line =
+      fmt::format("scaling from {} to {}{}", now, counted_workers(request.workers), what);
+  answer_scaling(line);
+  say(line);
+}
+
+// Returns "" if the job may have so many workers.
+std::string SurvivalKeeper::why_not_scale(int workers) const {
+  const int most = keeper_.most();
+  if (end_ || fails_ || keeper_.ended()) return "the job ends";
+  if (job_is_done()) return "the training is over";
+  if (workers < options_.min)
+    return fmt::format("the job needs {}: it was started with --min {}", counted_workers(options_.min),
+                       options_.min);
+  if (workers > most)
+    return fmt::format("the job has room for {}; start it with a larger --max", counted_workers(most));
+  return "";
+}
+
+// Starts workers with the lowest numbers that are free.
+void SurvivalKeeper::call_workers(int count) {
+  for (int worker = 0; worker < keeper_.most() && count > 0; ++worker) {
+    if (running_.contains(worker) || !is_connected(host_of(worker)) || !keeper_.returns(worker)) continue;
+    wanted_.insert(worker);
+    running_.insert(worker);
+    scaling_->coming.insert(worker);
+    give({.what = WorkerOrder::What::Start, .worker = worker, .life = keeper_.life_of(worker)});
+    --count;
+  }
+}
+
+// The workers with the highest numbers leave.
+void SurvivalKeeper::dismiss_workers(int count) {
+  for (int worker = keeper_.most() - 1; worker >= 0 && count > 0; --worker) {
+    if (!running_.contains(worker) || !wanted_.contains(worker)) continue;
+    scaling_->leaving.insert(worker);
+    dismiss(worker);
+    --count;
+  }
+}
+
+void SurvivalKeeper::dismiss(int worker) {
+  if (wanted_.erase(worker) == 0 || !running_.contains(worker)) return;
+  give({.what = WorkerOrder::What::Leave, .worker = worker, .life = keeper_.life_of(worker)});
+}
+
+void SurvivalKeeper::set_host(size_t host, const std::string& name, int workers) {
+  hosts_[host].name = name;
+  const int first = first_worker_of(host);
+  for (int i = 0; i < options_.hosts[host].workers; ++i) {
+    wanted_.erase(first + i);
+    if (i < workers) wanted_.insert(first + i);
+  }
+}
+
+bool SurvivalKeeper::dismiss_own_workers() {
+  if (!options_.own || end_ || job_is_done()) return false;
+  const int first = first_worker();
+  const int end = first_worker_of(*options_.own + 1);
+  int others = keeper_.left();
+  for (int worker = first; worker < end; ++worker) others -= keeper_.is_member(worker) ? 1 : 0;
+  if (others < options_.min) return false;
+  for (int worker = first; worker < end; ++worker) dismiss(worker);
+  return true;
+}
+
+// Tells what has happened to the workers.
+void SurvivalKeeper::follow_scaling() {
+  for (const int worker : std::set<int>(scaling_->coming)) {
+    const bool is_member = keeper_.is_member(worker);
+    if (!is_member && running_.contains(worker)) continue;
+    scaling_->coming.erase(worker);
+    answer_scaling(fmt::format("worker/{} has {}", worker, is_member ? "come" : "ended before it has come"));
+  }
+  for (const int worker : std::set<int>(scaling_->leaving)) {
+    if (running_.contains(worker)) continue;
+    scaling_->leaving.erase(worker);
+    answer_scaling(fmt::format("worker/{} has left", worker));
+  }
+  const bool is_over = end_ || keeper_.finished() || keeper_.ended();
+  if (!is_over && !(scaling_->coming.empty() && scaling_->leaving.empty())) return;
+  if (is_over) return answer_scaling("the job ends", exit_code(ErrorKind::PeerLost));
+  const int now = keeper_.left();
+  const bool is_right = now == scaling_->request.workers;
+  answer_scaling(fmt::format("the job has {}{}", counted_workers(now),
+                             is_right ? "" : fmt::format(", not {}", scaling_->request.workers)),
+                 is_right ? 0 : exit_code(ErrorKind::PeerLost));
+}
+
+// The request is done with an exit code.
+void SurvivalKeeper::answer_scaling(const std::string& line, std::optional<int> exit_code) {
+  scaling_->answer.lines.push_back(line);
+  scaling_->answer.exit_code = exit_code;
+  served_.board->set(scaled_key(scaling_->request.id), to_text(scaling_->answer));
+  if (exit_code) scaling_.reset();
+}
+
+}  // namespace tutti
