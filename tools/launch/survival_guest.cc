@@ -32,7 +32,6 @@ SurvivalGuest::SurvivalGuest(const GuestOptions& options)
     : options_(options),
       token_(options.launchers ? options.launchers->vote.token : random_key()),
       keeper_(options.keeper) {
-  standing_.workers.resize(static_cast<size_t>(options.workers));
   std::string trouble;
   const bool may_go_on = options.launchers && !options.launchers->comes_again;
   if (options.launchers) voter_.emplace(options.launchers->vote);
@@ -43,6 +42,10 @@ SurvivalGuest::SurvivalGuest(const GuestOptions& options)
     if (!may_go_on || (error.kind() != ErrorKind::PeerLost && error.kind() != ErrorKind::Timeout)) throw;
     trouble = error.what();
   }
+  if (trouble.empty() && standing_.workers.size() != static_cast<size_t>(options.workers))
+    fail(ErrorKind::PeerLost, "tutti run: {} needs the workers of this host no more: the job ends",
+         options.keeper);
+  standing_.workers.resize(static_cast<size_t>(options.workers));
   messenger_ = std::thread([this, trouble] { keep_in_touch(trouble); });
 }
 
@@ -64,11 +67,8 @@ void SurvivalGuest::find_keeper(milliseconds timeout) {
 void SurvivalGuest::enter_job() {
   if (board_->hold(host_key(options_.host), token_) != token_)
     fail(ErrorKind::InvalidArgument, "tutti run: another launcher of this host is part of the job");
-  const std::vector<int> lives = lives_of(board_->get(welcome_key(token_), options_.start_timeout));
-  if (lives.size() != static_cast<size_t>(options_.workers))
-    fail(ErrorKind::InvalidArgument, "tutti run: {} needs the workers of this host no more: the job ends",
-         options_.keeper);
-  for (size_t i = 0; i < lives.size(); ++i) standing_.workers[i] = {.life = lives[i], .runs = lives[i] != kAway};
+  for (const int life : lives_of(board_->get(welcome_key(token_), options_.start_timeout)))
+    standing_.workers.push_back({.life = life, .runs = life != kAway});
 }
 
 // The last reports are sent before this returns.
