@@ -175,8 +175,7 @@ void SurvivalKeeper::end_with(const JobEnd& end) {
 
 std::vector<WorkerOrder> SurvivalKeeper::look(const Say& say) {
   if (std::exchange(takes_over_, false)) take_over(say);
-  if (was_stopped()) say("this launcher was stopped for longer than the others wait");
-  looked_at_ = Clock::now();
+  if (notices_stop()) say("this launcher was stopped for longer than the others wait");
   for (size_t host = 0; host < hosts_.size(); ++host) {
     if (host != options_.own) look_at_host(host, say);
   }
@@ -197,9 +196,20 @@ std::vector<WorkerOrder> SurvivalKeeper::look(const Say& say) {
   return std::exchange(own_orders_, {});
 }
 
-// Its own workers have waited for it, and the other launchers may have gone on.
+// Returns true once after this process was stopped: its own workers have waited for it, and the other
+// launchers may have gone on.
+bool SurvivalKeeper::notices_stop() {
+  const auto before = std::exchange(looked_at_, Clock::now());
+  if (!has_other_hosts() || looked_at_ - before <= options_.timeout) return false;
+  stopped_until_ = looked_at_;
+  return true;
+}
+
+// Returns true for as long as a worker may fail for no other reason than that.
 bool SurvivalKeeper::was_stopped() const {
-  return has_other_hosts() && Clock::now() - looked_at_ > options_.timeout;
+  const auto now = Clock::now();
+  return has_other_hosts() && (now - looked_at_ > options_.timeout ||
+                               (stopped_until_ && now - *stopped_until_ <= options_.timeout));
 }
 
 void SurvivalKeeper::take_over(const Say& say) {

@@ -103,6 +103,7 @@ class SurvivalKeeper final : public Survival {
   bool is_connected(size_t host) const { return host == options_.own || !hosts_[host].token.empty(); }
   void take_over(const Say& say);
   std::vector<std::string> launchers() const;
+  bool notices_stop();
   bool was_stopped() const;
   void look_at_host(size_t host, const Say& say);
   void read_reports(size_t host);
@@ -138,6 +139,7 @@ class SurvivalKeeper final : public Survival {
   // When the launchers of the other hosts, which have been together before, must be connected.
   const std::chrono::steady_clock::time_point come_by_;
   std::chrono::steady_clock::time_point looked_at_ = std::chrono::steady_clock::now();
+  std::optional<std::chrono::steady_clock::time_point> stopped_until_;
   int restarts_;                         // so far
   std::map<int, int> last_restart_;      // by worker: the life that has begun
   std::map<int, RestartPause> pauses_;   // by worker
