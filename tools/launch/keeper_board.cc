@@ -88,11 +88,14 @@ void KeeperBoard::publish_change() {
 
 std::vector<comm::Member> KeeperBoard::take_joined() { return std::exchange(joined_, {}); }
 
+bool misses_others(const Outcome& outcome) {
+  const int code = outcome.exit_code();
+  return code == exit_code(ErrorKind::PeerLost) || code == exit_code(ErrorKind::Timeout);
+}
+
 bool may_lose(const MembersKeeper& keeper, int worker, const Outcome& outcome) {
   if (outcome.killed() || outcome.interrupted()) return true;
-  const int code = outcome.exit_code();
-  const bool misses_others = code == exit_code(ErrorKind::PeerLost) || code == exit_code(ErrorKind::Timeout);
-  return misses_others && (!keeper.trained_last(worker) || keeper.is_evicted(worker));
+  return misses_others(outcome) && (!keeper.trained_last(worker) || keeper.is_evicted(worker));
 }
 
 }  // namespace tutti

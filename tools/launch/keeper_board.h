@@ -49,6 +49,8 @@ class KeeperBoard {
   std::vector<comm::Member> joined_;
 };
 
+// Returns true if a worker has only said that it has lost the others.
+bool misses_others(const Outcome& outcome);
 // Returns true if the others may go on although the process of this worker has ended like this: it was
 // killed, has left because of a signal, or only says that it has lost the others, which had gone on without
 // it.

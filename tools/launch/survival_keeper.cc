@@ -146,7 +146,7 @@ void SurvivalKeeper::ended(const EndedWorker& ended) {
   } else if (end_ || (fails_ && ended.outcome.weight() == Outcome::kComplaint)) {
     keeper_.lost(ended.worker, MembersKeeper::Then::StaysAway);
   } else if (may_lose(keeper_, ended.worker, ended.outcome) ||
-             (was_stopped() && ended.outcome.weight() == Outcome::kComplaint)) {
+             (was_stopped() && misses_others(ended.outcome))) {
     lost_.push_back(ended);
   } else {
     keeper_.lost(ended.worker, MembersKeeper::Then::StaysAway);
