@@ -417,7 +417,6 @@ TEST_F(RunMinOnThreeNodes, go_on_without_the_first_launcher_if_it_is_silent) {
   kill(nodes_[0]->pid(), SIGCONT);
   EXPECT_NE(nodes_[0]->wait(), 0);
   EXPECT_THAT(err(0), HasSubstr("this launcher was stopped for longer than the others wait"));
-  EXPECT_THAT(err(0), HasSubstr("only the launchers of 2 of the 6 workers of epoch 0 can be reached"));
   kill_worker(5);
   wait_for(4, 0, 2, 3);
   finish();
