@@ -22,7 +22,7 @@
 #include "tutti/base/text.h"
 #include "tutti/base/this_host.h"
 #include "tutti/cluster/identity.h"
-#include "tutti/comm/board/tcp_rendezvous.h"
+#include "tutti/comm/board/follow.h"
 #include "tutti/comm/job_board.h"
 #include "tutti/comm/members.h"
 
@@ -49,13 +49,11 @@ std::string secret_in(const Environment& environment) {
 }
 
 std::shared_ptr<comm::Rendezvous> find_board(const Environment& environment) {
-  const Address address = parse_address(environment.get(kMembersVariable).value());
-  return comm::find_tcp_rendezvous({.hosts = {address.host},
-                                    .port = static_cast<uint16_t>(address.port),
-                                    .credentials = {.secret = secret_in(environment)},
-                                    .holder = "tutti run",
-                                    .answer = std::chrono::minutes(1)})
-      .board;
+  const auto timeout = parse_double(environment.get("TUTTI_TIMEOUT").value_or("60")).value();
+  return comm::follow_members_board(
+      {.address = environment.get(kMembersVariable).value(),
+       .secret = secret_in(environment),
+       .timeout = std::chrono::milliseconds(static_cast<int64_t>(1000 * timeout))});
 }
 
 class Worker {
@@ -73,13 +71,7 @@ class Worker {
   int run() {
     Members members = self_.life == 0 ? board_.at(0) : join();
     while (true) {
-      board_.set_entered(members.epoch);
-      begin_training(*members.rank_of(self_));
-      std::printf("pid %d, worker %d, life %d, rank %d of %d, epoch %d\n", getpid(), self_.worker, self_.life,
-                  *members.rank_of(self_), static_cast<int>(members.by_rank.size()),
-                  static_cast<int>(members.epoch));
-      std::fflush(stdout);
-      const std::optional<Call> call = stay_in(members);
+      const std::optional<Call> call = take_part(members);
       if (!call) return told_to_stop ? 128 + SIGTERM : exists(fmt::format("fail-{}", self_.worker)) ? 3 : 0;
       members = board_.await_next(*call);
     }
@@ -99,6 +91,22 @@ class Worker {
     return board_.await_next({.why = Call::Why::Joins});
   }
 
+  // If the board is lost, so is the epoch.
+  std::optional<Call> take_part(const Members& members) {
+    try {
+      board_.set_entered(members.epoch);
+      begin_training(*members.rank_of(self_));
+      std::printf("pid %d, worker %d, life %d, rank %d of %d, epoch %d\n", getpid(), self_.worker, self_.life,
+                  *members.rank_of(self_), static_cast<int>(members.by_rank.size()),
+                  static_cast<int>(members.epoch));
+      std::fflush(stdout);
+      return stay_in(members);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::PeerLost && error.kind() != ErrorKind::Timeout) throw;
+      return Call{members.epoch, Call::Why::Lost, error.what()};
+    }
+  }
+
   // Makes steps until the members change, or returns nullopt at the end. In each step all wait for all; the
   // word of rank 0 says how they go on.
   std::optional<Call> stay_in(const Members& members) {
@@ -114,7 +122,7 @@ class Worker {
         std::optional<std::string> said;
         while (!said || !said->starts_with(fmt::format("{} ", step))) {
           if (told_to_stop || exists(fmt::format("fail-{}", self_.worker))) return std::nullopt;
-          if (board_.board()->peek(comm::members_key(members.epoch + 1)))
+          if (comm::has_later(*board_.board(), members.epoch))
             return Call{members.epoch, Call::Why::Lost, "lost another worker"};
           if (exists(fmt::format("late-{}", members.epoch)))
             return Call{members.epoch, Call::Why::Late, "another worker is late"};

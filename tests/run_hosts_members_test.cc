@@ -13,6 +13,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/ports.h"
+#include "tutti/comm/board/follow.h"
 #include "tutti/comm/board/tcp_rendezvous.h"
 
 namespace tutti::testing::run_hosts_members_test {
@@ -26,8 +27,10 @@ constexpr int kWorkers = 2;  // of each host
 // Two nodes: workers 0 and 1 are on node 0, the others on node 1.
 class RunMinOnNodes : public Run {
  protected:
+  explicit RunMinOnNodes(int count = 2) : count_(count) {}
+
   Words launcher(int node, const Words& flags) const {
-    return launcher_of_node(node, fmt::format("127.0.0.1:{}", port_)) +
+    return launcher_of_node(node, fmt::format("127.0.0.1:{}", port_), count_) +
            Words{"-n", std::to_string(kWorkers)} + flags +
            Words{"--", program_path("../test/members_program"), folder_.path()};
   }
@@ -37,8 +40,11 @@ class RunMinOnNodes : public Run {
   }
   void start(const Words& flags) {
     flags_ = flags;
-    for (const int node : {1, 0}) start_node(node);
-    for (int worker = 0; worker < 2 * kWorkers; ++worker) wait_for(worker, 0, worker, 2 * kWorkers);
+    for (int node = count_ - 1; node >= 0; --node) start_node(node);
+    wait_for_all();
+  }
+  void wait_for_all() {
+    for (int worker = 0; worker < count_ * kWorkers; ++worker) wait_for(worker, 0, worker, count_ * kWorkers);
   }
   RunningProgram& node_of(int worker) { return *nodes_.at(worker / kWorkers); }
   // Waits until the worker says that it has this life, this rank and as many workers.
@@ -47,6 +53,25 @@ class RunMinOnNodes : public Run {
   }
   void kill_worker(int worker, int life = 0) {
     if (const pid_t pid = pid_of_member(node_of(worker).out(), worker, life); pid > 0) kill(pid, SIGKILL);
+  }
+  // Waits until the launcher of this node knows that this epoch has begun. The board is that of the launcher
+  // of this worker, which keeps the list.
+  void wait_for_vote(int node, int epoch, int worker) {
+    const std::string variables =
+        read_system_file(fmt::format("/proc/{}/environ", pid_of_member(node_of(worker).out(), worker, 0)));
+    const auto variable = [&](const std::string& name) {
+      const size_t at = variables.find(name + "=") + name.size() + 1;
+      return variables.substr(at, variables.find('\0', at) - at);
+    };
+    const auto board =
+        comm::follow_members_board({.address = variable("_TUTTI_MEMBERS"),
+                                    .secret = "members\n" + variable("_TUTTI_LAUNCH") + "\nours"});
+    EXPECT_TRUE(eventually([&] {
+      const auto text = board->peek(fmt::format("vote/{}", node));
+      if (!text) return false;
+      const auto chosen = nlohmann::json::parse(*text).at("chosen").at("members").get<std::string>();
+      return nlohmann::json::parse(chosen).at("epoch") == epoch;
+    }));
   }
   void finish() { folder_.write("finish", ""); }
   void expect_end(int node, int exit_code) {
@@ -59,6 +84,7 @@ class RunMinOnNodes : public Run {
   }
   const std::string& err(int node) const { return nodes_.at(node)->err(); }
 
+  const int count_;  // of the nodes
   std::string timeout_ = "60";
   Words flags_;
   const int port_ = free_ports(1).front();
@@ -156,8 +182,11 @@ TEST_F(RunMinOnNodes, goes_on_without_a_host_that_is_lost_before_it_has_come_to_
                                            .credentials = {.secret = "ours"},
                                            .purpose = "launchers"})
                     .board;
-  const nlohmann::json offer = {
-      {"address", "127.0.0.1"}, {"ports", {1, 2}}, {"workers", kWorkers}, {"members_port", 0}};
+  const nlohmann::json offer = {{"address", "127.0.0.1"},
+                                {"ports", {1, 2}},
+                                {"workers", kWorkers},
+                                {"members_port", 0},
+                                {"launcher", "b"}};
   second->hold("offer/1", nlohmann::json{{"offer", offer}, {"from", "b"}}.dump());
   second->get("answer", std::chrono::minutes(1));
   second.reset();
@@ -224,11 +253,46 @@ TEST_F(RunMinOnNodes, a_signal_to_the_first_launcher_ends_the_job) {
   expect_ends(128 + SIGTERM, 128 + SIGTERM);
 }
 
-TEST_F(RunMinOnNodes, ends_without_the_launcher_that_has_the_list) {
+// Half of the workers is not enough without the launcher that has the list: it may go on with the others.
+TEST_F(RunMinOnNodes, ends_with_half_of_the_workers_without_the_launcher_that_has_the_list) {
   start({"--min", "1"});
   kill(nodes_[0]->pid(), SIGKILL);
   expect_ends(128 + SIGKILL, exit_code(ErrorKind::PeerLost));
   EXPECT_THAT(err(1), HasSubstr("the launcher of node 0, which has the list of the workers, is lost"));
+  EXPECT_THAT(err(1), HasSubstr("only the launchers of 2 of the 4 workers of epoch 0 can be reached"));
+}
+
+TEST_F(RunMinOnNodes, goes_on_with_more_than_half_without_the_launcher_that_has_the_list) {
+  start({"--min", "1"});
+  kill_worker(0);
+  wait_for(1, 0, 0, 3);
+  wait_for_vote(1, 1, 1);
+  kill(nodes_[0]->pid(), SIGKILL);
+  wait_for(2, 0, 0, 2);
+  wait_for(3, 0, 1, 2);
+  finish();
+  expect_ends(128 + SIGKILL, 0);
+  EXPECT_THAT(err(1), HasSubstr("this one keeps it from here on"));
+}
+
+TEST_F(RunMinOnNodes, ends_with_less_than_half_although_it_has_the_list) {
+  start({"--min", "1"});
+  kill_worker(0);
+  wait_for(1, 0, 0, 3);
+  kill(nodes_[1]->pid(), SIGKILL);
+  expect_ends(128 + SIGKILL, 128 + SIGKILL);
+  EXPECT_THAT(err(0), HasSubstr("only the launchers of 1 of the 3 workers of epoch 1 can be reached"));
+}
+
+// Its launcher votes before it leaves.
+TEST_F(RunMinOnNodes, goes_on_with_less_than_half_if_the_others_leave_in_good_order) {
+  start({"--min", "1"});
+  kill_worker(0);
+  wait_for(1, 0, 0, 3);
+  kill(nodes_[1]->pid(), SIGTERM);
+  wait_for(1, 0, 0, 1);
+  finish();
+  expect_ends(0, 128 + SIGTERM);
 }
 
 TEST_F(RunMinOnNodes, begins_again_when_the_launcher_that_has_the_list_is_there_again) {
@@ -266,6 +330,105 @@ TEST_F(RunMinOnNodes, refuses_flags_that_differ_or_do_not_fit) {
   EXPECT_THAT(err(1), HasSubstr("--min"));
   kill(nodes_[0]->pid(), SIGTERM);
   expect_end(0, 128 + SIGTERM);
+}
+
+// Three nodes with two workers each: any of them may be lost, the first included.
+class RunMinOnThreeNodes : public RunMinOnNodes {
+ protected:
+  RunMinOnThreeNodes() : RunMinOnNodes(3) {}
+  void expect_end_on(const std::map<int, int>& codes) {
+    for (const auto& [node, code] : codes) expect_end(node, code);
+    EXPECT_TRUE(nobody_is_left());
+  }
+};
+
+TEST_F(RunMinOnThreeNodes, go_on_without_the_launcher_that_has_the_list) {
+  start({"--min", "1"});
+  kill(nodes_[0]->pid(), SIGKILL);
+  for (const int worker : {2, 3, 4, 5}) wait_for(worker, 0, worker - 2, 4);
+  finish();
+  expect_end_on({{0, 128 + SIGKILL}, {1, 0}, {2, 0}});
+  EXPECT_THAT(err(1), HasSubstr("this one keeps it from here on"));
+  EXPECT_THAT(err(1), HasSubstr("worker/0 was on node 0, whose launcher is gone; the other 4 go on"));
+}
+
+TEST_F(RunMinOnThreeNodes, start_workers_again_without_the_first_launcher) {
+  start({"--min", "1", "--restarts", "2"});
+  kill_worker(4);
+  wait_for(4, 1, 5, 6);
+  kill(nodes_[0]->pid(), SIGKILL);
+  for (const int worker : {2, 3, 5}) wait_for(worker, 0, worker == 5 ? 2 : worker - 2, 4);
+  kill_worker(4, 1);
+  wait_for(4, 2, 3, 4);
+  finish();
+  expect_end_on({{1, 0}, {2, 0}});
+  EXPECT_THAT(err(1), HasSubstr("restarting it: restart 2 of 2"));
+}
+
+// Node 1 keeps the list with four of six workers, and node 2 goes on with two of three.
+TEST_F(RunMinOnThreeNodes, lose_one_launcher_after_the_other) {
+  start({"--min", "1"});
+  kill(nodes_[0]->pid(), SIGKILL);
+  wait_for(5, 0, 3, 4);
+  kill_worker(2);
+  wait_for(5, 0, 2, 3);
+  wait_for_vote(2, 2, 3);
+  kill(nodes_[1]->pid(), SIGKILL);
+  wait_for(4, 0, 0, 2);
+  wait_for(5, 0, 1, 2);
+  finish();
+  expect_end_on({{2, 0}});
+}
+
+TEST_F(RunMinOnThreeNodes, lose_the_first_two_launchers_at_once_and_end) {
+  start({"--min", "1"});
+  kill(nodes_[0]->pid(), SIGKILL);
+  kill(nodes_[1]->pid(), SIGKILL);
+  expect_end_on({{0, 128 + SIGKILL}, {1, 128 + SIGKILL}, {2, exit_code(ErrorKind::PeerLost)}});
+  EXPECT_THAT(err(2), HasSubstr("only the launchers of 2 of the 6 workers of epoch 0 can be reached"));
+}
+
+TEST_F(RunMinOnThreeNodes, go_on_without_the_first_launcher_before_the_training_has_begun) {
+  folder_.write("untrained", "");
+  start({"--min", "1"});
+  kill(nodes_[0]->pid(), SIGKILL);
+  for (const int worker : {2, 3, 4, 5}) wait_for(worker, 0, worker - 2, 4);
+  std::filesystem::remove(folder_ / "untrained");
+  finish();
+  expect_end_on({{1, 0}, {2, 0}});
+}
+
+TEST_F(RunMinOnThreeNodes, go_on_without_the_first_launcher_that_is_lost_while_workers_connect) {
+  flags_ = {"--min", "1"};
+  for (const int node : {2, 1, 0}) start_node(node);
+  nodes_[0]->wait_for_output("worker 0, life 0,");
+  kill(nodes_[0]->pid(), SIGKILL);
+  for (const int worker : {2, 3, 4, 5}) wait_for(worker, 0, worker - 2, 4);
+  finish();
+  expect_end_on({{1, 0}, {2, 0}});
+}
+
+// It sees that it was replaced when it goes on, and ends its tasks.
+TEST_F(RunMinOnThreeNodes, go_on_without_the_first_launcher_if_it_is_silent) {
+  timeout_ = "2";
+  start({"--min", "1"});
+  kill(nodes_[0]->pid(), SIGSTOP);
+  for (const int worker : {2, 3, 4, 5}) wait_for(worker, 0, worker - 2, 4);
+  kill(nodes_[0]->pid(), SIGCONT);
+  EXPECT_NE(nodes_[0]->wait(), 0);
+  EXPECT_THAT(err(0), HasSubstr("this launcher was stopped for longer than the others wait"));
+  kill_worker(5);
+  wait_for(4, 0, 2, 3);
+  finish();
+  expect_end_on({{1, 0}, {2, 0}});
+}
+
+TEST_F(RunMinOnThreeNodes, a_signal_to_the_launcher_that_has_taken_the_list_over_ends_the_job) {
+  start({"--min", "1"});
+  kill(nodes_[0]->pid(), SIGKILL);
+  for (const int worker : {2, 3, 4, 5}) wait_for(worker, 0, worker - 2, 4);
+  kill(nodes_[1]->pid(), SIGTERM);
+  expect_end_on({{1, 128 + SIGTERM}, {2, 128 + SIGTERM}});
 }
 
 // A launcher that starts the launchers of other hosts, and has no workers of its own.

@@ -181,8 +181,8 @@ char state_of(pid_t pid) {
   return at == std::string::npos ? '?' : line[at + 2];
 }
 
-Words launcher_of_node(int rank, const std::string& rendezvous) {
-  return {program_path("tutti"), "run",          "--nnodes", "2", "--node-rank",
+Words launcher_of_node(int rank, const std::string& rendezvous, int nodes) {
+  return {program_path("tutti"), "run",          "--nnodes", std::to_string(nodes), "--node-rank",
           std::to_string(rank),  "--rendezvous", rendezvous};
 }
 

@@ -79,7 +79,7 @@ ProgramResult run_program(const std::vector<std::string>& command,
 inline SocketAddress loopback(int port) { return resolve("127.0.0.1", port).addresses.front(); }
 
 // Returns the words that start the launcher of a node of two; its other flags follow.
-Words launcher_of_node(int rank, const std::string& rendezvous);
+Words launcher_of_node(int rank, const std::string& rendezvous, int nodes = 2);
 
 // Returns true as soon as `condition` holds, and false after a minute.
 bool eventually(const std::function<bool()>& condition);

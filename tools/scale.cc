@@ -13,6 +13,7 @@
 #include "tutti/base/file.h"
 #include "tutti/base/net.h"
 #include "tutti/base/this_host.h"
+#include "tutti/comm/board/follow.h"
 #include "tutti/comm/board/tcp_rendezvous.h"
 #include "tutti/comm/job_board.h"
 
@@ -36,7 +37,8 @@ std::shared_ptr<comm::Rendezvous> board_at(const std::string& job, const std::st
                                                               .port = static_cast<uint16_t>(at.port),
                                                               .credentials = {.secret = secret},
                                                               .holder = "tutti run"});
-  if (attempt.board) return attempt.board;
+  // Another launcher may keep the list.
+  if (attempt.board) return comm::follow_members_board({.address = address, .secret = secret});
   fail(ErrorKind::PeerLost, "tutti scale: {}: the job has ended: no launcher answers at {} ({})", job,
        address, attempt.obstacle);
 }

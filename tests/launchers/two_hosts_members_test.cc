@@ -17,7 +17,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Each host has a launcher with two workers. The list of the workers is at the east host.
+// Each host has a launcher with two workers, if a test does not say otherwise. The list of the workers is at
+// the east host in the beginning.
 class MinOnTwoHosts : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -36,7 +37,8 @@ class MinOnTwoHosts : public ::testing::Test {
   void start_node(int node) {
     const Host& host = node == 0 ? hosts_->east() : hosts_->west();
     const std::string rendezvous = fmt::format("{}:4000", TwoHosts::kEastAddress);
-    const Flags command = host.here() + launcher_of_node(node, rendezvous) + Flags{"-n", "2"} + launch_ +
+    const Flags command = host.here() + launcher_of_node(node, rendezvous) +
+                          Flags{"-n", workers_[static_cast<size_t>(node)]} + launch_ +
                           Flags{"--", together_program(), "--threads", "1", "--report", report_} + program_ +
                           disturbs_;
     nodes_[node] = std::make_unique<RunningProgram>(
@@ -45,22 +47,23 @@ class MinOnTwoHosts : public ::testing::Test {
   }
   RunningProgram& east() { return *nodes_.at(0); }
   RunningProgram& west() { return *nodes_.at(1); }
-  // Returns the pid of the launcher on the west host.
-  pid_t west_launcher() const {
+  // Returns the pid of the launcher of this node.
+  pid_t launcher_of(int node) const {
     const std::string begin = program_path("tutti") + std::string("\0run\0", 5);
     for (const pid_t pid : processes_with(mark_)) {
       const std::string words = read_system_file(fmt::format("/proc/{}/cmdline", pid));
-      const bool is_west = words.find(std::string("--node-rank\0001\0", 14)) != std::string::npos;
-      if (words.starts_with(begin) && is_west) return pid;
+      const std::string rank = std::string("--node-rank") + '\0' + std::to_string(node) + '\0';
+      if (words.starts_with(begin) && words.find(rank) != std::string::npos) return pid;
     }
-    ADD_FAILURE() << "there is no launcher on the west host";
+    ADD_FAILURE() << "there is no launcher of node " << node;
     return 0;
   }
   void await_training() { east().wait_for_error("training with allreduce: 4 workers"); }
 
-  // Waits for the end of the training on the east host.
-  void expect_the_bits_of_one() {
-    ASSERT_EQ(east().wait(), 0) << east().err();
+  // Waits for the end of the training.
+  void expect_the_bits_of_one() { expect_the_bits_of_one(east()); }
+  void expect_the_bits_of_one(RunningProgram& launcher) {
+    ASSERT_EQ(launcher.wait(), 0) << launcher.err();
     EXPECT_EQ(json_of(report_).value("weights_sha256", "there is none"),
               hash_of(on_workers(1, program_), alone_));
   }
@@ -73,6 +76,7 @@ class MinOnTwoHosts : public ::testing::Test {
   const std::string report_ = folder_ / "report.json";
   const std::string mark_ = "MARK_OF_THIS_TEST=" + folder_.path();
   Flags program_ = {"--net", "normed", "--lanes", "8", "--batch", "2", "--steps", "300"};
+  std::vector<std::string> workers_ = {"2", "2"};  // by node
   std::string timeout_ = "60";
   Flags launch_;
   Flags disturbs_;
@@ -101,7 +105,7 @@ TEST_F(MinOnTwoHosts, takes_in_a_worker_that_is_started_again) {
 TEST_F(MinOnTwoHosts, goes_on_without_a_host_that_is_gone_and_takes_it_in_again) {
   start({"--min", "2"}, {"--steps", "1500"});
   await_training();
-  if (const pid_t pid = west_launcher(); pid > 0) kill(pid, SIGKILL);
+  if (const pid_t pid = launcher_of(1); pid > 0) kill(pid, SIGKILL);
   east().wait_for_error("with 2 workers: ");
   west().wait();
   start_node(1);
@@ -118,6 +122,45 @@ TEST_F(MinOnTwoHosts, goes_on_without_a_host_that_vanishes) {
   kill(hosts_->west().pid(), SIGKILL);
   expect_the_bits_of_one();
   EXPECT_NE(west().wait(), 0);
+  expect_that_nobody_is_left();
+}
+
+// The west host has more than half of the workers.
+TEST_F(MinOnTwoHosts, goes_on_without_the_launcher_that_has_the_list) {
+  workers_ = {"1", "3"};
+  start({"--min", "1"}, {"--steps", "1500"});
+  await_training();
+  if (const pid_t pid = launcher_of(0); pid > 0) kill(pid, SIGKILL);
+  expect_the_bits_of_one(west());
+  EXPECT_THAT(west().err(), HasSubstr("with 3 workers: worker/0 is gone"));
+  EXPECT_NE(east().wait(), 0);
+  expect_that_nobody_is_left();
+}
+
+TEST_F(MinOnTwoHosts, goes_on_without_the_host_that_has_the_list_when_it_vanishes) {
+  timeout_ = "3";
+  workers_ = {"1", "3"};
+  start({"--min", "1"}, {"--steps", "1500"});
+  await_training();
+  kill(hosts_->east().pid(), SIGKILL);
+  expect_the_bits_of_one(west());
+  EXPECT_NE(east().wait(), 0);
+  expect_that_nobody_is_left();
+}
+
+// Its workers live: they may not go on either, and end when it wakes up.
+TEST_F(MinOnTwoHosts, goes_on_without_the_launcher_that_has_the_list_when_it_is_stopped) {
+  timeout_ = "3";
+  workers_ = {"1", "3"};
+  start({"--min", "1"}, {"--steps", "1500"});
+  await_training();
+  const pid_t launcher = launcher_of(0);
+  if (launcher > 0) kill(launcher, SIGSTOP);
+  west().wait_for_error("with 3 workers: worker/0 is gone");
+  if (launcher > 0) kill(launcher, SIGCONT);
+  expect_the_bits_of_one(west());
+  EXPECT_NE(east().wait(), 0);
+  EXPECT_THAT(east().err(), HasSubstr("this launcher was stopped for longer than the others wait"));
   expect_that_nobody_is_left();
 }
 

@@ -48,6 +48,12 @@ const char* name_of(Mistake mistake) {
       return "MarkBeforeData";
     case Mistake::JoinsAnyFit:
       return "JoinsAnyFit";
+    case Mistake::KeeperDecidesAlone:
+      return "KeeperDecidesAlone";
+    case Mistake::MinorityGoesOn:
+      return "MinorityGoesOn";
+    case Mistake::VotesAreForgotten:
+      return "VotesAreForgotten";
   }
   return "";
 }

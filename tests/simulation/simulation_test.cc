@@ -1,47 +1,24 @@
 // Simulates jobs whose workers are killed, stopped and started again (docs/reliability.md, "Simulated
 // failures"). TUTTI_TEST_SEED=17 simulates that one and prints its log; TUTTI_TEST_SEED=0..100000 many.
 #include <chrono>
-#include <cstdlib>
 #include <iostream>
 #include <map>
 
 #include <gtest/gtest.h>
 
 #include "tests/simulation/job.h"
-#include "tutti/base/text.h"
+#include "tests/simulation/seeds.h"
 
 namespace tutti::simulation {
 namespace {
-
-struct Seeds {
-  uint64_t begin = 0;
-  uint64_t end = 1000;
-};
-
-Seeds asked_seeds() {
-  const char* const text = std::getenv("TUTTI_TEST_SEED");
-  if (text == nullptr) return {};
-  const std::string asked = text;
-  const size_t dots = asked.find("..");
-  const auto begin = static_cast<uint64_t>(parse_int(asked.substr(0, dots)).value());
-  if (dots == std::string::npos) return {begin, begin + 1};
-  return {begin, static_cast<uint64_t>(parse_int(asked.substr(dots + 2)).value())};
-}
 
 Result simulate(uint64_t seed, Mistake mistake = Mistake::None, bool prints = false) {
   return Job(seed, mistake, prints).run();
 }
 
-std::string replay(uint64_t seed) {
-  return fmt::format(
-      "seed {}; to see it again: TUTTI_TEST_SEED={} GTEST_FILTER='Simulation.*' ctest --test-dir build -R "
-      "simulation_test -V",
-      seed, seed);
-}
-
 TEST(Simulation, keeps_all_promises) {
   const Seeds seeds = asked_seeds();
-  const bool is_one = seeds.end == seeds.begin + 1;
+  const bool is_one = seeds.is_one();
   std::map<std::string, int64_t> ends;
   Result sum;
   const auto begin = std::chrono::steady_clock::now();

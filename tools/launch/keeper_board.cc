@@ -2,19 +2,63 @@
 
 #include <utility>
 
+#include <fmt/format.h>
+
+#include "tools/launch/survival_board.h"
 #include "tutti/base/error.h"
 
 namespace tutti {
 
-KeeperBoard::KeeperBoard(MembersKeeper& keeper, std::shared_ptr<comm::Rendezvous> board)
-    : keeper_(keeper), board_(std::move(board)) {
-  publish();
+KeeperBoard::KeeperBoard(MembersKeeper& keeper, std::shared_ptr<comm::Rendezvous> board,
+                         EpochAgreement agreement)
+    : keeper_(keeper), board_(std::move(board)), agreement_(std::move(agreement)) {
+  if (const auto unfinished = agreement_.unfinished()) {
+    board_->set(kProposalKey, to_text(agreement_.propose(*unfinished)));
+  } else {
+    publish(keeper_.epochs().front());
+  }
 }
 
-void KeeperBoard::look(MembersKeeper::Time now) {
+void KeeperBoard::look(MembersKeeper::Time now, const std::vector<std::string>& launchers) {
   read_calls(now);
-  keeper_.tick(now);
-  publish();
+  read_votes();
+  settle();
+  if (!is_open()) {
+    keeper_.tick(now);
+    propose(launchers);
+    settle();
+  }
+  if (is_open() && !agreement_.can_go_on(launchers)) {
+    keeper_.give_up(fmt::format("only the launchers of {} can be reached, and the others may go on",
+                                agreement_.describe(launchers)));
+    agreement_.withdraw();
+    // Workers that still read this board may belong to those who go on: it does not tell them of the end.
+    published_ = keeper_.epochs().size();
+  }
+  publish_change();
+}
+
+// Reads the votes only while they matter.
+void KeeperBoard::read_votes() {
+  if (!is_open()) return;
+  for (size_t host = 0; host < agreement_.chosen().launchers.size(); ++host) {
+    if (const auto text = board_->peek(vote_key(host))) agreement_.hear(epoch_vote_of(*text));
+  }
+}
+
+// The end of the job needs no agreement.
+void KeeperBoard::propose(const std::vector<std::string>& launchers) {
+  if (published_ == keeper_.epochs().size()) return;
+  const comm::Members& next = keeper_.epochs()[published_];
+  if (!next.end.empty()) return publish(next);
+  board_->set(kProposalKey, to_text(agreement_.propose(next, launchers)));
+}
+
+void KeeperBoard::settle() {
+  const auto chosen = agreement_.take_chosen();
+  if (!chosen) return;
+  board_->set(kProposalKey, to_text(*chosen));
+  publish(chosen->next.members);
 }
 
 void KeeperBoard::read_calls(MembersKeeper::Time now) {
@@ -28,26 +72,30 @@ void KeeperBoard::read_calls(MembersKeeper::Time now) {
   }
 }
 
-void KeeperBoard::publish() {
-  for (; published_ < keeper_.epochs().size(); ++published_) {
-    const comm::Members& epoch = keeper_.epochs()[published_];
-    board_->set(comm::members_key(epoch.epoch), comm::to_text(epoch));
-    for (const comm::Member& member : epoch.by_rank) {
-      if (published_ > 0 && !keeper_.epochs()[published_ - 1].rank_of(member)) joined_.push_back(member);
-    }
+void KeeperBoard::publish(const comm::Members& epoch) {
+  comm::publish(*board_, epoch);
+  for (const comm::Member& member : epoch.by_rank) {
+    if (published_ > 0 && !keeper_.epochs()[published_ - 1].rank_of(member)) joined_.push_back(member);
   }
-  const auto change = keeper_.wanted_change();
+  ++published_;
+}
+
+void KeeperBoard::publish_change() {
+  const auto change = is_open() ? std::nullopt : keeper_.wanted_change();
   if (change == std::exchange(published_change_, change)) return;
   board_->set(comm::kChangeKey, change ? std::to_string(*change) : "");
 }
 
 std::vector<comm::Member> KeeperBoard::take_joined() { return std::exchange(joined_, {}); }
 
+bool misses_others(const Outcome& outcome) {
+  const int code = outcome.exit_code();
+  return code == exit_code(ErrorKind::PeerLost) || code == exit_code(ErrorKind::Timeout);
+}
+
 bool may_lose(const MembersKeeper& keeper, int worker, const Outcome& outcome) {
   if (outcome.killed() || outcome.interrupted()) return true;
-  const int code = outcome.exit_code();
-  const bool misses_others = code == exit_code(ErrorKind::PeerLost) || code == exit_code(ErrorKind::Timeout);
-  return misses_others && (!keeper.trained_last(worker) || keeper.is_evicted(worker));
+  return misses_others(outcome) && (!keeper.trained_last(worker) || keeper.is_evicted(worker));
 }
 
 }  // namespace tutti

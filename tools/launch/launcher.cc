@@ -25,6 +25,7 @@
 #include "tools/launch/ssh.h"
 #include "tools/launch/survival_guest.h"
 #include "tools/launch/survival_keeper.h"
+#include "tools/launch/survival_peer.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/net.h"
@@ -132,37 +133,32 @@ SurvivalOptions keeper_options(const LaunchOptions& options, int restarts_before
           .secret = secret_of_tasks(of_tasks)};
 }
 
+// With one host, this launcher decides alone.
 std::unique_ptr<Survival> survival_of(const Plan& plan, const LaunchOptions& options, int restarts_before,
                                       const Environment& of_tasks) {
-  SurvivalOptions keeper = keeper_options(options, restarts_before, of_tasks);
-  int first_worker = 0;
+  PeerOptions peer{.keeper = keeper_options(options, restarts_before, of_tasks),
+                   .token = plan.hosts[plan.own].launcher,
+                   .comes_again = plan.comes_again,
+                   .start_timeout = options.start_timeout};
+  SurvivalOptions& keeper = peer.keeper;
   int workers = 0;
   for (size_t host = 0; host < plan.hosts.size(); ++host) {
-    if (host == plan.own) first_worker = workers;
-    workers += plan.hosts[host].workers;
-    keeper.hosts.push_back({plan.names[host], plan.hosts[host].workers});
+    const HostOffer& offer = plan.hosts[host];
+    workers += offer.workers;
+    keeper.hosts.push_back({plan.names[host], offer.workers});
+    const bool was_there = host != plan.own || !plan.comes_again;
+    keeper.launchers.push_back(was_there ? offer.launcher : "");
+    peer.addresses.push_back({is_loopback(offer.address) ? "127.0.0.1" : offer.address, offer.members_port});
   }
   keeper.first = plan.first;
   check_limits(options, plan.first.value_or(workers));
-  const HostOffer& first = plan.hosts.front();
-  const bool at_loopback = is_loopback(first.address);
-  if (plan.own > 0)
-    return std::make_unique<SurvivalGuest>(
-        GuestOptions{.host = plan.own,
-                     .first_worker = first_worker,
-                     .workers = plan.hosts[plan.own].workers,
-                     .addresses = {at_loopback ? "127.0.0.1" : first.address},
-                     .port = static_cast<uint16_t>(first.members_port),
-                     .keeper = "the launcher of " + plan.names.front(),
-                     .launch = plan.launch,
-                     .secret = keeper.secret,
-                     .timeout = keeper.timeout,
-                     .start_timeout = options.start_timeout});
+  keeper.own = plan.own;
   keeper.launch = plan.launch;
+  if (plan.hosts.size() == 1) return std::make_unique<SurvivalKeeper>(keeper);
   if (plan.meeting) keeper.at_end = [meeting = plan.meeting] { meeting->close(); };
-  keeper.port = static_cast<uint16_t>(first.members_port);
-  if (plan.hosts.size() > 1 && !at_loopback) keeper.listen_at = "";
-  return std::make_unique<SurvivalKeeper>(keeper);
+  keeper.port = static_cast<uint16_t>(plan.hosts[plan.own].members_port);
+  if (!is_loopback(plan.hosts[plan.own].address)) keeper.listen_at = "";
+  return std::make_unique<SurvivalPeer>(peer);
 }
 
 // This launcher has no workers of its own, but the list of all.

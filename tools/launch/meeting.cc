@@ -52,7 +52,8 @@ Json to_json(const HostOffer& offer) {
   return {{"address", offer.address},
           {"ports", offer.ports},
           {"workers", offer.workers},
-          {"members_port", offer.members_port}};
+          {"members_port", offer.members_port},
+          {"launcher", offer.launcher}};
 }
 
 HostOffer offer_in(const Json& json) {
@@ -61,6 +62,7 @@ HostOffer offer_in(const Json& json) {
   json.at("ports").get_to(offer.ports);
   json.at("workers").get_to(offer.workers);
   json.at("members_port").get_to(offer.members_port);
+  json.at("launcher").get_to(offer.launcher);
   if (offer.workers < 1 || offer.workers > kMostWorkersOfAHost)
     fail(ErrorKind::DataLoss, "a launcher offers {} workers", offer.workers);
   return offer;

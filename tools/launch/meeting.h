@@ -20,7 +20,8 @@ struct HostOffer {
   std::string address = "";     // at which the other hosts reach this one
   std::vector<int> ports = {};  // free ones
   int workers = 1;
-  int members_port = 0;  // of the first host, with --min: where it will serve the list of the workers
+  int members_port = 0;       // with --min: where its launcher serves a board (survival_board.h)
+  std::string launcher = "";  // a random token of its launcher
 
   bool operator==(const HostOffer&) const = default;
 };

@@ -29,6 +29,21 @@ MembersKeeper::MembersKeeper(int workers, int min, std::chrono::milliseconds tim
   epochs_.push_back(std::move(members));
 }
 
+MembersKeeper::MembersKeeper(comm::Members newest, const std::vector<Standing>& workers, int min,
+                             std::chrono::milliseconds timeout, std::vector<int> hosts)
+    : min_(min),
+      timeout_(timeout),
+      hosts_(std::move(hosts)),
+      first_(static_cast<int>(workers.size())),
+      connects_anew_(true) {
+  for (size_t worker = 0; worker < workers.size(); ++worker) {
+    const comm::Member present{static_cast<int>(worker), workers[worker].life};
+    const State state = newest.rank_of(present) ? State::Runs : State::ComesBack;
+    workers_.push_back({.life = present.life, .state = workers[worker].is_there ? state : State::Gone});
+  }
+  epochs_.push_back(std::move(newest));
+}
+
 void MembersKeeper::lost(int worker, Then then) {
   Worker& lost = workers_.at(static_cast<size_t>(worker));
   std::erase_if(joiners_, [worker](const comm::Member& joiner) { return joiner.worker == worker; });
@@ -56,6 +71,10 @@ void MembersKeeper::finish(const std::string& why) {
   if (finished_.empty()) finished_ = why;
 }
 
+void MembersKeeper::give_up(const std::string& why) {
+  epochs_.back() = {.epoch = newest().epoch, .end = why};
+}
+
 void MembersKeeper::called(const comm::Member& member, const comm::Call& call, Time now) {
   if (member.worker < 0 || member.worker >= static_cast<int>(workers_.size()) || !lives(member)) return;
   if (newest().rank_of(member)) {
@@ -75,7 +94,7 @@ void MembersKeeper::tick(Time now) {
   const bool lost = somebody_is_lost();
   if (finished()) {
     if (lost || !called_.empty() || !joiners_.empty()) end(finished_);
-  } else if (lost || all_have_called()) {
+  } else if (lost || connects_anew_ || all_have_called()) {
     const int left = this->left();
     if (left == 0) {
       end("none of the workers that trained is left");
@@ -98,7 +117,8 @@ std::optional<uint64_t> MembersKeeper::wanted_change() const {
 }
 
 bool MembersKeeper::is_changing() const {
-  return !ended() && (somebody_can_join() || !called_.empty() || (somebody_is_lost() && !finished()));
+  return !ended() &&
+         (somebody_can_join() || !called_.empty() || connects_anew_ || (somebody_is_lost() && !finished()));
 }
 
 bool MembersKeeper::is_member(int worker) const {
@@ -172,6 +192,7 @@ void MembersKeeper::begin_next() {
   epochs_.push_back(std::move(next));
   called_.clear();
   call_by_.reset();
+  connects_anew_ = false;
 }
 
 // Puts the members of each host after the first of them, so that the ranks of a host are neighbours.

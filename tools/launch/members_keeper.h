@@ -32,6 +32,15 @@ class MembersKeeper {
   // begins with the first `first` workers; nullopt: with all.
   MembersKeeper(int workers, int min, std::chrono::milliseconds timeout, std::vector<int> hosts = {},
                 std::optional<int> first = {});
+  // Takes the place of another keeper, with the newest members that it has decided: begins an epoch at once,
+  // since all have to connect anew. `workers` has their present lives and whether they are there, or may come
+  // back.
+  struct Standing {
+    int life = 0;
+    bool is_there = true;
+  };
+  MembersKeeper(comm::Members newest, const std::vector<Standing>& workers, int min,
+                std::chrono::milliseconds timeout, std::vector<int> hosts);
 
   // The process of this worker has ended without success. If it comes back, it is in its next life.
   void lost(int worker, Then then);
@@ -44,12 +53,14 @@ class MembersKeeper {
   // No further epoch begins, since `why`. Members that need one, and workers that ask for a place, are told
   // this reason. A second reason is ignored.
   void finish(const std::string& why);
+  // The newest epoch, which nobody has seen yet, does not begin: the job ends, since `why`.
+  void give_up(const std::string& why);
   // May be repeated. A call of an earlier epoch or life is ignored.
   void called(const comm::Member& member, const comm::Call& call, Time now);
   // Decides, after any number of other inputs.
   void tick(Time now);
 
-  // All epochs so far, with their numbers as indices. If ended(), the last one has no members.
+  // All epochs since this keeper has begun. If ended(), the last one has no members.
   const std::vector<comm::Members>& epochs() const { return epochs_; }
   bool ended() const { return !newest().end.empty(); }
   bool finished() const { return !finished_.empty(); }
@@ -109,8 +120,9 @@ class MembersKeeper {
   std::optional<Time> call_by_;        // when members that have not called are evicted
   std::set<int> evicted_;              // workers that were evicted and are not lost yet
   std::vector<comm::Member> new_evicted_;
-  bool begun_ = false;    // the training
-  std::string finished_;  // not "": why no further epoch begins
+  bool begun_ = false;          // the training
+  bool connects_anew_ = false;  // the members have to connect in another epoch
+  std::string finished_;        // not "": why no further epoch begins
 };
 
 }  // namespace tutti

@@ -205,6 +205,7 @@ Plan Planner::plan(SignalPipe& signals) const {
   if (mine.workers != own.workers)
     fail(ErrorKind::InvalidArgument, "tutti run: the job knows {} on this host, not {}; omit -n {}",
          counted(static_cast<size_t>(mine.workers), "worker"), own.workers, own.workers);
+  const bool comes_again = mine.launcher != own.launcher;
   mine = own;  // a launcher that comes again may have other ports than before
   const Spread all = spread_tasks(met.hosts, options_);
   return {.tasks = plan_tasks(all.cluster, all.tasks[meeting_->own], met.launch, gpus_),
@@ -212,6 +213,7 @@ Plan Planner::plan(SignalPipe& signals) const {
           .hosts = std::move(met.hosts),
           .names = meeting_->hosts,
           .own = meeting_->own,
+          .comes_again = comes_again,
           .meeting = met.open};
 }
 
@@ -220,19 +222,19 @@ HostOffer Planner::own_offer() const {
   if (hosts_) return own;
   const std::string first = parse_address(meeting_->address).host;
   own.address = meeting_->own == 0 ? first : address_towards(first);
-  if (options_.min && meeting_->own == 0) {
+  if (options_.min && has_other_hosts()) {
     own.members_port = own.ports.back();
     own.ports.pop_back();
+    own.launcher = random_key();
   }
   return own;
 }
 
-// The launcher of the first host has one more port with --min if there are other hosts.
 int Planner::ports_here() const {
   if (hosts_) return 0;
   const bool first = !meeting_ || meeting_->own == 0;
-  const bool keeps_members = first && has_other_hosts() && options_.min;
-  return most_workers_here() + (first ? more_tasks(options_) : 0) + (keeps_members ? 1 : 0);
+  const bool serves_board = has_other_hosts() && options_.min;
+  return most_workers_here() + (first ? more_tasks(options_) : 0) + (serves_board ? 1 : 0);
 }
 
 bool Planner::stands_outside() const {

@@ -44,6 +44,7 @@ struct Plan {
   std::vector<HostOffer> hosts = {};
   std::vector<std::string> names = {};
   size_t own = 0;
+  bool comes_again = false;                   // another launcher of this host was at the meeting
   std::optional<int> first = {};              // how many workers the job begins with; nullopt: all
   std::shared_ptr<OpenMeeting> meeting = {};  // with --min, at the first of several hosts
 };
@@ -80,8 +81,8 @@ class Planner {
   const std::optional<JobHosts> hosts_;   // of TF_CONFIG
   const std::optional<Meeting> meeting_;  // nullopt: all tasks are on this machine
   const std::vector<std::string> gpus_;
-  // All starts of the job use these ports of this host: one for each task, and one more for the list of the
-  // workers if this launcher keeps it.
+  // All starts of the job use these ports of this host: one for each task, and one more with --min if there
+  // are other hosts.
   const HeldPorts ports_;
 };
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/launch/epoch_agreement.h"
 #include "tools/launch/survival.h"
 #include "tutti/comm/members.h"
 
@@ -16,6 +17,14 @@
 //                       kAway for a worker that is started later
 //   ended/WORKER/LIFE   EndedWorker, by the launcher of this worker
 //   orders/TOKEN        HostOrders, by the keeper
+//
+// With --nnodes each launcher serves such a board, since it may have to take the place of the keeper
+// (succession.h). Further keys:
+//
+//   term                the term for which the launcher of this board is, or wants to be, the keeper
+//   standing/HOST       HostStanding, by the launcher of this host before its first vote
+//   vote/HOST           EpochVote, by the launcher of this host
+//   proposal            the keeper's newest EpochProposal
 namespace tutti {
 
 inline constexpr int kAway = -1;
@@ -25,9 +34,24 @@ struct HostOrders {
   std::vector<WorkerOrder> orders = {};  // in their order; the list only grows
   bool job_is_done = false;
   bool is_lost = false;  // the others have gone on without the workers of this host
+  int restarts = 0;      // of workers, since the job was first started
   std::optional<JobEnd> end = {};
 
   bool operator==(const HostOrders&) const = default;
+};
+
+// What another keeper has to know of one host.
+struct HostStanding {
+  struct Worker {
+    int life = 0;
+    bool runs = true;  // or is to be started again
+    bool operator==(const Worker&) const = default;
+  };
+  std::vector<Worker> workers = {};
+  bool job_is_done = false;
+  int restarts = 0;  // as the keeper before has told
+
+  bool operator==(const HostStanding&) const = default;
 };
 
 // To and from the texts on the board. The functions that read throw DataLoss.
@@ -38,6 +62,17 @@ HostOrders host_orders_of(const std::string& text);
 std::string to_text(const std::vector<int>& lives);
 std::vector<int> lives_of(const std::string& text);
 
+std::string to_text(const HostStanding& standing);
+HostStanding host_standing_of(const std::string& text);
+std::string to_text(const EpochVote& vote);
+EpochVote epoch_vote_of(const std::string& text);
+std::string to_text(const EpochProposal& proposal);
+EpochProposal epoch_proposal_of(const std::string& text);
+
+inline constexpr const char* kTermKey = "term";
+inline constexpr const char* kProposalKey = "proposal";
+std::string standing_key(size_t host);
+std::string vote_key(size_t host);
 std::string host_key(size_t host);
 std::string welcome_key(const std::string& token);
 std::string ended_key(const comm::Member& member);

@@ -21,6 +21,7 @@ TEST(SurvivalBoard, messages_arrive_as_they_were_sent) {
                  {.what = What::Fail, .worker = 4}},
       .job_is_done = true,
       .is_lost = true,
+      .restarts = 3,
       .end = JobEnd{.exit_code = 3,
                     .signal = SIGTERM,
                     .grace = std::chrono::milliseconds(2000),
@@ -31,8 +32,24 @@ TEST(SurvivalBoard, messages_arrive_as_they_were_sent) {
   EXPECT_EQ(lives_of(to_text(std::vector<int>{0, 3})), (std::vector<int>{0, 3}));
 }
 
+TEST(SurvivalBoard, votes_arrive_as_they_were_sent) {
+  const HostStanding standing{.workers = {{3, false}, {0, true}}, .job_is_done = true, .restarts = 2};
+  EXPECT_EQ(host_standing_of(to_text(standing)), standing);
+  const EpochDecision base{
+      .members = {.epoch = 4, .by_rank = {{1, 2}, {0, 0}}}, .keeper = 1, .launchers = {"a", ""}};
+  const EpochProposal proposal{.term = 9, .base = base, .next = base, .is_chosen = true};
+  const std::string text = to_text(EpochVote{1, "b", 9, base, proposal});
+  const EpochVote vote = epoch_vote_of(text);
+  EXPECT_EQ(to_text(vote), text);
+  EXPECT_EQ(vote.token, "b");
+  EXPECT_EQ(vote.chosen.members.by_rank, base.members.by_rank);
+  EXPECT_EQ(vote.accepted->next.launchers, base.launchers);
+  EXPECT_EQ(to_text(epoch_proposal_of(to_text(proposal))), to_text(proposal));
+}
+
 TEST(SurvivalBoard, damaged_messages_are_refused) {
-  const std::string unknown_order = R"({"orders": [[7, 0, 0, 0]], "done": true, "lost": false, "end": null})";
+  const std::string unknown_order =
+      R"({"orders": [[7, 0, 0, 0]], "done": true, "lost": false, "restarts": 0, "end": null})";
   for (const std::string& text : {std::string(), std::string("{"), std::string("[]"), std::string("{}"),
                                   std::string(R"({"orders": 1})"), unknown_order}) {
     error_of(ErrorKind::DataLoss, [&] { host_orders_of(text); });

@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -12,11 +13,25 @@
 #include <utility>
 #include <vector>
 
+#include "tools/launch/epoch_agreement.h"
+#include "tools/launch/succession.h"
 #include "tools/launch/survival.h"
 #include "tools/launch/survival_board.h"
+#include "tutti/base/address.h"
+#include "tutti/comm/board/tcp_rendezvous.h"
 #include "tutti/comm/rendezvous.h"
 
 namespace tutti {
+
+// The launchers of a job of which each may take the place of the keeper.
+struct LaunchersBoards {
+  std::vector<std::string> hosts = {};  // their names, for messages
+  std::vector<Address> addresses = {};  // of their boards, by host
+  std::vector<int> host_of_worker = {};
+  std::shared_ptr<comm::ServedBoard> own = {};
+  EpochVote vote = {};       // of this launcher, in the beginning
+  bool comes_again = false;  // another launcher of this host was part of the job
+};
 
 struct GuestOptions {
   size_t host = 0;       // the index of this host
@@ -29,10 +44,11 @@ struct GuestOptions {
   std::string secret = {};  // of the tasks
   std::chrono::milliseconds timeout{60'000};
   std::chrono::milliseconds start_timeout{300'000};  // for the keeper to answer
+  std::optional<LaunchersBoards> launchers = {};     // nullopt: the job ends here without the keeper
 };
 
-// The Survival of a launcher whose job has its list of members at the launcher of another host. If the
-// connection to that launcher is lost, the job ends here.
+// The Survival of a launcher whose job has its list of members at the launcher of another host. If that one
+// is lost, finds the launcher that takes its place (succession.h), or ends the job here.
 class SurvivalGuest final : public Survival {
  public:
   // Connects, and waits until the keeper has noticed this launcher. Throws as find_tcp_rendezvous().
@@ -51,29 +67,52 @@ class SurvivalGuest final : public Survival {
   void stop(const JobEnd& end) override;
   std::vector<WorkerOrder> look(const Say& say) override;
   bool job_is_done() const override { return known_.job_is_done; }
-  bool is_over() const override { return end_.has_value(); }
+  bool is_over() const override;
   std::optional<JobEnd> end() const override { return end_; }
+  // If the other launchers have agreed that this one keeps the list from here on: returns their votes, once.
+  // This guest does nothing more then, and its board has what the keeper needs to know of this host.
+  std::optional<EpochAgreement> take_election();
 
  private:
-  void keep_in_touch();
-  void exchange(std::unique_lock<std::mutex>& lock);
+  using Lock = std::unique_lock<std::mutex>;
+  struct Leaves {};
+
+  void find_keeper(std::chrono::milliseconds timeout);
+  void enter_job();
+  void keep_in_touch(std::string lost);
+  void serve_keeper(Lock& lock);
+  void exchange(Lock& lock);
+  void follow_successor(Lock& lock, const std::string& lost);
+  SuccessionOptions succession_options();
   void report(const std::string& key, const std::string& value);
-  int life_of(int worker) const { return lives_.at(static_cast<size_t>(worker - options_.first_worker)); }
+  HostStanding::Worker& entry_of(int worker) {
+    return standing_.workers.at(static_cast<size_t>(worker - options_.first_worker));
+  }
+  int life_of(int worker) const;
 
   const GuestOptions options_;
   const std::string token_;
   std::string address_;  // HOST:PORT that has answered
   std::shared_ptr<comm::Rendezvous> board_;
-  std::vector<int> lives_;     // of the workers of this host
+  std::optional<EpochVoter> voter_;
+  std::string seen_proposal_;
   HostOrders known_;           // that look() has seen
   std::optional<JobEnd> end_;  // that look() has seen, or that this launcher has begun
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<std::pair<std::string, std::string>> reports_;  // not sent yet; guarded by mutex_
-  HostOrders received_;                                      // guarded by mutex_
-  std::string lost_;       // why the keeper cannot be reached any more; guarded by mutex_
-  bool leaves_ = false;    // guarded by mutex_
+  // All below: guarded by mutex_.
+  std::deque<std::pair<std::string, std::string>> reports_;  // not sent yet
+  std::map<std::string, std::string> sent_;                  // to be sent again to another keeper
+  HostStanding standing_;                                    // of the workers of this host
+  HostOrders received_;
+  size_t taken_ = 0;       // orders of received_ that look() has returned
+  std::string keeper_;     // its name for messages
+  bool is_member_ = true;  // a worker of this host is in the newest epoch, as far as is known
+  bool is_elected_ = false;
+  std::optional<EpochAgreement> election_;
+  std::string lost_;  // why the keeper cannot be reached any more
+  bool leaves_ = false;
   std::thread messenger_;  // sends reports and looks for orders, since the network may block
 };
 

@@ -31,6 +31,44 @@ int workers_of(const std::vector<SurvivalHost>& hosts) {
                          [](int sum, const SurvivalHost& host) { return sum + host.workers; });
 }
 
+// Returns what the launcher of this host knows, or nothing if it has not voted.
+HostStanding standing_on(comm::Rendezvous& board, const EpochAgreement& agreement, size_t host) {
+  const auto text = board.peek(standing_key(host));
+  return text && !agreement.token_of(host).empty() ? host_standing_of(*text) : HostStanding();
+}
+
+comm::Members first_members(const std::vector<SurvivalHost>& hosts) {
+  comm::Members first;
+  for (int worker = 0; worker < workers_of(hosts); ++worker) first.by_rank.push_back({worker, 0});
+  return first;
+}
+
+// The keeper of a job that begins, or one that takes the place of another. The workers of a launcher that has
+// not voted are lost with the first look().
+MembersKeeper keeper_of(const SurvivalOptions& options, comm::Rendezvous& board,
+                        const EpochAgreement& agreement) {
+  const std::vector<int> hosts = hosts_by_worker(options.hosts);
+  if (agreement.term() == 0) return {workers_of(options.hosts), options.min, options.timeout, hosts, options.first};
+  const comm::Members newest = agreement.unfinished().value_or(agreement.chosen()).members;
+  std::vector<MembersKeeper::Standing> workers(hosts.size(), {.is_there = false});
+  for (const comm::Member& member : newest.by_rank)
+    workers[static_cast<size_t>(member.worker)] = {.life = member.life};
+  size_t first = 0;
+  for (size_t host = 0; host < options.hosts.size(); ++host) {
+    const HostStanding standing = standing_on(board, agreement, host);
+    for (size_t i = 0; i < standing.workers.size(); ++i) {
+      MembersKeeper::Standing& worker = workers.at(first + i);
+      const auto& [life, runs] = standing.workers[i];
+      const bool is_member = newest.rank_of({static_cast<int>(first + i), life}).has_value();
+      worker = {.life = std::max(life, 0), .is_there = runs || is_member};
+    }
+    first += static_cast<size_t>(options.hosts[host].workers);
+  }
+  return {newest, workers, options.min, options.timeout, hosts};
+}
+
+}  // namespace
+
 std::vector<int> hosts_by_worker(const std::vector<SurvivalHost>& hosts) {
   std::vector<int> all;
   for (size_t host = 0; host < hosts.size(); ++host)
@@ -38,25 +76,45 @@ std::vector<int> hosts_by_worker(const std::vector<SurvivalHost>& hosts) {
   return all;
 }
 
-}  // namespace
+comm::ServedRendezvous serve_members_board(const SurvivalOptions& options) {
+  return comm::serve_tcp_rendezvous(
+      {.host = options.listen_at,
+       .port = options.port,
+       .credentials = {.secret = comm::members_secret(options.launch, options.secret)},
+       .silence = options.timeout});
+}
 
 SurvivalKeeper::SurvivalKeeper(const SurvivalOptions& options)
+    : SurvivalKeeper(options, serve_members_board(options), {}) {}
+
+SurvivalKeeper::SurvivalKeeper(const SurvivalOptions& options, comm::ServedRendezvous served,
+                               EpochAgreement agreement)
     : options_(options),
-      keeper_(workers_of(options.hosts), options.min, options.timeout, hosts_by_worker(options.hosts),
-              options.first),
-      served_(comm::serve_tcp_rendezvous(
-          {.host = options.listen_at,
-           .port = options.port,
-           .credentials = {.secret = comm::members_secret(options.launch, options.secret)},
-           .silence = options.timeout})),
-      keeper_board_(keeper_, served_.board),
+      served_(std::move(served)),
+      elected_(std::move(agreement)),
+      keeper_(keeper_of(options, *served_.board, elected_)),
+      keeper_board_(keeper_, served_.board, elected_),
       come_by_(Clock::now() + options.timeout),
       restarts_(options.restarts_before),
-      hosts_(options.hosts.size()) {
+      hosts_(options.hosts.size()),
+      takes_over_(elected_.term() > 0) {
   served_.board->set(comm::kLeastKey, std::to_string(options.min));
-  for (const comm::Member& first : keeper_.epochs().front().by_rank) running_.insert(first.worker);
+  for (int worker = 0; worker < workers_of(options.hosts); ++worker) {
+    if (keeper_.is_there(worker)) running_.insert(worker);
+  }
   wanted_ = running_;
   for (size_t host = 0; host < hosts_.size(); ++host) hosts_[host].name = options.hosts[host].name;
+  for (size_t host = 0; host < hosts_.size() && takes_over_; ++host) {
+    hosts_[host].token = host == options_.own ? "" : elected_.token_of(host);
+    hosts_[host].has_come = true;
+    const HostStanding standing = standing_on(*served_.board, elected_, host);
+    restarts_ = std::max(restarts_, standing.restarts);
+    if (standing.job_is_done) keeper_.finish("the training has ended");
+  }
+  // A worker that starts late finds the first epoch, and that it is over.
+  if (takes_over_) served_.board->set(comm::members_key(0), comm::to_text(first_members(options.hosts)));
+  publish_orders();
+  served_.board->set(comm::kKeeperKey, comm::kHere);
 }
 
 int SurvivalKeeper::first_worker() const { return options_.own ? first_worker_of(*options_.own) : 0; }
@@ -77,7 +135,7 @@ void SurvivalKeeper::add_variables(int worker, std::map<std::string, std::string
 }
 
 milliseconds SurvivalKeeper::look_again() const {
-  if (keeper_.is_changing()) return kLookSoon;
+  if (keeper_.is_changing() || keeper_board_.is_open()) return kLookSoon;
   return has_other_hosts() ? kLookWithHosts : kLook;
 }
 
@@ -87,7 +145,8 @@ void SurvivalKeeper::ended(const EndedWorker& ended) {
     keeper_.ended_well(ended.worker);
   } else if (end_ || (fails_ && ended.outcome.weight() == Outcome::kComplaint)) {
     keeper_.lost(ended.worker, MembersKeeper::Then::StaysAway);
-  } else if (may_lose(keeper_, ended.worker, ended.outcome)) {
+  } else if (may_lose(keeper_, ended.worker, ended.outcome) ||
+             (was_stopped() && misses_others(ended.outcome))) {
     lost_.push_back(ended);
   } else {
     keeper_.lost(ended.worker, MembersKeeper::Then::StaysAway);
@@ -115,6 +174,8 @@ void SurvivalKeeper::end_with(const JobEnd& end) {
 }
 
 std::vector<WorkerOrder> SurvivalKeeper::look(const Say& say) {
+  if (std::exchange(takes_over_, false)) take_over(say);
+  if (notices_stop()) say("this launcher was stopped for longer than the others wait");
   for (size_t host = 0; host < hosts_.size(); ++host) {
     if (host != options_.own) look_at_host(host, say);
   }
@@ -135,6 +196,42 @@ std::vector<WorkerOrder> SurvivalKeeper::look(const Say& say) {
   return std::exchange(own_orders_, {});
 }
 
+// Returns true once after this process was stopped: its own workers have waited for it, and the other
+// launchers may have gone on.
+bool SurvivalKeeper::notices_stop() {
+  const auto before = std::exchange(looked_at_, Clock::now());
+  if (!has_other_hosts() || looked_at_ - before <= options_.timeout) return false;
+  stopped_until_ = looked_at_;
+  return true;
+}
+
+// Returns true for as long as a worker may fail for no other reason than that.
+bool SurvivalKeeper::was_stopped() const {
+  const auto now = Clock::now();
+  return has_other_hosts() && (now - looked_at_ > options_.timeout ||
+                               (stopped_until_ && now - *stopped_until_ <= options_.timeout));
+}
+
+void SurvivalKeeper::take_over(const Say& say) {
+  say("the launcher that has kept the list of the workers is lost: this one keeps it from here on");
+  read_reports(*options_.own);
+  for (size_t host = 0; host < hosts_.size(); ++host) {
+    if (!is_connected(host)) lose_host(host, say);
+  }
+}
+
+// By host: the launchers that can be reached, or are to come for the first time.
+std::vector<std::string> SurvivalKeeper::launchers() const {
+  std::vector<std::string> all;
+  for (size_t host = 0; host < options_.launchers.size(); ++host) {
+    const Host& entry = hosts_[host];
+    all.push_back(host == options_.own ? elected_.token_of(host)
+                  : entry.has_come     ? entry.token
+                                       : options_.launchers[host]);
+  }
+  return all;
+}
+
 // Reads the reports first: a launcher that has ended may have left some.
 void SurvivalKeeper::look_at_host(size_t host, const Say& say) {
   const std::string token = served_.board->peek(host_key(host)).value_or("");
@@ -149,8 +246,16 @@ void SurvivalKeeper::look_at_host(size_t host, const Say& say) {
 void SurvivalKeeper::welcome_hosts() {
   for (size_t host = 0; host < hosts_.size(); ++host) {
     if (is_connected(host)) continue;
-    if (const auto token = served_.board->peek(host_key(host))) welcome(host, *token);
+    const auto token = served_.board->peek(host_key(host));
+    if (token && !is_too_late(host, *token)) welcome(host, *token);
   }
+}
+
+// A launcher that has voted after this one was elected has workers without which the others have gone on. It
+// ends when it sees that it has no orders.
+bool SurvivalKeeper::is_too_late(size_t host, const std::string& token) const {
+  const auto vote = served_.board->peek(vote_key(host));
+  return hosts_[host].has_come && vote && epoch_vote_of(*vote).token == token;
 }
 
 void SurvivalKeeper::read_reports(size_t host) {
@@ -208,8 +313,11 @@ bool SurvivalKeeper::goes_on_without_host(size_t host) {
   return !end_ && (!keeper_.ended() || job_is_done());
 }
 
-// Handles workers that are lost, and what the others call.
+// Handles workers that are lost, and what the others call. Waits until the launchers have agreed on the epoch
+// before.
 void SurvivalKeeper::settle_losses(const Say& say) {
+  if (keeper_board_.is_open()) keeper_board_.look(Clock::now(), launchers());
+  if (keeper_board_.is_open()) return;
   const std::vector<EndedWorker> lost = std::exchange(lost_, {});
   std::vector<bool> was_member;
   int restarts = restarts_left();
@@ -220,7 +328,7 @@ void SurvivalKeeper::settle_losses(const Say& say) {
     const bool again = may_return && restarts-- > 0;
     keeper_.lost(ended.worker, again ? MembersKeeper::Then::ComesBack : MembersKeeper::Then::StaysAway);
   }
-  keeper_board_.look(Clock::now());
+  keeper_board_.look(Clock::now(), launchers());
   for (size_t i = 0; i < lost.size(); ++i) {
     const bool ends_job = keeper_.ended() && (was_member[i] || !job_is_done());
     ends_job ? fail_job_for(lost[i]) : go_on_without(lost[i], say);
@@ -284,6 +392,7 @@ void SurvivalKeeper::publish_orders() {
     if (host.token.empty()) continue;
     host.orders.job_is_done = job_is_done();
     host.orders.end = end_;
+    host.orders.restarts = restarts_;
     std::string text = to_text(host.orders);
     if (text == host.published) continue;
     served_.board->set(orders_key(host.token), text);

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/launch/epoch_agreement.h"
 #include "tools/launch/keeper_board.h"
 #include "tools/launch/members_keeper.h"
 #include "tools/launch/restart_pause.h"
@@ -39,14 +40,24 @@ struct SurvivalOptions {
   std::string secret = {};              // of the tasks
   std::string listen_at = "127.0.0.1";  // "": all addresses of this machine
   uint16_t port = 0;                    // 0: any
-  std::function<void()> at_end = {};    // called before other launchers hear of the end of the job
+  // With --nnodes, by host: the launchers that were at the meeting (EpochDecision::launchers).
+  std::vector<std::string> launchers = {};
+  std::function<void()> at_end = {};  // called before other launchers hear of the end of the job
 };
+
+// Serves the board of a launcher.
+comm::ServedRendezvous serve_members_board(const SurvivalOptions& options);
+// The host of each worker.
+std::vector<int> hosts_by_worker(const std::vector<SurvivalHost>& hosts);
 
 // The Survival of the launcher that keeps the list of members: has the keeper of the list and the board on
 // which all workers find it, and decides for the workers of all hosts. It must outlive the workers.
 class SurvivalKeeper final : public Survival {
  public:
   explicit SurvivalKeeper(const SurvivalOptions& options);
+  // With other launchers, which have to agree. After the first term it takes the place of another keeper:
+  // reads from its board what the launchers know that have voted for it.
+  SurvivalKeeper(const SurvivalOptions& options, comm::ServedRendezvous served, EpochAgreement agreement);
 
   uint16_t port() const { return served_.port; }
   // Another host has this place now, and is to run the first `workers` of its workers. Its launcher is not
@@ -90,9 +101,14 @@ class SurvivalKeeper final : public Survival {
   int first_worker_of(size_t host) const;
   size_t host_of(int worker) const;
   bool is_connected(size_t host) const { return host == options_.own || !hosts_[host].token.empty(); }
+  void take_over(const Say& say);
+  std::vector<std::string> launchers() const;
+  bool notices_stop();
+  bool was_stopped() const;
   void look_at_host(size_t host, const Say& say);
   void read_reports(size_t host);
   void welcome_hosts();
+  bool is_too_late(size_t host, const std::string& token) const;
   void welcome(size_t host, const std::string& token);
   void lose_host(size_t host, const Say& say);
   void settle_losses(const Say& say);
@@ -116,11 +132,14 @@ class SurvivalKeeper final : public Survival {
   int restarts_used() const;
 
   const SurvivalOptions options_;
-  MembersKeeper keeper_;
   const comm::ServedRendezvous served_;
+  const EpochAgreement elected_;  // as this keeper has begun
+  MembersKeeper keeper_;
   KeeperBoard keeper_board_;
   // When the launchers of the other hosts, which have been together before, must be connected.
   const std::chrono::steady_clock::time_point come_by_;
+  std::chrono::steady_clock::time_point looked_at_ = std::chrono::steady_clock::now();
+  std::optional<std::chrono::steady_clock::time_point> stopped_until_;
   int restarts_;                         // so far
   std::map<int, int> last_restart_;      // by worker: the life that has begun
   std::map<int, RestartPause> pauses_;   // by worker
@@ -132,6 +151,7 @@ class SurvivalKeeper final : public Survival {
   std::vector<EndedWorker> lost_;        // workers without which the others may go on, not settled yet
   std::vector<std::string> to_say_;      // by the next look()
   std::vector<WorkerOrder> own_orders_;  // for workers of this launcher, not taken yet
+  bool takes_over_ = false;              // from another keeper, at the next look()
   bool fails_ = false;                   // the TaskGroup of this launcher was told so
   std::optional<JobEnd> end_;
 };

@@ -52,6 +52,15 @@ uint64_t epoch_in(const Json& json, std::string_view what) {
   return static_cast<uint64_t>(value);
 }
 
+std::optional<uint64_t> newest_on(Rendezvous& board) {
+  const auto newest = parse_int(board.peek(kNewestKey).value_or(""));
+  return newest ? std::optional(static_cast<uint64_t>(*newest)) : std::nullopt;
+}
+
+bool is_loss(const Error& error) {
+  return error.kind() == ErrorKind::PeerLost || error.kind() == ErrorKind::Timeout;
+}
+
 }  // namespace
 
 std::optional<int> Members::rank_of(const Member& member) const {
@@ -112,6 +121,16 @@ std::string members_key(uint64_t epoch) { return fmt::format("members/{}", epoch
 
 std::string call_key(const Member& member) { return fmt::format("call/{}/{}", member.worker, member.life); }
 
+void publish(Rendezvous& board, const Members& members) {
+  board.set(members_key(members.epoch), to_text(members));
+  board.set(kNewestKey, std::to_string(members.epoch));
+}
+
+bool has_later(Rendezvous& board, uint64_t epoch) {
+  const auto newest = newest_on(board);
+  return newest && *newest > epoch;
+}
+
 EpochBoard::EpochBoard(std::shared_ptr<Rendezvous> board, uint64_t epoch)
     : board_(std::move(board)), epoch_(epoch), own_(with_prefix(board_, fmt::format("epoch/{}/", epoch))) {}
 
@@ -126,7 +145,7 @@ std::string EpochBoard::get(const std::string& key, std::chrono::milliseconds ti
 
 std::optional<std::string> EpochBoard::peek(const std::string& key) {
   auto value = own_->peek(key);
-  if (!value && !connected_ && board_->peek(members_key(epoch_ + 1)))
+  if (!value && !connected_ && has_later(*board_, epoch_))
     fail(ErrorKind::PeerLost, "the workers of epoch {} have changed before all were connected", epoch_);
   return value;
 }
@@ -140,19 +159,27 @@ Members MembersBoard::at(uint64_t epoch) const {
 }
 
 std::optional<Members> MembersBoard::newest_after(uint64_t epoch) const {
-  std::optional<std::string> newest;
-  for (;; ++epoch) {
-    auto next = board_->peek(members_key(epoch + 1));
-    if (!next) break;
-    newest = std::move(next);
-  }
-  return newest ? std::optional(members_of(*newest)) : std::nullopt;
+  const auto newest = newest_on(*board_);
+  return newest && *newest > epoch ? std::optional(at(*newest)) : std::nullopt;
 }
 
 Members MembersBoard::await_next(const Call& call) const {
-  board_->set(call_key(self_), to_text(call));
-  for (Pause pause(sleep_);; pause.wait()) {
-    const std::optional<Members> next = newest_after(call.epoch);
+  bool has_called = false;
+  bool has_moved = false;
+  for (Pause pause(sleep_);;) {
+    std::optional<Members> next;
+    try {
+      if (has_moved && told_fit_) board_->set(kFitKey, std::to_string(*told_fit_));
+      has_moved = false;
+      if (!has_called) board_->set(call_key(self_), to_text(call));
+      has_called = true;
+      next = newest_after(call.epoch);
+    } catch (const Error& error) {
+      if (!is_loss(error) || !board_->reconnect()) throw;
+      has_called = false;
+      has_moved = true;
+      continue;
+    }
     if (next && !next->end.empty())
       fail(ErrorKind::PeerLost, "{}{}the job ends: {}", call.text, call.text.empty() ? "" : "; ", next->end);
     if (next && next->rank_of(self_)) return *next;
@@ -160,6 +187,7 @@ Members MembersBoard::await_next(const Call& call) const {
       fail(ErrorKind::PeerLost,
            "{}{}the others go on without this worker, which did not answer in time (epoch {})", call.text,
            call.text.empty() ? "" : "; ", next->epoch);
+    pause.wait();
   }
 }
 
@@ -169,10 +197,23 @@ int MembersBoard::least() const {
 }
 
 bool MembersBoard::change_is_due(uint64_t epoch) const {
-  return board_->peek(kChangeKey) == std::to_string(epoch) || board_->peek(members_key(epoch + 1));
+  try {
+    return board_->peek(kChangeKey) == std::to_string(epoch) || has_later(*board_, epoch);
+  } catch (const Error& error) {
+    if (!is_loss(error)) throw;
+    return true;
+  }
 }
 
-void MembersBoard::set_fit(int64_t fit) const { board_->set(kFitKey, std::to_string(fit)); }
+// If the board is lost, another one is told when the next epoch begins.
+void MembersBoard::set_fit(int64_t fit) const {
+  told_fit_ = fit;
+  try {
+    board_->set(kFitKey, std::to_string(fit));
+  } catch (const Error& error) {
+    if (!is_loss(error)) throw;
+  }
+}
 
 std::optional<int64_t> MembersBoard::fit() const {
   const auto text = board_->peek(kFitKey);

@@ -12,9 +12,12 @@
 #include "tutti/comm/rendezvous.h"
 
 // Who trains together, and how that changes while a job runs. `tutti run --min` keeps the list on a board
-// that outlives every worker (tools/launch/members_keeper.h). Its keys:
+// that outlives every worker (tools/launch/members_keeper.h). On several hosts each launcher serves a board,
+// and its workers learn there which launcher keeps the list (board/follow.h). The keys:
 //
+//   keeper             HOST:PORT of the board with the list, or "here", by each launcher on its own board
 //   members/EPOCH      Members, written once, by the launcher
+//   newest             the newest EPOCH that has begun, by the launcher
 //   call/WORKER/LIFE   Call, by that worker, when it cannot go on or asks for a place
 //   change             the epoch that the launcher wants to end after a step
 //   entered            the newest epoch whose members are connected, by each of them
@@ -66,11 +69,19 @@ Call call_of(const std::string& text);
 
 std::string members_key(uint64_t epoch);
 std::string call_key(const Member& member);
+inline constexpr const char* kKeeperKey = "keeper";
+inline constexpr const char* kHere = "here";
+inline constexpr const char* kNewestKey = "newest";
 inline constexpr const char* kChangeKey = "change";
 inline constexpr const char* kFitKey = "fit";
 inline constexpr const char* kEnteredKey = "entered";
 inline constexpr const char* kLeastKey = "least";
 inline constexpr const char* kStopKey = "stop";
+
+// Writes the members of the newest epoch.
+void publish(Rendezvous& board, const Members& members);
+// Returns true if a later epoch than this one has begun.
+bool has_later(Rendezvous& board, uint64_t epoch);
 
 // The part of a board at which the members of an epoch connect. While they do, calls throw PeerLost as soon
 // as a later epoch has begun: somebody for whom they wait was lost. Thread-safe.
@@ -113,11 +124,13 @@ class MembersBoard {
   const std::shared_ptr<Rendezvous>& board() const { return board_; }
   // Returns the members of an epoch that has begun.
   Members at(uint64_t epoch) const;
-  // Makes the call and waits for the newest members after `call.epoch`, as long as the launcher lives. Throws
-  // PeerLost if this process is not among them any more, and if the job ends.
+  // Makes the call and waits for the newest members after `call.epoch`, also of another launcher that takes
+  // the place of the one that has kept the list. Throws PeerLost if this process is not among them any more,
+  // and if the job ends.
   Members await_next(const Call& call) const;
   // Returns true if the launcher wants this epoch to end after the present step, or if a later one has begun:
-  // a member may have been given up that still answers the others, since its launcher was silent.
+  // a member may have been given up that still answers the others, since its launcher was silent. Without the
+  // board a change is due as well: another launcher begins an epoch.
   bool change_is_due(uint64_t epoch) const;
   // Says that the members of an epoch are connected.
   void set_entered(uint64_t epoch) const { board_->set(kEnteredKey, std::to_string(epoch)); }
@@ -125,7 +138,7 @@ class MembersBoard {
   int least() const;
   // Returns true if the launcher ends the whole job.
   bool job_stops() const { return board_->peek(kStopKey).has_value(); }
-  // Which fit() the members are in; nullopt before the first.
+  // Which fit() the members are in; nullopt before the first. Another launcher is told as well.
   void set_fit(int64_t fit) const;
   std::optional<int64_t> fit() const;
 
@@ -135,6 +148,7 @@ class MembersBoard {
   const std::shared_ptr<Rendezvous> board_;
   const Member self_;
   const Sleep sleep_;
+  mutable std::optional<int64_t> told_fit_;
 };
 
 }  // namespace tutti::comm

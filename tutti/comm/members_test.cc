@@ -17,7 +17,7 @@ constexpr std::chrono::milliseconds kLong{60'000};
 
 class MembersOnABoard : public ::testing::Test {
  protected:
-  void publish(const Members& members) { board_->set(members_key(members.epoch), to_text(members)); }
+  void publish(const Members& members) { comm::publish(*board_, members); }
   Call last_call_of(const Member& member) { return call_of(*board_->peek(call_key(member))); }
 
   const std::shared_ptr<LocalRendezvous> board_ = std::make_shared<LocalRendezvous>();
@@ -52,8 +52,8 @@ TEST_F(MembersOnABoard, are_awaited_and_the_newest_counts) {
   auto next = std::async(std::launch::async, [&] { return list.await_next({0, Call::Why::Lost, "gone"}); });
   board_->get(call_key({1, 0}), kLong);
   EXPECT_EQ(last_call_of({1, 0}).text, "gone");
-  board_->set(members_key(2), to_text(Members{.epoch = 2, .by_rank = {{1, 0}}}));
-  publish({.epoch = 1, .by_rank = {{1, 0}, {2, 0}}});
+  board_->set(members_key(1), to_text(Members{.epoch = 1, .by_rank = {{1, 0}, {2, 0}}}));
+  publish({.epoch = 2, .by_rank = {{1, 0}}});
   EXPECT_EQ(next.get().epoch, 2U);
 }
 

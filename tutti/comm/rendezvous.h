@@ -26,6 +26,9 @@ class Rendezvous {
   // Returns true if the process that holds the board has closed it in good order. All calls fail then, but
   // no rank is lost.
   virtual bool ended() const = 0;
+  // After a call has failed with PeerLost or Timeout: finds the process that serves the board now, which
+  // knows nothing of what was set before. Returns false if there is none.
+  virtual bool reconnect() { return false; }
 };
 
 // A board in this process.

@@ -16,6 +16,7 @@
 #include "tutti/base/text.h"
 #include "tutti/base/this_host.h"
 #include "tutti/cluster/roles.h"
+#include "tutti/comm/board/follow.h"
 #include "tutti/comm/board/launcher_store.h"
 #include "tutti/comm/board/tcp_rendezvous.h"
 #include "tutti/comm/failures.h"
@@ -256,15 +257,10 @@ std::string own_host(const Context& context) {
 
 std::shared_ptr<Rendezvous> find_members_board(const Context& context) {
   const Identity& identity = context.identity();
-  const Address address = parse_address(identity.members_board);
   const std::string& own = identity.secret.empty() ? context.config().security.secret : identity.secret;
-  return find_tcp_rendezvous({.hosts = {address.host},
-                              .port = static_cast<uint16_t>(address.port),
-                              .credentials = {.secret = members_secret(identity.launch, own)},
-                              .holder = "tutti run",
-                              .timeout = timeout_of(context),
-                              .answer = timeout_of(context)})
-      .board;
+  return follow_members_board({.address = identity.members_board,
+                               .secret = members_secret(identity.launch, own),
+                               .timeout = timeout_of(context)});
 }
 
 Roster find_roster(const Context& context, std::shared_ptr<Rendezvous> board) {

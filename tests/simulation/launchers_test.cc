@@ -1,0 +1,59 @@
+// Simulates launchers that have to agree on the members while some are killed, stopped and cut off
+// (docs/reliability.md, "Simulated failures"). TUTTI_TEST_SEED as in simulation_test.cc.
+#include "tests/simulation/launchers.h"
+
+#include <iostream>
+
+#include <gtest/gtest.h>
+
+#include "tests/simulation/seeds.h"
+
+namespace tutti::simulation {
+namespace {
+
+Launchers::Result simulate_launchers(uint64_t seed, Mistake mistake = Mistake::None, bool prints = false) {
+  return Launchers(seed, mistake, prints).run();
+}
+
+TEST(SimulatedLaunchers, keep_all_promises) {
+  const Seeds seeds = asked_seeds();
+  Launchers::Result sum;
+  int failures = 0;
+  for (uint64_t seed = seeds.begin; seed < seeds.end && failures < 5; ++seed) {
+    const Launchers::Result result = simulate_launchers(seed, Mistake::None, seeds.is_one());
+    sum.epochs += result.epochs;
+    sum.successions += result.successions;
+    sum.ended += result.ended;
+    if (!result.violation) continue;
+    ++failures;
+    ADD_FAILURE() << *result.violation << "\n" << replay(seed);
+  }
+  std::cout << fmt::format("{} seeds: {} epochs, {} launchers took the list over, {} ended\n",
+                           seeds.end - seeds.begin, sum.epochs, sum.successions, sum.ended);
+}
+
+TEST(SimulatedLaunchers, are_the_same_each_time) {
+  for (uint64_t seed = 0; seed < 50; ++seed)
+    EXPECT_EQ(simulate_launchers(seed).log_hash, simulate_launchers(seed).log_hash) << replay(seed);
+}
+
+class PlantedInLaunchers : public testing::TestWithParam<Mistake> {};
+
+TEST_P(PlantedInLaunchers, mistake_is_found) {
+  constexpr uint64_t kSeeds = 5000;
+  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
+    const Launchers::Result result = simulate_launchers(seed, GetParam());
+    if (!result.violation) continue;
+    std::cout << fmt::format("found by seed {}: {}\n", seed, *result.violation);
+    return;
+  }
+  ADD_FAILURE() << "not found by " << kSeeds << " seeds";
+}
+
+INSTANTIATE_TEST_SUITE_P(Mistakes, PlantedInLaunchers,
+                         testing::Values(Mistake::KeeperDecidesAlone, Mistake::MinorityGoesOn,
+                                         Mistake::VotesAreForgotten),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+}  // namespace
+}  // namespace tutti::simulation

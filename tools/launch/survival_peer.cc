@@ -1,0 +1,51 @@
+#include "tools/launch/survival_peer.h"
+
+#include <utility>
+
+namespace tutti {
+
+SurvivalPeer::SurvivalPeer(const PeerOptions& options)
+    : options_(options.keeper), served_(serve_members_board(options.keeper)) {
+  const size_t own = *options_.own;
+  const std::vector<int> host_of_worker = hosts_by_worker(options_.hosts);
+  EpochVote vote{.host = own, .token = options.token, .chosen = {.launchers = options_.launchers}};
+  for (size_t worker = 0; worker < host_of_worker.size(); ++worker)
+    vote.chosen.members.by_rank.push_back({static_cast<int>(worker), 0});
+  if (own == 0) {
+    keeper_ = std::make_unique<SurvivalKeeper>(options_, served_, EpochAgreement(vote, host_of_worker));
+    return;
+  }
+  LaunchersBoards boards{.addresses = options.addresses,
+                         .host_of_worker = host_of_worker,
+                         .own = served_.board,
+                         .vote = std::move(vote),
+                         .comes_again = options.comes_again};
+  int first_worker = 0;
+  for (size_t host = 0; host < options_.hosts.size(); ++host) {
+    boards.hosts.push_back(options_.hosts[host].name);
+    if (host < own) first_worker += options_.hosts[host].workers;
+  }
+  guest_ = std::make_unique<SurvivalGuest>(
+      GuestOptions{.host = own,
+                   .first_worker = first_worker,
+                   .workers = options_.hosts[own].workers,
+                   .addresses = {options.addresses.front().host},
+                   .port = static_cast<uint16_t>(options.addresses.front().port),
+                   .keeper = "the launcher of " + options_.hosts.front().name,
+                   .launch = options_.launch,
+                   .secret = options_.secret,
+                   .timeout = options_.timeout,
+                   .start_timeout = options.start_timeout,
+                   .launchers = std::move(boards)});
+}
+
+std::vector<WorkerOrder> SurvivalPeer::look(const Say& say) {
+  const bool may_keep = guest_ && !guest_->end();
+  if (auto election = may_keep ? guest_->take_election() : std::nullopt) {
+    keeper_ = std::make_unique<SurvivalKeeper>(options_, served_, *std::move(election));
+    guest_.reset();
+  }
+  return present().look(say);
+}
+
+}  // namespace tutti
