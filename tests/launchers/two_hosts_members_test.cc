@@ -148,22 +148,6 @@ TEST_F(MinOnTwoHosts, goes_on_without_the_host_that_has_the_list_when_it_vanishe
   expect_that_nobody_is_left();
 }
 
-// Its workers live: they may not go on either, and end when it wakes up.
-TEST_F(MinOnTwoHosts, goes_on_without_the_launcher_that_has_the_list_when_it_is_stopped) {
-  timeout_ = "3";
-  workers_ = {"1", "3"};
-  start({"--min", "1"}, {"--steps", "1500"});
-  await_training();
-  const pid_t launcher = launcher_of(0);
-  if (launcher > 0) kill(launcher, SIGSTOP);
-  west().wait_for_error("with 3 workers: worker/0 is gone");
-  if (launcher > 0) kill(launcher, SIGCONT);
-  expect_the_bits_of_one(west());
-  EXPECT_NE(east().wait(), 0);
-  EXPECT_THAT(east().err(), HasSubstr("this launcher was stopped for longer than the others wait"));
-  expect_that_nobody_is_left();
-}
-
 // Nothing is closed: both sides only notice that nothing comes.
 TEST_F(MinOnTwoHosts, one_side_of_a_cut_cable_goes_on_and_the_other_ends) {
   timeout_ = "3";
