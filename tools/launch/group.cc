@@ -103,9 +103,8 @@ void TaskGroup::flush() {
 
 void TaskGroup::start_all() {
   for (size_t index = members_.size(); index < tasks_.size(); ++index) {
-    const bool is_later =
-        tasks_[index].role == TaskRole::Worker && options_.survival != nullptr &&
-        !options_.survival->begins_with(worker_of(index));
+    const bool is_later = tasks_[index].role == TaskRole::Worker && options_.survival != nullptr &&
+                          !options_.survival->begins_with(worker_of(index));
     members_.push_back(is_later ? Member(tasks_[index].name, Child(), out_, err_) : start(index));
   }
 }

@@ -50,14 +50,14 @@ SurvivalGuest::SurvivalGuest(const GuestOptions& options)
 }
 
 void SurvivalGuest::find_keeper(milliseconds timeout) {
-  const comm::FoundRendezvous found =
-      comm::find_tcp_rendezvous({.hosts = options_.addresses,
-                                 .port = options_.port,
-                                 .credentials = {.secret = comm::members_secret(options_.launch, options_.secret)},
-                                 .holder = options_.keeper,
-                                 .several_machines = options_.addresses.size() > 1,
-                                 .timeout = timeout,
-                                 .answer = options_.timeout});
+  const comm::FoundRendezvous found = comm::find_tcp_rendezvous(
+      {.hosts = options_.addresses,
+       .port = options_.port,
+       .credentials = {.secret = comm::members_secret(options_.launch, options_.secret)},
+       .holder = options_.keeper,
+       .several_machines = options_.addresses.size() > 1,
+       .timeout = timeout,
+       .answer = options_.timeout});
   board_ = found.board;
   address_ = to_string(Address{found.host, options_.port});
   if (options_.launchers) options_.launchers->own->set(comm::kKeeperKey, address_);

@@ -48,7 +48,8 @@ comm::Members first_members(const std::vector<SurvivalHost>& hosts) {
 MembersKeeper keeper_of(const SurvivalOptions& options, comm::Rendezvous& board,
                         const EpochAgreement& agreement) {
   const std::vector<int> hosts = hosts_by_worker(options.hosts);
-  if (agreement.term() == 0) return {workers_of(options.hosts), options.min, options.timeout, hosts, options.first};
+  if (agreement.term() == 0)
+    return {workers_of(options.hosts), options.min, options.timeout, hosts, options.first};
   const comm::Members newest = agreement.unfinished().value_or(agreement.chosen()).members;
   std::vector<MembersKeeper::Standing> workers(hosts.size(), {.is_there = false});
   for (const comm::Member& member : newest.by_rank)

@@ -63,8 +63,8 @@ void Collectives::enter_epoch() {
   hosts_.emplace(Hosts{levels->layout(), *inside_});
 }
 
-// Operations that still run end first: they have failed, since a rank is lost, or they are complete. Without a
-// next epoch this communicator stays broken.
+// Operations that still run end first: they have failed, since a rank is lost, or they are complete. Without
+// a next epoch this communicator stays broken.
 void Collectives::reconfigure(const std::optional<Error>& why) {
   if (!epochs_) return Communicator::reconfigure(why);
   queue_.drain();
