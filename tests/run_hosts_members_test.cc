@@ -15,6 +15,7 @@
 #include "tutti/base/ports.h"
 #include "tutti/comm/board/follow.h"
 #include "tutti/comm/board/tcp_rendezvous.h"
+#include "tutti/comm/job_board.h"
 
 namespace tutti::testing::run_hosts_members_test {
 namespace {
@@ -65,7 +66,7 @@ class RunMinOnNodes : public Run {
     };
     const auto board =
         comm::follow_members_board({.address = variable("_TUTTI_MEMBERS"),
-                                    .secret = "members\n" + variable("_TUTTI_LAUNCH") + "\nours"});
+                                    .secret = comm::members_secret(variable("_TUTTI_LAUNCH"), "ours")});
     EXPECT_TRUE(eventually([&] {
       const auto text = board->peek(fmt::format("vote/{}", node));
       if (!text) return false;

@@ -67,7 +67,7 @@ AllReduce::AllReduce(const Context& context, Group group, const Trainable& model
       comm_(connected(context, group_)),
       clip_norm_(options.clip_norm),
       asked_(options.reducer),
-      has_tables_(!embedding::Tables(*model.module).empty()),
+      has_tables_(model.module && !embedding::Tables(*model.module).empty()),
       reducer_(reducer_of(optimizer)),
       replica_(model, optimizer, placed(replica, options.plan)),
       audits_(context),
