@@ -398,7 +398,9 @@ TEST_F(RunHosts, the_meeting_place_is_free_before_anybody_hears_that_all_are_the
                     {.hosts = {"127.0.0.1"}, .port = static_cast<uint16_t>(port), .purpose = "launchers"})
                     .board;
   const nlohmann::json word = {
-      {"offer", {{"address", ""}, {"ports", {1}}, {"workers", 1}, {"members_port", 0}}}, {"from", "b"}};
+      {"offer",
+       {{"address", ""}, {"ports", {1}}, {"workers", 1}, {"members_port", 0}, {"launcher", "its token"}}},
+      {"from", "b"}};
   EXPECT_EQ(second->hold("offer/1", word.dump()), word.dump());
   EXPECT_THAT(second->get("answer", std::chrono::minutes(1)), HasSubstr("offers"));
   const FileDescriptor worker(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -588,7 +590,8 @@ TEST_F(RunHosts, nodes_that_make_no_sense_are_refused_at_once) {
   refused({"--nnodes", "2", "--rendezvous", "a:0"}, "needs a port other than 0");
   refused({"--nnodes", "2", "--rendezvous", "a:1", "--node-rank", "2"},
           "--node-rank 2 is not one of the 2 nodes");
-  refused({"--nnodes", "2", "--rendezvous", "a:1", "-H", "a,b"}, "-H starts the launchers of all hosts");
+  refused({"--nnodes", "2", "--rendezvous", "a:1", "-H", "a,b"},
+          "-H and --discover start the launchers of all hosts");
   refused({"--nnodes", "2", "--rendezvous", "192.0.2.1:1"},
           "no task may listen at 192.0.2.1 without a secret");
   const nlohmann::json config = {{"cluster", cluster_of(2)}, {"task", {{"type", "worker"}, {"index", 0}}}};

@@ -140,6 +140,11 @@ TEST_F(TablesSurvive, workers_that_leave_because_of_a_signal) {
   expect_nothing_lost(4, "2@3/leave,0@7/leave", {}, expected);
   // Two neighbours at once: a checkpoint takes the place of the copies.
   expect_nothing_lost(4, "2@6/leave,1@6/leave", {"--logdir", folder_ / "run"}, expected);
+  // The checkpoint that is saved for the others drops no rows.
+  const auto growing = [this](const std::string& name) {
+    return with(kGrowing, {"--checkpoint-every", "5", "--logdir", folder_ / name});
+  };
+  expect_nothing_lost(4, "2@6/leave,1@6/leave", growing("growing"), undisturbed(growing("alone")));
 }
 
 TEST_F(TablesSurvive, a_worker_that_is_stopped) {

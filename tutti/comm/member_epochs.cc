@@ -6,7 +6,17 @@ namespace tutti::comm {
 
 MemberEpochs::MemberEpochs(MembersBoard list) : list_(std::move(list)), joining_(list_.self().life > 0) {}
 
-void MemberEpochs::enter_first(const Connect& connect) { enter(list_.at(0), connect); }
+// The launcher that keeps the list may be lost before this worker has read it.
+void MemberEpochs::enter_first(const Connect& connect) {
+  Members first;
+  try {
+    first = list_.at(0);
+  } catch (const Error& error) {
+    if (!is_loss(error)) throw;
+    first = list_.await_next(call(error));
+  }
+  enter(std::move(first), connect);
+}
 
 void MemberEpochs::enter_next(const std::optional<Error>& why, const Connect& connect) {
   enter(list_.await_next(call(why)), connect);
@@ -32,7 +42,7 @@ void MemberEpochs::enter(Members members, const Connect& connect) {
       joining_ = false;
       return;
     } catch (const Error& error) {
-      if (error.kind() != ErrorKind::PeerLost && error.kind() != ErrorKind::Timeout) throw;
+      if (!is_loss(error)) throw;
       members = list_.await_next(call(error));
     }
   }

@@ -57,11 +57,11 @@ std::optional<uint64_t> newest_on(Rendezvous& board) {
   return newest ? std::optional(static_cast<uint64_t>(*newest)) : std::nullopt;
 }
 
+}  // namespace
+
 bool is_loss(const Error& error) {
   return error.kind() == ErrorKind::PeerLost || error.kind() == ErrorKind::Timeout;
 }
-
-}  // namespace
 
 std::optional<int> Members::rank_of(const Member& member) const {
   const auto found = std::find(by_rank.begin(), by_rank.end(), member);
@@ -216,8 +216,14 @@ void MembersBoard::set_fit(int64_t fit) const {
 }
 
 std::optional<int64_t> MembersBoard::fit() const {
-  const auto text = board_->peek(kFitKey);
-  return text ? parse_int(*text) : std::nullopt;
+  for (;;) {
+    try {
+      const auto text = board_->peek(kFitKey);
+      return text ? parse_int(*text) : std::nullopt;
+    } catch (const Error& error) {
+      if (!is_loss(error) || !board_->reconnect()) throw;
+    }
+  }
 }
 
 }  // namespace tutti::comm

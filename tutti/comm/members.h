@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/base/error.h"
 #include "tutti/comm/rendezvous.h"
 
 // Who trains together, and how that changes while a job runs. `tutti run --min` keeps the list on a board
@@ -113,6 +114,9 @@ class EpochBoard final : public Rendezvous {
 // How somebody waits before the next look at a board.
 using Sleep = std::function<void(std::chrono::milliseconds)>;
 void sleep_in_this_thread(std::chrono::milliseconds time);
+
+// Returns true if another task is gone or does not answer.
+bool is_loss(const Error& error);
 
 // The list as one worker sees it. Thread-compatible.
 class MembersBoard {

@@ -67,11 +67,14 @@ void TrainingRun::leave_fit() {
 }
 
 // Before a planned change: if the others may not have all of the state then, they go back to this checkpoint.
-// If several workers leave, one may have the copy of what another one has.
+// If several workers leave, one may have the copy of what another one has. A run whose workers stay has no
+// checkpoint here, so it must not change what is trained.
 void TrainingRun::save_for_others(int leaving) {
   const StrategyFacts& facts = strategy_.facts();
-  if (!facts.restarts || (facts.survives && leaving < 2)) return;
-  save();
+  const bool others_have_all = facts.survives && (leaving < 2 || facts.keeps_parameters_elsewhere);
+  if (!facts.restarts || others_have_all) return;
+  strategy_.settle();
+  write_checkpoint();
   strategy_.finish_saving(session_);
 }
 

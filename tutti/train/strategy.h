@@ -150,6 +150,8 @@ class Strategy {
   // Compares the hash of the weights after `step` with that of each worker that computes the same weights.
   // Throws DataLoss that names the worker whose weights are others.
   virtual void require_same_weights(int64_t /*step*/, const std::string& /*sha256*/) {}
+  // Before a checkpoint of a step at which every run saves one: drops rows of tables that were not used.
+  virtual void drop_unused_rows(int64_t /*step*/) {}
   // Saves a checkpoint (Session::save()) that includes `more`, which the chief's checkpoint has from itself
   // or, as for random generators, from all workers.
   virtual void save(Session& session, const Progress& progress, const Snapshots& more) = 0;

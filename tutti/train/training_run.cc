@@ -429,6 +429,11 @@ void TrainingRun::give_up(const std::exception& error) noexcept {
 void TrainingRun::save() {
   if (context_.identity().is_evaluator) return;
   strategy_.settle();
+  strategy_.drop_unused_rows(progress_.step);
+  write_checkpoint();
+}
+
+void TrainingRun::write_checkpoint() {
   if (has_own_hooks_) require_parameters_as_they_were(kByHook);
   const SpanScope span(context_.timeline(), Activity::Save, "checkpoint", progress_.step);
   if (!strategy_.facts().keeps_parameters_elsewhere && !strategy_.is_alone()) compared_weights();

@@ -217,6 +217,8 @@ class TrainingRun {
   void note_hash();
   // Saves a checkpoint of the steps done. It is written in the background.
   void save();
+  // The same, but what is trained stays as it is.
+  void write_checkpoint();
   void note_saved();
 
   // In training_report.cc.

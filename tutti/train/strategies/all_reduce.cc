@@ -324,6 +324,12 @@ void AllReduce::update(embedding::HeldRows* rows) {
                optimizer.steps());
 }
 
+void AllReduce::drop_unused_rows(int64_t step) {
+  if (!rows_) return;
+  rows_->held().evict(step);
+  evicted_at_ = step;
+}
+
 void AllReduce::save(Session& session, const Progress& progress, const Snapshots& more) {
   const bool has_parts = nets_.size() == 1 && (reducer_.scatter || (rows_ && group_.world > 1));
   const std::string folder = has_parts ? shared_folder(session, progress.step) : "";
@@ -340,8 +346,6 @@ void AllReduce::save(Session& session, const Progress& progress, const Snapshots
   }
   std::optional<int64_t> base;
   if (rows_) {
-    rows_->held().evict(progress.step);
-    evicted_at_ = progress.step;
     base = rows_base(session, progress.step);
     using Which = embedding::RowShard::Which;
     const auto rows = saved_rows(rows_->rows(), base ? Which::Changed : Which::All);

@@ -46,6 +46,7 @@ class AllReduce final : public DataParallel {
   Snapshot rows() override;
   void take_rows(const Session::Start& start) override;
   void finish(Progress& /*progress*/) override { sum_up_rows(); }
+  void drop_unused_rows(int64_t step) override;
   void save(Session& session, const Progress& progress, const Snapshots& more) override;
   void finish_saving(Session& session) override;
   Json share(const std::string& what, const MakeValue& make) override;
