@@ -188,6 +188,9 @@ TEST(Status, tells_how_a_run_has_ended) {
   const ProgramResult none = status({folder.path()});
   EXPECT_EQ(none.exit_code, 2);
   EXPECT_THAT(none.err, HasSubstr("no run is there"));
+  const ProgramResult missing = status({folder / "missing"});
+  EXPECT_EQ(missing.exit_code, 2);
+  EXPECT_THAT(missing.err, HasSubstr("there is no " + folder / "missing"));
   EXPECT_EQ(status({"127.0.0.1:" + std::to_string(free_ports(1).front())}).exit_code, 10);
 
   const Flags flags = {"--net", "odd", "--steps", "20", "--logdir", folder / "run", "--summary-every", "5"};

@@ -16,6 +16,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
+#include "tutti/base/text.h"
 #include "tutti/base/this_host.h"
 #include "tutti/store/checkpoint.h"
 #include "tutti/store/folder_lock.h"
@@ -198,6 +199,9 @@ int status_command(const std::vector<std::string>& arguments, const Environment&
   app.add_flag("--json", as_json, "Print JSON, in the form of /status.json");
   if (!parse_arguments(app, arguments)) return 0;
   const std::string secret = environment.get("TUTTI_SECRET").value_or("");
+  if (!path_exists(run) && run.find(':') == std::string::npos && !parse_int(run))
+    fail(ErrorKind::InvalidArgument,
+         "tutti status: there is no {}: give the --logdir of a run, or HOST:PORT of its --web", run);
   try {
     const Json status =
         path_exists(run) ? status_in(run, secret) : status_at(to_string(parse_page_address(run)), secret);
