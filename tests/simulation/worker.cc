@@ -237,7 +237,7 @@ void Worker::step() {
     change_wished_ = change_wished_ || (enough && leaving > 0);
     State next = state_;
     next.update(terms);
-    update(std::move(next));
+    update(next);
     around_.checks.commits(process_, epoch(), state_, parts);
     place("after the update");
   } catch (const Error& error) {
@@ -259,7 +259,7 @@ void Worker::share_memory(const Members& members) {
 // SharedSlots::step() and BucketSums::spread_in_memory().
 void Worker::update(State next) {
   if (memory_ == nullptr) {
-    state_ = std::move(next);
+    state_ = next;
     return;
   }
   const auto part_of = [](uint64_t all, size_t rank) { return mix(all, rank); };
@@ -294,7 +294,7 @@ void Worker::update(State next) {
       },
       [] {});
   copy_ = 1 - copy_;
-  state_ = std::move(next);
+  state_ = next;
 }
 
 // AllReduce::regroup() and cut_state(): takes the slots of all workers, also of those that are gone.

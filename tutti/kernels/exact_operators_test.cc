@@ -25,7 +25,6 @@ namespace tutti::kernels::exact_operators_test {
 namespace {
 
 namespace F = torch::nn::functional;
-using at::indexing::Slice;
 
 // Numbers of many sizes, equal ones, zeros of both signs, and infinities. Results for NaN are not promised.
 at::Tensor numbers(at::IntArrayRef sizes, at::ScalarType type, int seed) {

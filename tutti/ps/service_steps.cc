@@ -10,6 +10,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 #include "tutti/params/optimizer_state.h"
+#include "tutti/params/plan.h"
 #include "tutti/ps/peers.h"
 #include "tutti/ps/service.h"
 #include "tutti/ps/wire.h"

@@ -4,6 +4,7 @@
 
 #include "tutti/base/check.h"
 #include "tutti/comm/gather_all.h"
+#include "tutti/params/optimizer_state.h"
 #include "tutti/params/plan.h"
 #include "tutti/train/strategies/all_reduce.h"
 #include "tutti/train/strategies/connected.h"
