@@ -55,8 +55,8 @@ class RunMinOnNodes : public Run {
   void kill_worker(int worker, int life = 0) {
     if (const pid_t pid = pid_of_member(node_of(worker).out(), worker, life); pid > 0) kill(pid, SIGKILL);
   }
-  // Waits until the launcher of this node knows that this epoch has begun. The board is that of the launcher
-  // of this worker, which keeps the list.
+  // Waits until the launcher of this node knows that this epoch has begun, and looks for that on the board
+  // that this worker uses.
   void wait_for_vote(int node, int epoch, int worker) {
     const std::string variables =
         read_system_file(fmt::format("/proc/{}/environ", pid_of_member(node_of(worker).out(), worker, 0)));

@@ -43,7 +43,7 @@ std::shared_ptr<comm::Rendezvous> board_at(const std::string& job, const std::st
        address, attempt.obstacle);
 }
 
-// The address is that of the chief's machine.
+// The file has an address that is valid on the machine of the chief.
 std::shared_ptr<comm::Rendezvous> board_in(const std::string& logdir) {
   const std::optional<comm::JobBoard> board = comm::read_job_board(logdir);
   if (!board)

@@ -51,7 +51,7 @@ void pause_for(int64_t most, std::mt19937_64& random) {
       milliseconds(kLeast + static_cast<int64_t>(random() % static_cast<uint64_t>(most))));
 }
 
-// Who is disturbed: drawn from the seed.
+// A kind of job that is disturbed. The seed draws the kind.
 struct Kind {
   std::string name;
   bool has_servers = false;

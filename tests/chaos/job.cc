@@ -11,7 +11,7 @@
 namespace tutti::testing {
 namespace {
 
-// Of nodes that are processes of this machine; hosts have all ports for themselves.
+// The launchers meet at this port if each is on a host of its own, where all ports are free.
 constexpr int kPortOfHosts = 4000;
 
 pid_t child_of(pid_t parent) {

@@ -29,7 +29,7 @@ enum class Mistake {
   StaysInFit,           // does not leave a fit that the others have left when a worker was lost at its end
   MarkBeforeData,       // says that its part of an update is whole before it is
   JoinsAnyFit,          // a joiner compares its plan with the others although they are in a later fit already
-  // Of launchers (launchers.h).
+  // The mistakes below are made by launchers (launchers.h).
   KeeperDecidesAlone,  // the keeper begins an epoch on which the other launchers have not agreed
   MinorityGoesOn,      // a launcher takes the place of the keeper without enough votes
   VotesAreForgotten,   // a keeper takes another's place and does not hear what the launchers had agreed to

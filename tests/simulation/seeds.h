@@ -16,7 +16,7 @@ struct Seeds {
   bool is_one() const { return end == begin + 1; }
 };
 
-// Of TUTTI_TEST_SEED, "17" or "0..100000".
+// Returns the seeds that the variable TUTTI_TEST_SEED asks for: "17" or "0..100000".
 inline Seeds asked_seeds() {
   const char* const text = std::getenv("TUTTI_TEST_SEED");
   if (text == nullptr) return {};

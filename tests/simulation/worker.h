@@ -30,7 +30,8 @@ struct Program {
   int64_t steps() const { return fits * steps_per_fit; }
 };
 
-// What the workers of an epoch share, which outlives each of them. Each writes only its own parts.
+// The memory that the workers of an epoch share, and that outlives each of them. A worker writes only its
+// part.
 struct SharedMemory {
   // Written in two halves: torn in between.
   struct Written {

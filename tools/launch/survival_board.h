@@ -40,7 +40,7 @@ struct HostOrders {
   bool operator==(const HostOrders&) const = default;
 };
 
-// What another keeper has to know of one host.
+// The state of one host, which the launcher tells so that another keeper can go on from there.
 struct HostStanding {
   struct Worker {
     int life = 0;

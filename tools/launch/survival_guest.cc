@@ -21,7 +21,8 @@ using std::chrono::milliseconds;
 
 // The interval between two looks for orders.
 constexpr milliseconds kLookForOrders{20};
-// The same while the launchers agree on an epoch: without the keeper, it matters whether they have.
+// The interval while the launchers agree on an epoch. It is short, since a launcher that has not read that
+// they have agreed cannot count on it once the keeper is lost.
 constexpr milliseconds kLookForChosen{2};
 // The time for one attempt to connect to another launcher, which may be gone.
 constexpr milliseconds kAttemptToConnect{2000};

@@ -9,11 +9,11 @@
 
 namespace tutti::embedding {
 
-// The rows of the workers of a former epoch on their way to those of the present one, some of whom have come
-// while others are lost. Not thread-safe.
+// Moves the rows of a former epoch to the owners and holders of the present one, when workers were lost or
+// have come. Not thread-safe.
 //
-// If another worker is lost on the way, some may have the rows in the new places and others not yet, so each
-// keeps the former ones until all have them.
+// If another worker is lost on the way, some workers may have the rows in the new places and others not yet,
+// so every worker keeps the former rows until all have the new ones.
 class FormerRows {
  public:
   // Takes the rows that this worker has held in an epoch, all of them after the same step as on the others.

@@ -23,7 +23,8 @@ std::vector<int> holders_of_copies(const std::vector<std::string>& host_of_rank)
 // place of an owner that is lost. Communicates with nobody. Not thread-safe.
 class HeldRows {
  public:
-  // `holders` are those of all ranks; `allocate` is for the worker's own rows.
+  // `holders` has the holder of the copies of each rank's rows. `allocate` makes memory for the own rows
+  // only.
   HeldRows(const std::vector<TableSpec>& tables, int rank, std::vector<int> holders, int64_t seed,
            const RowShard::Allocate& allocate = {});
 
@@ -65,7 +66,7 @@ class HeldRows {
   const std::vector<int> holders_;  // [owner]
   std::vector<OwnedRows> all_;
 
-  // What was received in this step. The sums refer to the gradients and to the messages.
+  // The members below belong to one step. The sums refer to the gradients and to the messages.
   bool has_received_ = false;
   int64_t lanes_ = 0;  // of all workers
   TableGradients gradients_;

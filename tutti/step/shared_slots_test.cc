@@ -21,7 +21,7 @@ namespace {
 
 struct Death {};
 
-// A meeting that fails on some workers and succeeds on others, as those of a transport do.
+// A meeting that may fail on some workers and succeed on others, as the sync() of a transport does.
 class Meeting {
  public:
   Meeting(int world, uint64_t seed) : world_(world), random_(seed) {}
