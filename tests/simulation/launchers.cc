@@ -18,10 +18,6 @@ std::string token_of(size_t host) { return fmt::format("launcher {}", host); }
 
 milliseconds in_milliseconds(Time time) { return milliseconds(time / kMillisecond); }
 
-bool is_lost_peer(const Error& error) {
-  return error.kind() == ErrorKind::PeerLost || error.kind() == ErrorKind::Timeout;
-}
-
 }  // namespace
 
 LaunchersScenario draw_launchers(Random& random) {
@@ -189,7 +185,7 @@ void Launchers::serve(size_t own, EpochVoter& voter) {
       vote_on_proposal(voter, *board, seen);
       process.sleep(kLook);
     } catch (const Error& error) {
-      if (!is_lost_peer(error)) throw;
+      if (!comm::is_loss(error)) throw;
       world_.log("host {} has lost the keeper of term {}: {}", own, voter.vote().term, error.what());
       Successor successor = find_successor(voter, {}, succession(own));
       if (successor.agreement) return keep(own, voter.vote(), *std::move(successor.agreement));

@@ -8,12 +8,9 @@
 namespace tutti::simulation {
 namespace {
 
+using comm::is_loss;
 using comm::Member;
 using comm::Members;
-
-bool is_loss(const Error& error) {
-  return error.kind() == ErrorKind::PeerLost || error.kind() == ErrorKind::Timeout;
-}
 
 // For Mistake::TwoRooms: the board shows each worker only the members of its half.
 class HalfOfBoard final : public comm::Rendezvous {

@@ -53,7 +53,7 @@ Successor Succession::find() {
     try {
       if (auto successor = follow()) return *std::move(successor);
     } catch (const Error& error) {
-      if (error.kind() != ErrorKind::PeerLost && error.kind() != ErrorKind::Timeout) throw;
+      if (!comm::is_loss(error)) throw;
       if (!absent_.contains(host())) throw;
     }
   }

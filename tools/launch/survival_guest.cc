@@ -40,7 +40,7 @@ SurvivalGuest::SurvivalGuest(const GuestOptions& options)
     find_keeper(may_go_on ? options.timeout : options.start_timeout);
     enter_job();
   } catch (const Error& error) {
-    if (!may_go_on || (error.kind() != ErrorKind::PeerLost && error.kind() != ErrorKind::Timeout)) throw;
+    if (!may_go_on || !comm::is_loss(error)) throw;
     trouble = error.what();
   }
   if (trouble.empty() && standing_.workers.size() != static_cast<size_t>(options.workers))

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tutti/comm/members.h"
+
 namespace tutti {
 
 int64_t place_of(int64_t step, bool is_told, int64_t hooks_told, int64_t fit) {
@@ -28,8 +30,7 @@ void enter_epoch(std::optional<Error> why, bool can_change, const InEpoch& regro
     try {
       return come_together(why);
     } catch (const Error& error) {
-      const bool is_lost = error.kind() == ErrorKind::PeerLost || error.kind() == ErrorKind::Timeout;
-      if (!is_lost || tries == kMost || !can_change) throw;
+      if (!comm::is_loss(error) || tries == kMost || !can_change) throw;
       why = error;
     }
   }
