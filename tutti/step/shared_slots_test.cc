@@ -121,7 +121,8 @@ TEST(StepCommit, is_made_by_all_that_are_left_or_by_none) {
       EXPECT_EQ(worker.steps, steps) << "round " << round;
       EXPECT_EQ(worker.numbers, std::vector<int>(static_cast<size_t>(world), steps)) << "round " << round;
     }
-    seen.insert(steps);
+    // If all that were not left behind have died as well, the training would resume from a checkpoint.
+    if (steps >= 0) seen.insert(steps);
   }
   EXPECT_EQ(seen.size(), kSteps + 1U);
 }
