@@ -84,7 +84,9 @@ TEST_P(Survival, of_the_chief) {
   EXPECT_EQ(outcome.sha256(), undisturbed());
   EXPECT_THAT(outcome.result.err, HasSubstr("going on at step 5 with 3 workers"));
   EXPECT_TRUE(std::filesystem::exists(folder_ / "run/ckpt-12"));
-  if (GetParam().servers == 0) EXPECT_EQ(store::read_weight_hashes(folder_ / "run").size(), 12U);
+  if (GetParam().servers == 0) {
+    EXPECT_EQ(store::read_weight_hashes(folder_ / "run").size(), 12U);
+  }
 }
 
 TEST_P(Survival, of_all_but_one) {
