@@ -188,8 +188,7 @@ TEST(AuditOf, sums_names_the_worker_and_ends_with_the_bits_of_an_undisturbed_run
   const TestFolder folder;
   const std::string expected = hash_of(on_workers(1, with(kPlain, {"--own-loop"})), folder);
   for (const char* comm : {"shm", "tcp"}) {
-    const Flags faulty =
-        with(kRun, {"--own-loop", "--comm", comm, "--fault", "1@4/sum", "--audit-action"});
+    const Flags faulty = with(kRun, {"--own-loop", "--comm", comm, "--fault", "1@4/sum", "--audit-action"});
     const ProgramResult stopped = run(kWorkers, {}, with(faulty, {"stop"}));
     EXPECT_EQ(stopped.exit_code, exit_code(ErrorKind::DataLoss)) << stopped.err;
     EXPECT_THAT(stopped.err,

@@ -41,7 +41,8 @@ class Fault final : public tutti::Hook {
       });
     }
     due_ = training.step == step_ || (place_ == "broken" && training.step > step_);
-    if (due_) range_ = tutti::draw_audit(training.context.config().training.seed, training.step, 1, {""}, 1).range;
+    if (due_)
+      range_ = tutti::draw_audit(training.context.config().training.seed, training.step, 1, {""}, 1).range;
     if (due_ && place_ != "broken") step_ = -1;  // once, also if the step is made again
     if (due_ && place_ == "weight") flip(parameters.trained().back().tensor);
     if (due_ && place_ == "buffer") flip(parameters.buffers().front().tensor);

@@ -19,7 +19,8 @@ constexpr auto kBytesOfNumber = static_cast<int64_t>(sizeof(double));
 comm::ElementRange place_of(const Parameters& parameters, const Parameters::View& view) {
   comm::ElementRange place{view.offset, parameters.blocks()[view.block].values.numel()};
   for (const Parameters::View& other : parameters.trained()) {
-    if (other.block == view.block && other.offset > view.offset) place.end = std::min(place.end, other.offset);
+    if (other.block == view.block && other.offset > view.offset)
+      place.end = std::min(place.end, other.offset);
   }
   return place;
 }
@@ -148,7 +149,11 @@ std::vector<Recomputed> AuditedSum::compute_again() {
   const torch::Tensor own = rows[static_cast<size_t>(comm_.rank())];
   comm_.all_gather_uneven(rows, own, {.what = "the lanes of an audited sum"}).wait();
   const int64_t lanes = lanes_.back().end;
-  const TreeSum::Vectors all = *add_again({0, lanes}).front().values;
+  const auto sum = add_again({0, lanes}).front().values;
+  // There is a sum on all ranks, unless a wrong message says that no lane had data.
+  const TreeSum::Vectors all =
+      sum.value_or(TreeSum::Vectors{torch::zeros({range_.elements.size()}, gradients_.scalar_type()),
+                                    torch::zeros({kNumbers}, torch::kDouble)});
   mean_ = all[0];
   if (lanes > 1) comm::divide(mean_, all[1][kExamples].item<double>());
 
@@ -164,11 +169,10 @@ std::vector<Recomputed> AuditedSum::compute_again() {
   for (int rank = 0; rank < comm_.world(); ++rank) {
     const comm::ElementRange& part = parts_[static_cast<size_t>(rank)];
     const bool has_it = !scatters_ || rank == comm_.rank();
-    results.push_back(
-        {.name = "the sum of " + gradient,
-         .maker = comm_.hosts() == nullptr && gradients_.is_cpu() ? rank : -1,
-         .got = has_it ? hash_of_numbers(part_of(gradients_, part, range_.elements.begin)) : "",
-         .again = hash_of_numbers(part_of(mean_, part, range_.elements.begin))});
+    results.push_back({.name = "the sum of " + gradient,
+                       .maker = comm_.hosts() == nullptr && gradients_.is_cpu() ? rank : -1,
+                       .got = has_it ? hash_of_numbers(part_of(gradients_, part, range_.elements.begin)) : "",
+                       .again = hash_of_numbers(part_of(mean_, part, range_.elements.begin))});
   }
   results.push_back({.name = "the sum of the losses and of the examples",
                      .got = hash_of_numbers(numbers_),
@@ -183,8 +187,8 @@ AuditedUpdate::AuditedUpdate(comm::Communicator& comm, const Parameters& paramet
       optimizer_(optimizer),
       sum_(sum),
       range_(sum.range().elements),
-      values_(elements_of(
-          parameters.blocks()[parameters.trained()[sum.range().parameter].block].values, range_)),
+      values_(
+          elements_of(parameters.blocks()[parameters.trained()[sum.range().parameter].block].values, range_)),
       slots_(optimizer.slot_names()),
       copy_{values_.detach().clone(), sum.mean().to(values_.device(), values_.scalar_type(), false, true),
             parameters.trained()[sum.range().parameter].block, range_.begin} {
@@ -208,7 +212,8 @@ Optimizer::State AuditedUpdate::slots_of_all() const {
   if (sum_.scatters()) {
     parts = sum_.parts();
     all.clear();
-    for (const comm::ElementRange& part : parts) all.push_back(torch::empty({count, part.size()}, own.options()));
+    for (const comm::ElementRange& part : parts)
+      all.push_back(torch::empty({count, part.size()}, own.options()));
     std::vector<torch::Tensor> flat;
     for (const torch::Tensor& each : all) flat.push_back(each.view(-1));
     comm_.all_gather_uneven(flat, own.view(-1), {.what = "the slots of an audited update"}).wait();
@@ -260,8 +265,7 @@ void AuditedUpdate::repair(int from) {
   values_.copy_(values);
   for (const Optimizer::Slot& slot : optimizer_.slots_in(copy_.block, own_part())) {
     const auto i = std::find(slots_.begin(), slots_.end(), slot.name) - slots_.begin();
-    torch::Tensor(slot.vector)
-        .copy_(slots[i].narrow(0, slot.offset - range_.begin, slot.vector.numel()));
+    torch::Tensor(slot.vector).copy_(slots[i].narrow(0, slot.offset - range_.begin, slot.vector.numel()));
   }
 }
 

@@ -20,7 +20,7 @@ namespace tutti {
 
 // Elements of a trained parameter whose sum over all lanes, and whose update, are computed again (--audit).
 struct AuditedRange {
-  size_t parameter = 0;             // index in Parameters::trained()
+  size_t parameter = 0;              // index in Parameters::trained()
   comm::ElementRange elements = {};  // of the parameter's block
 };
 
@@ -90,8 +90,8 @@ class AuditedSum {
 // state is sharded, the ranks exchange the slots for that. Not thread-safe.
 class AuditedUpdate {
  public:
-  // Called by all ranks before the optimiser's step, which must not be a ReplicatedOptimizer. Makes the update
-  // with the mean of `sum` times the factor. All references must outlive this.
+  // Called by all ranks before the optimiser's step, which must not be a ReplicatedOptimizer. Makes the
+  // update with the mean of `sum` times the factor. All references must outlive this.
   AuditedUpdate(comm::Communicator& comm, const Parameters& parameters, Optimizer& optimizer,
                 const AuditedSum& sum, double factor);
 

@@ -235,7 +235,8 @@ void GradientMean::drop_copy() {
 GradientMean::Result GradientMean::finish() {
   const ReduceOutcome outcome =
       reducer_.finish([this](size_t bucket, const std::vector<TreeSum::Subtree>& sums) {
-        if (audited_sum_ && audited_sum_->is_in(reducer_.buckets().all[bucket])) audited_sum_->take_branches(sums);
+        if (audited_sum_ && audited_sum_->is_in(reducer_.buckets().all[bucket]))
+          audited_sum_->take_branches(sums);
       });
   if (!outcome.any_data) {
     audited_sum_.reset();

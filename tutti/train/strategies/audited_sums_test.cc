@@ -113,8 +113,7 @@ struct Training {
           return std::make_unique<comm::Collectives>(std::move(transport), std::chrono::minutes(2));
         },
         [&](comm::Communicator& comm) {
-          const std::string hash =
-              train(comm, due[static_cast<size_t>(comm.rank())], folder / "report.json");
+          const std::string hash = train(comm, due[static_cast<size_t>(comm.rank())], folder / "report.json");
           const std::lock_guard lock(mutex);
           result.hashes.insert(hash);
         });
@@ -172,8 +171,8 @@ struct Training {
     return parameters.sha256();
   }
 
-  static void flip(const Place& place, uint64_t bit, const Parameters& parameters,
-                   const Optimizer& optimizer, std::optional<WrongMessage>& due) {
+  static void flip(const Place& place, uint64_t bit, const Parameters& parameters, const Optimizer& optimizer,
+                   std::optional<WrongMessage>& due) {
     const torch::Tensor& weight = parameters.trained()[0].tensor;
     if (!place.message.what.empty()) due = {place.message.what, place.message.number, bit};
     if (place.name == "gradient") flip_bit(weight.grad().data_ptr(), weight.nbytes(), bit);
@@ -271,7 +270,8 @@ TEST(DrawRange, draws_every_element_as_often) {
 
 // By rank: the hashes, of one character each, of `again` and of `got`.
 TEST(JudgeRecomputed, believes_most_of_those_who_have_computed_it_again) {
-  const std::vector<Recomputed> results = {{.name = "a", .maker = 1, .again = "."}, {.name = "b", .again = "."}};
+  const std::vector<Recomputed> results = {{.name = "a", .maker = 1, .again = "."},
+                                           {.name = "b", .again = "."}};
   const auto wrong = [&](const RecomputedByRank& first, const RecomputedByRank& second = {}) {
     const Verdict verdict = judge(results, first, second);
     EXPECT_TRUE(verdict.is_clear);

@@ -117,8 +117,8 @@ void judge_try(const std::vector<Recomputed>& results, const RecomputedByRank& b
   }
   for (int rank = 0; rank < world; ++rank) {
     const std::string& theirs = by_rank[static_cast<size_t>(rank)];
-    const auto at = static_cast<size_t>(
-        std::mismatch(again.begin(), again.end(), theirs.begin()).first - again.begin());
+    const auto at =
+        static_cast<size_t>(std::mismatch(again.begin(), again.end(), theirs.begin()).first - again.begin());
     if (at == again.size()) continue;
     find(results[at / size].name);
     wrong.insert(rank);
@@ -132,12 +132,11 @@ Verdict judge(const std::vector<Recomputed>& results, const RecomputedByRank& fi
   const RecomputedByRank& last = second.empty() ? first : second;
   const size_t size = results.size() * results.front().again.size();
   const auto agreeing = [&](const std::string& one) {
-    return std::count_if(last.begin(), last.end(), [&](const std::string& other) {
-      return one.compare(0, size, other, 0, size) == 0;
-    });
+    return std::count_if(last.begin(), last.end(),
+                         [&](const std::string& other) { return one.compare(0, size, other, 0, size) == 0; });
   };
-  const auto most = std::max_element(
-      last.begin(), last.end(), [&](const auto& a, const auto& b) { return agreeing(a) < agreeing(b); });
+  const auto most = std::max_element(last.begin(), last.end(),
+                                     [&](const auto& a, const auto& b) { return agreeing(a) < agreeing(b); });
   Verdict verdict{.is_clear = 2 * agreeing(*most) > static_cast<std::ptrdiff_t>(last.size())};
   std::set<int> wrong;
   if (!first.empty()) judge_try(results, first, most->substr(0, size), wrong, verdict);
@@ -242,7 +241,8 @@ bool Audits::agree_on_sum(int64_t step, const std::vector<Recomputed>& mine) {
 
 void Audits::agree_on_update(int64_t step, AuditedUpdate& update) {
   const std::vector<Recomputed> mine = update.results();
-  Verdict verdict = judge(mine, {}, comm::gather_all(*comm_, hashes_of(mine), "the hashes of an audited update"));
+  Verdict verdict =
+      judge(mine, {}, comm::gather_all(*comm_, hashes_of(mine), "the hashes of an audited update"));
   if (verdict.has_passed) return;
   // Alone, the worker is wrong, but its second result counts.
   verdict.has_passed = verdict.is_clear && (comm_->world() == 1 || !verdict.right.empty());
@@ -283,8 +283,7 @@ void Audits::conclude(Of what, std::optional<int64_t> lane, int64_t step, const 
     if (what != Of::Update) evict_if_due();
     return;
   }
-  fail(ErrorKind::DataLoss,
-       "{}. {} Start the job again {}; it goes on from its newest checkpoint", text,
+  fail(ErrorKind::DataLoss, "{}. {} Start the job again {}; it goes on from its newest checkpoint", text,
        what == Of::Update ? "Nothing was saved since." : "This step has not changed the weights.",
        verdict.is_clear ? "without that machine" : "on other machines");
 }
