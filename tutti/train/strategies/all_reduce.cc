@@ -279,12 +279,19 @@ bool AllReduce::passes_audit() {
   return audits_.agree(*audited_, step_, hashes);
 }
 
-// Compares a range of the sums before it changes a weight.
+// Compares a range of the sums before it changes a weight. Unless it passes, the sums are not used.
 bool AllReduce::passes_audit_of_sum() {
   AuditedSum* const audited = mean_->audited_sum();
   if (audited == nullptr) return true;
   const SpanScope span(context_.timeline(), Activity::Reduce, "audit", step_);
-  return audits_.agree_on_sum(step_, audited->compute_again());
+  try {
+    if (audits_.agree_on_sum(step_, audited->compute_again())) return true;
+  } catch (...) {
+    mean_->take_back();
+    throw;
+  }
+  mean_->take_back();
+  return false;
 }
 
 StepResult AllReduce::end_step() {
@@ -297,10 +304,7 @@ StepResult AllReduce::end_step() {
     const SpanScope span(context_.timeline(), Activity::Reduce, "gradients", step_);
     return mean_->finish();
   }();
-  if (!passes_audit_of_sum()) {
-    mean_->take_back();
-    return {.step = step_, .made = false, .again = true};
-  }
+  if (!passes_audit_of_sum()) return {.step = step_, .made = false, .again = true};
   in_flight_ = InFlight{{step_ + 1, true, result.examples, result.loss_sum, result.wishes}};
   if (rows_) {
     const SpanScope span(context_.timeline(), Activity::Reduce, "gradients of rows", step_);

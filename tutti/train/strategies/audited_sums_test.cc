@@ -7,6 +7,7 @@
 #include <optional>
 #include <random>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,7 +18,10 @@
 #include "tutti/base/file.h"
 #include "tutti/base/test_folder.h"
 #include "tutti/comm/test_ranks.h"
+#include "tutti/params/ftrl.h"
 #include "tutti/params/lanes.h"
+#include "tutti/params/optimizer_options.h"
+#include "tutti/params/parameter_groups.h"
 #include "tutti/step/audited_range.h"
 #include "tutti/train/distributed_optimizer.h"
 #include "tutti/train/loop.h"
@@ -246,6 +250,86 @@ TEST(AuditedSumsSoak, find_every_flip_that_changes_a_sum_or_an_update_and_leave_
     training.steps = 3000;
     EXPECT_GT(expect_found(training), 1000U);
   }
+}
+
+OptimizerOptions own_sign_descent() {
+  return ElementwiseOptimizer{.name = "sign_descent",
+                              .rate = 1e-3,
+                              .slots = {"mean"},
+                              .numbers = {},
+                              .update = [](const ElementwiseUpdate& u) {
+                                u.slots[0].mul_(0.9).add_(u.grads, 0.1);
+                                u.values.sub_(u.slots[0].sign() * u.rate);
+                              }};
+}
+
+// Trains two layers of different types and sizes.
+void expect_no_false_alarm(const OptimizerOptions& optimizer, const std::string& state,
+                           const std::string& backend, const TestFolder& folder) {
+  comm::testing::with_ranks(backend, 3, [&](comm::Communicator& comm) {
+    RunConfig config = test_flags();
+    config.training = {.strategy = "", .lanes = 4, .steps = 40, .audit = 1, .audit_action = "redo"};
+    config.reduction.optimizer_state = state;
+    if (comm.rank() == 0) config.output.report = folder / "report.json";
+    config.output.log_level = "off";
+    const Context context = test_context(config);
+    torch::nn::Linear first(90, 300);
+    torch::nn::Linear second(300, 7);
+    second->to(torch::kDouble);
+    torch::nn::Sequential net(first, second);
+    {
+      const torch::NoGradGuard no_grad;
+      for (torch::Tensor& p : net->parameters())
+        p.copy_(torch::sin(torch::arange(p.numel(), torch::kDouble)).view(p.sizes()) / 20);
+    }
+    Parameters parameters(*net);
+    freeze(parameters, optimizer.groups);
+    DistributedOptimizer opt(context, parameters, optimizer,
+                             {.clip_norm = 0.05, .group = comm::testing::borrowed(comm)});
+    Loop loop(context, parameters, opt, {});
+    while (loop.goes_on()) {
+      opt.set_learning_rate(1e-3 / static_cast<double>(1 + loop.step()));
+      for (const int64_t lane : opt.lanes_of_step()) {
+        opt.zero_grad();
+        const torch::Tensor x = torch::sin(torch::arange(180, torch::kFloat).view({2, 90}) *
+                                           static_cast<double>(1 + (loop.step() * 4 + lane) % 91));
+        const torch::Tensor y = second->forward(torch::tanh(first->forward(x)).to(torch::kDouble));
+        opt.backward((y - 1).pow(2).mean(), 2);
+      }
+      opt.step();
+    }
+  });
+  const auto audits = nlohmann::json::parse(read_file(folder / "report.json")).at("audits");
+  EXPECT_EQ(audits.at("made"), 40);
+  EXPECT_THAT(audits.at("found"), IsEmpty()) << name_of(optimizer) << state << backend;
+}
+
+TEST(AuditedSums, raise_no_false_alarm_with_any_optimiser) {
+  const TestFolder folder;
+  const std::vector<ParameterGroup> groups = {{.names = "*.bias", .weight_decay = 0},
+                                              {.names = "1.*", .rate = 0.3},
+                                              {.names = "1.bias", .frozen = true}};
+  const std::vector<OptimizerOptions> elementwise = {
+      torch::optim::SGDOptions(1e-3),
+      {torch::optim::SGDOptions(1e-3).momentum(0.9).nesterov(true).weight_decay(0.1), groups},
+      {torch::optim::AdamOptions(1e-3).amsgrad(true), groups},
+      {torch::optim::AdamWOptions(1e-3), groups},
+      torch::optim::AdagradOptions(1e-3),
+      torch::optim::RMSpropOptions(1e-3).momentum(0.9).centered(true),
+      {FtrlOptions(1e-3), groups},
+      own_sign_descent()};
+  for (const OptimizerOptions& optimizer : elementwise) {
+    for (const std::string state : {"replicated", "sharded"}) {
+      expect_no_false_alarm(optimizer, state, "plain", folder);
+      expect_no_false_alarm(optimizer, state, "shm", folder);
+    }
+  }
+  // Its update is not computed again.
+  const OptimizerOptions whole = ReplicatedOptimizer{
+      .name = "whole", .make = [](const std::vector<torch::Tensor>& parameters) {
+        return std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(1e-3));
+      }};
+  expect_no_false_alarm(whole, "replicated", "shm", folder);
 }
 
 TEST(DrawRange, draws_every_element_as_often) {
