@@ -451,6 +451,7 @@ void train_in_own_loop(tutti::Context& ctx, const Options& options) {
       const torch::Tensor prediction = fault.in(net->forward(batch["image"]));
       opt.backward(gradient.in(torch::cross_entropy_loss(prediction, batch["label"])), batch.size());
     }
+    fault.after_lanes(opt.parameters());
     opt.step();
   }
   if (options.validate_every > 0) print_history(ctx, loop.history());

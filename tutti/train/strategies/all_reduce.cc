@@ -10,6 +10,7 @@
 #include "tutti/base/this_host.h"
 #include "tutti/base/timeline.h"
 #include "tutti/comm/gather_all.h"
+#include "tutti/comm/members.h"
 #include "tutti/params/device_scope.h"
 #include "tutti/params/optimizer_state.h"
 #include "tutti/params/plan.h"
@@ -262,7 +263,7 @@ LaneSum& AllReduce::begin_step(int64_t step, const Wishes& wishes) {
   step_ = step;
   mean_->begin_step(step, wishes, replica_.optimizer().learning_rate());
   audited_ = audits_.at(step);
-  if (audited_) mean_->audit(audited_->lane, audited_->is_audited_by(group_.rank));
+  if (audited_) mean_->audit(audited_->lane, audited_->is_audited_by(group_.rank), audited_->range);
   return *mean_;
 }
 
@@ -278,7 +279,23 @@ bool AllReduce::passes_audit() {
   return audits_.agree(*audited_, step_, hashes);
 }
 
+// Compares a range of the sums before it changes a weight. Unless it passes, the sums are not used.
+bool AllReduce::passes_audit_of_sum() {
+  AuditedSum* const audited = mean_->audited_sum();
+  if (audited == nullptr) return true;
+  const SpanScope span(context_.timeline(), Activity::Reduce, "audit", step_);
+  try {
+    if (audits_.agree_on_sum(step_, audited->compute_again())) return true;
+  } catch (...) {
+    mean_->take_back();
+    throw;
+  }
+  mean_->take_back();
+  return false;
+}
+
 StepResult AllReduce::end_step() {
+  audits_.evict_if_due();
   if (audited_ && !passes_audit()) {
     mean_->break_off();
     return {.step = step_, .made = false, .again = true};
@@ -287,6 +304,7 @@ StepResult AllReduce::end_step() {
     const SpanScope span(context_.timeline(), Activity::Reduce, "gradients", step_);
     return mean_->finish();
   }();
+  if (!passes_audit_of_sum()) return {.step = step_, .made = false, .again = true};
   in_flight_ = InFlight{{step_ + 1, true, result.examples, result.loss_sum, result.wishes}};
   if (rows_) {
     const SpanScope span(context_.timeline(), Activity::Reduce, "gradients of rows", step_);
@@ -295,14 +313,24 @@ StepResult AllReduce::end_step() {
     if (result.examples > 0) rows_->begin_step(result.examples, step_);
     if (result.examples > 0 && clip_norm_ > 0) row_squares_ = rows_->squares();
   }
-  update(rows_ ? &rows_->held() : nullptr);
+  update(rows_ ? &rows_->held() : nullptr, mean_->audited_sum());
   in_flight_->is_made = true;
   if (rows_) rows_->show(step_);
   return std::exchange(in_flight_, std::nullopt)->result;
 }
 
-// Makes the step in flight, without other workers unless the optimiser's state is sharded.
-void AllReduce::update(embedding::HeldRows* rows) {
+// The step is made. So a worker that is lost here is found in the next one.
+void AllReduce::check_update(AuditedUpdate& again) {
+  try {
+    audits_.agree_on_update(step_, again);
+  } catch (const Error& error) {
+    if (!comm::is_loss(error)) throw;
+  }
+}
+
+// Makes the step in flight, without other workers unless the optimiser's state is sharded, or the update is
+// audited.
+void AllReduce::update(embedding::HeldRows* rows, AuditedSum* audited) {
   if (in_flight_->result.examples == 0) {
     if (rows != nullptr) rows->skip_step();
     return;
@@ -311,6 +339,9 @@ void AllReduce::update(embedding::HeldRows* rows) {
   if (clip_norm_ > 0) factor = clip_factor(mean_->clip_norm(clip_norm_, row_squares_), clip_norm_);
   const SpanScope span(context_.timeline(), Activity::Compute, "update", in_flight_->result.step - 1);
   Optimizer& optimizer = replica_.optimizer();
+  std::optional<AuditedUpdate> again;
+  if (audited != nullptr && !optimizer.options().is_replicated())
+    again.emplace(comm_, replica_.parameters(), optimizer, *audited, factor);
   if (shares_slots()) {
     if (!slots_) slots_.emplace(comm_, replica_.parameters(), optimizer);
     slots_->step(*mean_);
@@ -319,6 +350,7 @@ void AllReduce::update(embedding::HeldRows* rows) {
     optimizer.step();
     mean_->share_update();
   }
+  if (again) check_update(*again);
   if (rows == nullptr) return;
   rows->update(factor, embedding::relative_rate(optimizer.learning_rate(), optimizer.options()),
                optimizer.steps());

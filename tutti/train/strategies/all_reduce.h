@@ -12,6 +12,7 @@
 #include "tutti/comm/timeline_file.h"
 #include "tutti/embedding/connected_rows.h"
 #include "tutti/embedding/former_rows.h"
+#include "tutti/step/audited_range.h"
 #include "tutti/step/gradient_mean.h"
 #include "tutti/step/shared_slots.h"
 #include "tutti/train/data_parallel.h"
@@ -89,9 +90,11 @@ class AllReduce final : public DataParallel {
   void restore_rows(const Session::Start& start, embedding::RowParts parts);
   void sum_up_rows();
   std::optional<int64_t> rows_base(const Session& session, int64_t step);
-  void update(embedding::HeldRows* rows);
+  void update(embedding::HeldRows* rows, AuditedSum* audited = nullptr);
   void prepare_audits(int64_t lanes, const std::string& kept);
   bool passes_audit();
+  bool passes_audit_of_sum();
+  void check_update(AuditedUpdate& again);
 
   const Context& context_;
   Group group_;
