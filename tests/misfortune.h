@@ -97,10 +97,7 @@ class Misfortune final : public tutti::Hook {
   void after_validation(tutti::Training& training, const std::map<std::string, double>&) override {
     meet(training, "validated", SIGKILL);
   }
-  void end(tutti::Training& training) override {
-    meet(training, "end", SIGKILL);
-    meet(training, "server_end", SIGKILL);
-  }
+  void end(tutti::Training& training) override { meet(training, "end", SIGKILL); }
   // Called by an optimiser in the middle of the update of a chunk, and after the last one of a step.
   static void is_within_update() {
     if (dies_within_update) std::raise(SIGKILL);
