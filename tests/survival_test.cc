@@ -345,7 +345,7 @@ TEST(SurvivalOfServers, take_their_parts_from_copies) {
        {std::pair(2, "0@6/server"), std::pair(2, "1@6/server_within"), std::pair(2, "0@6/server_told"),
         std::pair(3, "0@3/server_soon2000,1@6/server_soon5000,2@9/server_soon10000"),
         std::pair(2, "0@4/server_within,1@5/server"), std::pair(2, "1@5/server,1@6/server_told"),
-        std::pair(3, "2@6/server,2@6/before"), std::pair(2, "0@6/server_told,0@7/before"),
+        std::pair(3, "1@6/server,2@6/before"), std::pair(2, "0@6/server_told,0@7/before"),
         std::pair(3, "2@12/server_told")}) {
     const Outcome outcome = without_servers(folder, servers, kOnServers, misfortune);
     EXPECT_EQ(outcome.sha256(), expected) << misfortune << outcome.result.err;

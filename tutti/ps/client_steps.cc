@@ -117,25 +117,32 @@ int64_t Client::pull_at(std::optional<int64_t> step) {
 Client::Summed Client::push_synchronous(const Push& push, int64_t workers) {
   std::vector<torch::Tensor> control_words(peers_.size());
   std::vector<Json> answers(peers_.size());
-  peers_.for_all([&](size_t i) {
-    rpc::Message message =
-        request({{"step", push.step}, {"expected", workers}, {"scaled", push.scaled}}, {push.control_word});
+  const auto message_to = [&](size_t i) {
+    rpc::Message message = request({{"step", push.step},
+                                    {"expected", workers},
+                                    {"scaled", push.scaled},
+                                    {"copy", is_copy(i)}},
+                                   {push.control_word});
     const size_t part = part_of(i);
     if (push.learning_rate) message.head["rate"] = *push.learning_rate;
     append_segments(message, push.gradients[part]);
     if (part == 0) ps::append(message, push.extras);
     if (!push.rows.empty()) append_rows(message, push.rows[part]);
-    if (is_copy(i)) {
-      message.head["copy"] = true;
-      call(i, "push", message, {}, peers_.patience("gradients", push.step));
-      return;
-    }
+    return message;
+  };
+  // The answers of the servers are written over the gradients and buffers that are sent.
+  if (has_copies()) {
+    peers_.for_all([&](size_t i) {
+      if (is_copy(i)) call(i, "push", message_to(i), {}, peers_.patience("gradients", push.step));
+    });
+  }
+  for_servers([&](size_t i) {
     const bool is_added_up = added_up_[i].step == push.step;
     control_words[i] = torch::empty(
         {is_added_up ? added_up_[i].numbers : push.control_word.numel() * group_.world}, torch::kDouble);
     Tensors into = {control_words[i]};
     append(into, places(i, push.scaled ? tutti::gradients_of(parameters_) : own_values(), extras_));
-    answers[i] = call(i, "push", message, into, peers_.patience("gradients", push.step));
+    answers[i] = call(i, "push", message_to(i), into, peers_.patience("gradients", push.step));
   });
   metrics::ExactSum row_squares;
   for (const Json& answer : answers) {
