@@ -1,6 +1,7 @@
 // A hook that kills and stops workers of a test: "1@5/before,2@7/stop" kills worker 1 before step 5, and
 // stops worker 2 at step 7. "1@5/soon300" kills it 300 microseconds after a lane of step 5, and "1@5/server"
-// lets it kill ps/1 before step 5.
+// lets it kill ps/1 before step 5; "server_within" is after a lane, "server_soon300" so many microseconds later,
+// "server_told" after the step. "1@5/servers" kills ps/0 and ps/1.
 #pragma once
 
 #include <algorithm>
@@ -63,6 +64,7 @@ class Misfortune final : public tutti::Hook {
     dies_within_update = is_due(training.context, training.step, "update");
     dies_after_update = is_due(training.context, training.step, "updated");
     meet(training, "server", SIGKILL);
+    meet(training, "servers", SIGKILL);
   }
   // While the others begin the run, or after they have.
   void begins(const tutti::Context& context) const { meet(context, 0, "begins", SIGKILL); }
@@ -75,16 +77,22 @@ class Misfortune final : public tutti::Hook {
   void after_lane(tutti::Training& training, int64_t, const tutti::Batch&,
                   const tutti::LossOutput&) override {
     meet(training, "lane", SIGSEGV);
-    for (const One& one : all_) {
-      if (!one.place.starts_with("soon") || !is_due(training.context, training.step, one.place)) continue;
-      std::thread([time = parse_int(one.place.substr(4)).value()] {
+    meet(training, "server_within", SIGKILL);
+    for (One& one : all_) {
+      const bool is_of_server = one.place.starts_with("server_soon");
+      const bool is_soon = is_of_server || one.place.starts_with("soon");
+      if (!is_soon || one.is_over || !is_due(training.context, training.step, one.place)) continue;
+      one.is_over = is_of_server;
+      std::thread([time = parse_int(one.place.substr(one.place.find("soon") + 4)).value(),
+                   pid = is_of_server ? server_beside_this(one.worker) : getpid()] {
         usleep(static_cast<useconds_t>(time));
-        std::raise(SIGKILL);
+        kill(pid, SIGKILL);
       }).detach();
     }
   }
   void after_step(tutti::Training& training, const tutti::StepResult&) override {
     meet(training, "told", SIGKILL);
+    meet(training, "server_told", SIGKILL);
   }
   void after_validation(tutti::Training& training, const std::map<std::string, double>&) override {
     meet(training, "validated", SIGKILL);
@@ -126,8 +134,10 @@ class Misfortune final : public tutti::Hook {
       one.is_over = true;
       while (place == "saved" && !has_saved(context.config().checkpoints.logdir)) usleep(kPause);
       if (signal == 0) std::_Exit(0);
-      if (place == "server") {
-        kill(server_beside_this(one.worker), signal);
+      if (place.starts_with("server")) {
+        const bool both = place == "servers";
+        for (const int64_t server : both ? std::vector<int64_t>{0, 1} : std::vector<int64_t>{one.worker})
+          kill(server_beside_this(server), signal);
         continue;
       }
       if (signal == SIGSEGV) std::signal(SIGSEGV, SIG_DFL);

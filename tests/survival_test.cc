@@ -1,6 +1,7 @@
 // Tests that workers go on without those that are lost, and with those that come back (`tutti run --min`):
 // the weights have the bits of a training that nothing has disturbed.
 #include <filesystem>
+#include <tuple>
 
 #include <gmock/gmock.h>
 
@@ -323,14 +324,70 @@ TEST(SurvivalOfNobody, is_a_failure_for_which_checkpoints_are_more_frequent) {
 
 const Flags kOnServers = with(kRun, {"--strategy", "ps-sync"});
 
-TEST(SurvivalOfServers, go_back_to_a_checkpoint_without_being_started_again) {
+// There is no checkpoint, so nobody could go back.
+Outcome without_servers(const TestFolder& folder, int servers, const Flags& flags,
+                        const std::string& misfortune) {
+  Outcome outcome = run(folder, 3, {"--min", "1", "--ps", std::to_string(servers), "--restarts", "3"},
+                        with(flags, {"--misfortune", misfortune}));
+  EXPECT_THAT(outcome.result.err,
+              AllOf(HasSubstr("has its part of the parameters again, from its copy on"),
+                    HasSubstr("going on at step"), Not(HasSubstr("tutti run: restart "))));
+  EXPECT_EQ(outcome.report.value("lost_steps", -1), 0);
+  return outcome;
+}
+
+// Before, within and after a step, several in a row, and with workers and the chief. The places of the "soon"
+// deaths depend on how fast the machine is.
+TEST(SurvivalOfServers, take_their_parts_from_copies) {
   const TestFolder folder;
   const std::string expected = hash_of(on_workers(1, kRun), folder);
-  for (const char* misfortune : {"0@6/server", "1@6/server", "1@6/server,2@6/before"}) {
-    const TestFolder own;
-    const Flags flags = {"--logdir", own / "run", "--checkpoint-every", "4", "--misfortune", misfortune};
+  for (const auto& [servers, misfortune] :
+       {std::pair(2, "0@6/server"), std::pair(2, "1@6/server_within"), std::pair(2, "0@6/server_told"),
+        std::pair(3, "0@3/server_soon2000,1@6/server_soon5000,2@9/server_soon10000"),
+        std::pair(2, "0@4/server_within,1@5/server"), std::pair(2, "1@5/server,1@6/server_told"),
+        std::pair(3, "1@6/server,2@6/before"), std::pair(2, "0@6/server_told,0@7/before"),
+        std::pair(3, "2@12/server_told")}) {
+    const Outcome outcome = without_servers(folder, servers, kOnServers, misfortune);
+    EXPECT_EQ(outcome.sha256(), expected) << misfortune << outcome.result.err;
+  }
+}
+
+TEST(SurvivalOfServers, take_slots_and_the_norm_of_gradients_from_copies) {
+  const TestFolder folder;
+  for (const Flags& flags : {Flags{"--optimizer", "momentum"}, Flags{"--optimizer", "ftrl"},
+                             Flags{"--optimizer", "adam", "--clip-norm", "0.5"},
+                             Flags{"--optimizer", "adam", "--own-loop", "--comm", "tcp"}}) {
+    const std::string expected = hash_of(on_workers(1, with(kRun, flags)), folder);
     const Outcome outcome =
-        run(own, 3, {"--min", "1", "--ps", "2", "--restarts", "3"}, with(kOnServers, flags));
+        without_servers(folder, 2, with(kOnServers, flags), "0@4/server_soon3000,1@8/server_told");
+    EXPECT_EQ(outcome.sha256(), expected) << flags[1] << outcome.result.err;
+  }
+}
+
+// The checkpoint that a server was to write a part of is not waited for.
+TEST(SurvivalOfServers, save_checkpoints_afterwards) {
+  const TestFolder folder;
+  const std::string expected = hash_of(on_workers(1, kRun), folder);
+  const Flags saving = {"--logdir", folder / "run", "--checkpoint-every", "4"};
+  const Outcome outcome =
+      run(folder, 3, {"--min", "1", "--ps", "2", "--restarts", "3"},
+          with(with(kOnServers, saving), {"--misfortune", "0@4/server_told,1@10/server"}));
+  EXPECT_EQ(outcome.sha256(), expected) << outcome.result.err;
+  EXPECT_EQ(outcome.report.at("lost_steps"), 0);
+  EXPECT_TRUE(std::filesystem::exists(folder / "run/ckpt-12"));
+}
+
+TEST(SurvivalOfServers, go_back_to_a_checkpoint_without_copies) {
+  const TestFolder folder;
+  const std::string expected = hash_of(on_workers(1, kRun), folder);
+  for (const auto& [servers, replicas, misfortune] :
+       {std::tuple("2", "0", "1@6/server,2@6/before"), std::tuple("1", "1", "0@6/server"),
+        std::tuple("2", "1", "1@6/servers")}) {
+    const TestFolder own;
+    const Flags flags = {"--logdir",   own / "run", "--checkpoint-every", "4",
+                         "--replicas", replicas,    "--misfortune",       misfortune};
+    const Outcome outcome =
+        run(own, 3, {"--min", "1", "--ps", servers, "--restarts", "3"}, with(kOnServers, flags));
     EXPECT_EQ(outcome.sha256(), expected) << misfortune << outcome.result.err;
     EXPECT_THAT(outcome.result.err, Not(HasSubstr("tutti run: restart ")));
     EXPECT_GE(outcome.report.at("lost_steps"), 2);

@@ -59,6 +59,7 @@ rpc::Message Service::serve(const rpc::Caller& caller, const std::string& method
                                                          {"await", &Service::await},
                                                          {"join", &Service::join_run},
                                                          {"regroup", &Service::regroup},
+                                                         {"hand_over", &Service::hand_over},
                                                          {"abandon", &Service::abandon},
                                                          {"pull", &Service::pull},
                                                          {"frozen", &Service::frozen},
