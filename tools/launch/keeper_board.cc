@@ -32,6 +32,7 @@ void KeeperBoard::look(MembersKeeper::Time now, const std::vector<std::string>& 
     keeper_.give_up(fmt::format("only the launchers of {} can be reached, and the others may go on",
                                 agreement_.describe(launchers)));
     agreement_.withdraw();
+    has_given_up_ = true;
     // Workers that still read this board may belong to those who go on: it does not tell them of the end.
     published_ = keeper_.epochs().size();
   }

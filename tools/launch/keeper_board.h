@@ -29,6 +29,8 @@ class KeeperBoard {
   void look(MembersKeeper::Time now, const std::vector<std::string>& launchers = {});
   // Returns true if the launchers have not agreed on the newest epoch yet.
   bool is_open() const { return agreement_.open().has_value(); }
+  // Returns true if it has ended the job since too few launchers can be reached.
+  bool has_given_up() const { return has_given_up_; }
   // Workers that have come back and have become members since the last call.
   std::vector<comm::Member> take_joined();
 
@@ -47,6 +49,7 @@ class KeeperBoard {
   size_t published_ = 0;                     // epochs of the keeper
   std::optional<uint64_t> published_change_;
   std::vector<comm::Member> joined_;
+  bool has_given_up_ = false;
 };
 
 // Returns true if a worker has only said that it has lost the others.
