@@ -468,8 +468,12 @@ class RunMinWithAddresses : public RunMinOnThreeNodes {
 class RunMinInPods : public RunMinWithAddresses {
  protected:
   Words begin_of(int /*node*/) const override {
-    return {program_path("tutti"), "run",          "--nnodes",
-            "3",                   "--rendezvous", fmt::format("{}", fmt::join(addresses_, ","))};
+    return {program_path("tutti"),
+            "run",
+            "--nnodes",
+            "3",
+            "--rendezvous",
+            fmt::format("{}", fmt::join(addresses_, ","))};
   }
   Words variables_of(int node) const override { return {fmt::format("JOB_COMPLETION_INDEX={}", node)}; }
 };
@@ -533,9 +537,9 @@ TEST_F(RunMinInPods, are_scaled_after_the_first_launcher_was_lost) {
   start({"--min", "1"});
   kill_node(0);
   for (const int worker : {2, 3, 4, 5}) wait_for(worker, 0, worker - 2, 4);
-  const ProgramResult scaled = run_program(
-      {program_path("tutti"), "scale", fmt::format("{}", fmt::join(addresses_, ",")), "3"},
-      {"TUTTI_SECRET=ours"});
+  const ProgramResult scaled =
+      run_program({program_path("tutti"), "scale", fmt::format("{}", fmt::join(addresses_, ",")), "3"},
+                  {"TUTTI_SECRET=ours"});
   EXPECT_EQ(scaled.exit_code, 0) << scaled.out << scaled.err;
   wait_for(4, 0, 2, 3);
   finish();

@@ -237,8 +237,9 @@ TEST_F(RunMin, refuses_what_it_cannot_do) {
   refused({"-H", "localhost:2", "--min", "3"}, "--min 3 is not between 1 and the number of workers, 2");
   refused({"-n", "2", "--min", "1"}, "--min 1 is not possible with a master", {"TUTTI_STRATEGY=in-graph"});
   refused({"-n", "2", "--min", "1"}, "TUTTI_TIMEOUT='soon' is not a number", {"TUTTI_TIMEOUT=soon"});
-  refused({"--min", "1"}, "--min is not possible with the servers of TF_CONFIG",
-          {R"(TF_CONFIG={"cluster": {"worker": ["a:1"], "ps": ["b:1"]}, "task": {"type": "worker", "index": 0}})"});
+  refused(
+      {"--min", "1"}, "--min is not possible with the servers of TF_CONFIG",
+      {R"(TF_CONFIG={"cluster": {"worker": ["a:1"], "ps": ["b:1"]}, "task": {"type": "worker", "index": 0}})"});
 }
 
 // The task knows nothing of the other host that its launcher does not.

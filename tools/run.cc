@@ -153,8 +153,7 @@ Environment with_insecure(const Environment& environment, RunOptions& options) {
 // Fills in launch.nodes. With --min, the hosts of a TF_CONFIG are nodes like others: their tasks do not read
 // it. An evaluator has no part in the job of the others.
 Environment fill_in_nodes(RunOptions& options, const Environment& environment) {
-  const auto hosts =
-      options.launch.min && !options.nodes.count ? JobHosts::from(environment) : std::nullopt;
+  const auto hosts = options.launch.min && !options.nodes.count ? JobHosts::from(environment) : std::nullopt;
   if (!hosts) {
     options.launch.nodes = find_nodes(options.nodes, environment);
     return environment;

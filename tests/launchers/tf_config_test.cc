@@ -98,8 +98,9 @@ TEST_F(ByHand, launchers_go_on_without_the_first_host_and_take_it_in_again) {
     const std::vector<std::string> workers(addresses_.begin(), addresses_.begin() + 3);
     const nlohmann::json config = {{"cluster", {{"worker", workers}}},
                                    {"task", {{"type", "worker"}, {"index", index}}}};
-    const Flags command = Flags{program_path("tutti"), "run", "--min", "1", "--", together_program(),
-                                "--threads", "1", "--report", report, "--await-world", "3", "--dawdle", slow} +
+    const Flags command = Flags{program_path("tutti"), "run",       "--min",    "1",        "--",
+                                together_program(),    "--threads", "1",        "--report", report,
+                                "--await-world",       "3",         "--dawdle", slow} +
                           program;
     return std::make_unique<RunningProgram>(
         command, training_.environment({"TF_CONFIG=" + config.dump(), "CUDA_VISIBLE_DEVICES="}));

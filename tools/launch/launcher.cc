@@ -71,9 +71,8 @@ int run_with_restarts(int restarts, SignalPipe& signals, const std::function<Gro
     if (result.exit_code == 0 && result.lost_output) return exit_code(ErrorKind::Overloaded);
     if (result.exit_code == 0 || !may_restart || before >= restarts) return result.exit_code;
     const std::chrono::seconds pause = pauses.next(std::chrono::steady_clock::now() - begin);
-    print(STDERR_FILENO,
-          fmt::format("{} tutti run: restart {} of {}{}\n", time_of_day(), before + 1, restarts,
-                      describe_pause(pause)));
+    print(STDERR_FILENO, fmt::format("{} tutti run: restart {} of {}{}\n", time_of_day(), before + 1,
+                                     restarts, describe_pause(pause)));
     if (const auto signal = await_signal(signals, std::chrono::steady_clock::now() + pause))
       return ended_by(*signal).exit_code;
   }

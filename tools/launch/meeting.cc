@@ -104,11 +104,11 @@ class Participant {
   Clock::time_point next_look_ = Clock::now() + kBetweenLooks;  // elsewhere
   size_t next_place_ = 0;                                       // where to look
 
-  std::set<size_t> noticed_ = {};  // the hosts that have come
-  std::string refused_;            // the value of kRefused that was reported
-  std::string trouble_;            // why the last attempt to connect to the board has failed
+  std::set<size_t> noticed_ = {};                  // the hosts that have come
+  std::string refused_;                            // the value of kRefused that was reported
+  std::string trouble_;                            // why the last attempt to connect to the board has failed
   std::shared_ptr<comm::ServedBoard> open_board_;  // of the first host, if the meeting stays open
-  bool failed_ = false;            // for good
+  bool failed_ = false;                            // for good
   const std::shared_ptr<UnknownClient> unknown_client_ = std::make_shared<UnknownClient>();
 };
 
@@ -235,8 +235,8 @@ MeetingResult Participant::visit() {
 }
 
 std::shared_ptr<comm::Rendezvous> Participant::try_to_find() {
-  const comm::FindAttempt attempt = try_to_find_meeting(meeting_.addresses.front(), options_.secret,
-                                                        std::min(until(deadline_), kAttempt));
+  const comm::FindAttempt attempt =
+      try_to_find_meeting(meeting_.addresses.front(), options_.secret, std::min(until(deadline_), kAttempt));
   if (attempt.board) return attempt.board;
   if (attempt.refused)
     fail(ErrorKind::InvalidArgument,
@@ -274,6 +274,8 @@ std::optional<MeetingResult> Participant::look_elsewhere() {
                    : try_to_find_meeting(meeting_.addresses[place], options_.secret, kAttempt).board;
     const std::string answer = board ? board->peek(kAnswerKey).value_or("") : "";
     if (answer.empty()) return std::nullopt;
+    const bool is_another_job = place == 0 && board->peek(kTermsKey) != meeting_.terms;
+    if (is_another_job) return std::nullopt;
     require_to_fit(*board);
     return result_in(answer);
   } catch (const Error& error) {

@@ -57,8 +57,8 @@ struct MeetingOptions {
 // Exchanges the offers of the launchers of all hosts. The launcher of the first host serves a board at its
 // address (comm/board) until all others have connected. It frees the port before it answers them, since
 // workers may listen there next, unless the meeting stays open. A launcher that disconnects before all have
-// connected may connect again. If the meeting stays open, a launcher that comes again gets the result from the
-// launcher that keeps the list of the workers (open_meeting.h), also the launcher of the first host.
+// connected may connect again. If the meeting stays open, a launcher that comes again gets the result from
+// the launcher that keeps the list of the workers (open_meeting.h), also the launcher of the first host.
 //   Timeout          not all came in time; all that did name the missing ones
 //   InvalidArgument  the terms or the secret are not the same on all hosts, or an index is taken
 //   Overloaded       the port is in use

@@ -17,14 +17,10 @@ using testing::HasSubstr;
 using Variables = std::map<std::string, std::string>;
 
 // The second of three tasks of srun, each on a node of its own.
-const Variables kSrun = {{"SLURM_JOB_ID", "7"},
-                         {"SLURM_STEP_ID", "3"},
-                         {"SLURM_PROCID", "1"},
-                         {"SLURM_LOCALID", "0"},
-                         {"SLURM_NODEID", "1"},
-                         {"SLURM_STEP_NODELIST", "node[01-03]"},
-                         {"SLURM_STEP_NUM_TASKS", "3"},
-                         {"SLURM_STEP_TASKS_PER_NODE", "1(x3)"}};
+const Variables kSrun = {{"SLURM_JOB_ID", "7"},         {"SLURM_STEP_ID", "3"},
+                         {"SLURM_PROCID", "1"},         {"SLURM_LOCALID", "0"},
+                         {"SLURM_NODEID", "1"},         {"SLURM_STEP_NODELIST", "node[01-03]"},
+                         {"SLURM_STEP_NUM_TASKS", "3"}, {"SLURM_STEP_TASKS_PER_NODE", "1(x3)"}};
 
 void refused(const NodeFlags& flags, const std::string& text, const Variables& variables = {}) {
   expect_error(ErrorKind::InvalidArgument, HasSubstr(text),
@@ -75,9 +71,9 @@ TEST(Nodes, are_the_tasks_of_srun) {
 }
 
 JobHosts hosts_in(const std::string& cluster, int index) {
-  return *JobHosts::from(Environment({{"TF_CONFIG", R"({"cluster": )" + cluster +
-                                                       R"(, "task": {"type": "worker", "index": )" +
-                                                       std::to_string(index) + "}}"}}));
+  return *JobHosts::from(
+      Environment({{"TF_CONFIG", R"({"cluster": )" + cluster + R"(, "task": {"type": "worker", "index": )" +
+                                     std::to_string(index) + "}}"}}));
 }
 
 TEST(Nodes, are_the_hosts_of_TF_CONFIG_in_the_order_of_ranks) {

@@ -57,20 +57,19 @@ std::optional<Meeting> meeting_of(const JobHosts& hosts, int restarts) {
   return meeting;
 }
 
-// Launchers compare the file name of the program: it may be in another folder on each host. The first host may
-// have another name on each, but a list of all is the same.
+// Launchers compare the file name of the program: it may be in another folder on each host. The first host
+// may have another name on each, but a list of all is the same.
 std::optional<Meeting> meeting_of(const LaunchOptions& options, const std::vector<std::string>& command,
                                   const Environment& environment) {
   const NodeOptions& nodes = *options.nodes;
   Meeting meeting{
       .own = static_cast<size_t>(nodes.rank),
       .addresses = nodes.addresses,
-      .terms = fmt::format("{} nodes, {} servers, {} more, {} restarts, least {} of {}{}", nodes.count,
-                           options.servers, more_tasks(options) - options.servers, options.restarts,
-                           options.min.value_or(0),
-                           std::filesystem::path(command.front()).filename().string(),
-                           nodes.addresses.size() > 1 ? fmt::format(" at {}", fmt::join(nodes.addresses, ","))
-                                                      : ""),
+      .terms = fmt::format(
+          "{} nodes, {} servers, {} more, {} restarts, least {} of {}{}", nodes.count, options.servers,
+          more_tasks(options) - options.servers, options.restarts, options.min.value_or(0),
+          std::filesystem::path(command.front()).filename().string(),
+          nodes.addresses.size() > 1 ? fmt::format(" at {}", fmt::join(nodes.addresses, ",")) : ""),
       .folder = flag_of_program(command, environment, "--logdir", "TUTTI_LOGDIR"),
       .if_terms_differ =
           "its flags are not those of node 0; give all launchers the same "
@@ -241,8 +240,7 @@ HostOffer Planner::own_offer() const {
   if (options_.min && has_other_hosts()) {
     own.members_port = own.ports.back();
     own.ports.pop_back();
-    own.launcher =
-        launcher_token({is_loopback(own.address) ? "127.0.0.1" : own.address, own.members_port});
+    own.launcher = launcher_token({is_loopback(own.address) ? "127.0.0.1" : own.address, own.members_port});
   }
   return own;
 }

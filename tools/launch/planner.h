@@ -60,8 +60,8 @@ class Planner {
  public:
   // `command` is that of the tasks. Logs a line if the numbers of workers and GPUs differ. Throws
   // InvalidArgument if it would have to listen to other hosts without a secret.
-  Planner(const std::vector<std::string>& command, const Environment& environment, const LaunchOptions& options,
-          const Log& log);
+  Planner(const std::vector<std::string>& command, const Environment& environment,
+          const LaunchOptions& options, const Log& log);
 
   // Must be called for every start of the job. Meets the launchers of the other hosts, if there are any; they
   // come to the meeting when their former tasks have ended.

@@ -31,8 +31,8 @@ namespace tutti {
 
 inline constexpr int kAway = -1;
 
-// Makes the token of a launcher. It ends with the address of its board: a launcher that comes again has another
-// one, which the others learn together with the epoch in which it votes.
+// Makes the token of a launcher. It ends with the address of its board: a launcher that comes again has
+// another one, which the others learn together with the epoch in which it votes.
 std::string launcher_token(const Address& board);
 // Returns nullopt for "".
 std::optional<Address> board_address_in(const std::string& token);

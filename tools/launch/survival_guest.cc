@@ -187,17 +187,17 @@ SuccessionOptions SurvivalGuest::succession_options() {
           .host_of_worker = launchers.host_of_worker,
           .own_board = launchers.own.board,
           .connect = [this, &launchers](size_t host) -> std::shared_ptr<comm::Rendezvous> {
-                const std::optional<Address> address = board_of(host);
-                if (!address) return nullptr;  // it has no vote
-                return comm::try_tcp_rendezvous(
-                           {.hosts = {address->host},
-                            .port = static_cast<uint16_t>(address->port),
-                            .credentials = {.secret = comm::members_secret(options_.launch, options_.secret)},
-                            .holder = "the launcher of " + launchers.hosts[host],
-                            .timeout = std::min(options_.timeout, kAttemptToConnect),
-                            .answer = options_.timeout})
-                    .board;
-              },
+            const std::optional<Address> address = board_of(host);
+            if (!address) return nullptr;  // it has no vote
+            return comm::try_tcp_rendezvous(
+                       {.hosts = {address->host},
+                        .port = static_cast<uint16_t>(address->port),
+                        .credentials = {.secret = comm::members_secret(options_.launch, options_.secret)},
+                        .holder = "the launcher of " + launchers.hosts[host],
+                        .timeout = std::min(options_.timeout, kAttemptToConnect),
+                        .answer = options_.timeout})
+                .board;
+          },
           .timeout = options_.timeout,
           .sleep =
               [this](milliseconds time) {
@@ -221,8 +221,7 @@ void SurvivalGuest::report(const std::string& key, const std::string& value) {
 
 void SurvivalGuest::add_variables(int worker, std::map<std::string, std::string>& variables) const {
   const auto* const launchers = options_.launchers ? &*options_.launchers : nullptr;
-  variables[kMembersVariable] =
-      launchers ? fmt::format("127.0.0.1:{}", launchers->own.port) : address_;
+  variables[kMembersVariable] = launchers ? fmt::format("127.0.0.1:{}", launchers->own.port) : address_;
   variables[kLifeVariable] = std::to_string(life_of(worker));
 }
 

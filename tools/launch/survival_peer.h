@@ -17,9 +17,9 @@
 namespace tutti {
 
 struct PeerOptions {
-  SurvivalOptions keeper = {};          // for the time when this launcher keeps the list; `own` is set
-  std::string token = {};    // of this launcher
-  bool comes_again = false;  // another launcher of this host was part of the job
+  SurvivalOptions keeper = {};  // for the time when this launcher keeps the list; `own` is set
+  std::string token = {};       // of this launcher
+  bool comes_again = false;     // another launcher of this host was part of the job
   // The launcher that has the list in the beginning: its host, and its board.
   size_t keeper_host = 0;
   Address keeper_address = {};
