@@ -616,6 +616,17 @@ TEST_F(RunMinOnHosts, goes_on_without_a_host_whose_launcher_is_killed_and_takes_
   EXPECT_THAT(program_->err(), HasSubstr("host b answers: starting its workers"));
 }
 
+// As somebody tries it on one machine.
+TEST_F(RunMinOnHosts, may_be_names_of_this_machine) {
+  program_.emplace(Words{program_path("tutti"), "run", "-H", "localhost:2,127.0.0.1:2", "--min", "1", "--",
+                         program_path("../test/members_program"), folder_.path()},
+                   Words{mark_});
+  for (int worker = 0; worker < 4; ++worker) wait_for(worker, 0, worker, 4);
+  kill(pid_of(3), SIGKILL);
+  wait_for(2, 0, 2, 3);
+  finish();
+}
+
 TEST_F(RunMinOnHosts, tries_to_reach_a_lost_host_until_it_answers) {
   start({"--min", "1"});
   const std::string down = folder_.write("down", "");

@@ -27,10 +27,12 @@ class KeeperBoard {
   // Reads the calls and votes, decides and publishes. `launchers`: by host, the tokens of those that can be
   // reached, or "". If they are too few to agree on anything, the keeper ends the job.
   void look(MembersKeeper::Time now, const std::vector<std::string>& launchers = {});
+  // Ends the job if these launchers are too few to agree on anything.
+  void give_up_if_too_few(const std::vector<std::string>& launchers);
+  // Returns true if it has.
+  bool has_given_up() const { return has_given_up_; }
   // Returns true if the launchers have not agreed on the newest epoch yet.
   bool is_open() const { return agreement_.open().has_value(); }
-  // Returns true if it has ended the job since too few launchers can be reached.
-  bool has_given_up() const { return has_given_up_; }
   // Workers that have come back and have become members since the last call.
   std::vector<comm::Member> take_joined();
 

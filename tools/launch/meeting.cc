@@ -277,7 +277,9 @@ std::optional<MeetingResult> Participant::look_elsewhere() {
     const bool is_another_job = place == 0 && board->peek(kTermsKey) != meeting_.terms;
     if (is_another_job) return std::nullopt;
     require_to_fit(*board);
-    return result_in(answer);
+    const MeetingResult result = result_in(answer);
+    log_.info("the launcher of {} has the list of the workers: this host joins them", name(result.keeper));
+    return result;
   } catch (const Error& error) {
     if (!comm::is_loss(error)) throw;
     return std::nullopt;

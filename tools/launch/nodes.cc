@@ -16,13 +16,17 @@ namespace {
 
 constexpr const char* kIndexOfPod = "JOB_COMPLETION_INDEX";
 
-std::vector<std::string> addresses_in(const std::string& rendezvous) {
+std::vector<std::string> addresses_in(const std::string& rendezvous, int nodes) {
   if (rendezvous.empty()) return {};
   std::vector<std::string> addresses = split(rendezvous, ',');
   for (const std::string& address : addresses) {
     if (parse_address(address).port == 0)
       fail(ErrorKind::InvalidArgument, "tutti run: --rendezvous {} needs a port other than 0", address);
   }
+  if (addresses.size() != 1 && std::ssize(addresses) != nodes)
+    fail(ErrorKind::InvalidArgument,
+         "tutti run: --rendezvous has {} addresses for {} nodes; give that of node 0, or those of all",
+         addresses.size(), nodes);
   return addresses;
 }
 
@@ -53,7 +57,7 @@ std::optional<NodeOptions> tasks_of_srun(const NodeFlags& flags, const Environme
   if (!identity || identity->membership.world == 1) return std::nullopt;
   NodeOptions nodes{.count = identity->membership.world,
                     .rank = identity->membership.rank,
-                    .addresses = addresses_in(flags.rendezvous)};
+                    .addresses = addresses_in(flags.rendezvous, identity->membership.world)};
   if (nodes.addresses.empty()) nodes.addresses = addresses_in_slurm(identity->board_address, environment);
   return nodes;
 }
@@ -70,16 +74,12 @@ std::optional<NodeOptions> find_nodes(const NodeFlags& flags, const Environment&
          "tutti run: --node-rank {} is not one of the {} nodes of --nnodes, which are counted from 0",
          nodes.rank, nodes.count);
   if (nodes.count == 1) return std::nullopt;
-  nodes.addresses = addresses_in(flags.rendezvous);
+  nodes.addresses = addresses_in(flags.rendezvous, nodes.count);
   if (nodes.addresses.empty())
     fail(ErrorKind::InvalidArgument,
          "tutti run: --nnodes {} needs --rendezvous HOST:PORT, a free port of node 0; give all launchers the "
          "same",
          nodes.count);
-  if (nodes.addresses.size() != 1 && std::ssize(nodes.addresses) != nodes.count)
-    fail(ErrorKind::InvalidArgument,
-         "tutti run: --rendezvous has {} addresses for {} nodes; give that of node 0, or those of all",
-         nodes.addresses.size(), nodes.count);
   return nodes;
 }
 

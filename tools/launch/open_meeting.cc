@@ -19,7 +19,7 @@ using std::chrono::milliseconds;
 
 constexpr const char* kPurpose = "launchers";
 // The time for one attempt to connect to a launcher that may be gone, and for its answer.
-constexpr milliseconds kAttempt{1000};
+constexpr milliseconds kConnectTime{1000};
 constexpr milliseconds kAnswerTime{5000};
 
 }  // namespace
@@ -136,7 +136,7 @@ std::shared_ptr<comm::Rendezvous> try_to_find_keeper(const std::string& folder) 
     const auto board = folder.empty() ? std::nullopt : comm::read_job_board(folder);
     if (!board) return nullptr;
     return comm::follow_members_board(
-        {.address = comm::address_from_here(*board), .secret = board->secret, .timeout = kAttempt});
+        {.address = comm::address_from_here(*board), .secret = board->secret, .timeout = kConnectTime});
   } catch (const Error&) {
     return nullptr;  // nothing that could help to find the others
   }

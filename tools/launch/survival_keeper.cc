@@ -180,6 +180,8 @@ std::vector<WorkerOrder> SurvivalKeeper::look(const Say& say) {
   for (size_t host = 0; host < hosts_.size(); ++host) {
     if (host != options_.own) look_at_host(host, say);
   }
+  // If its own workers have given up meanwhile, that is not the end of the job.
+  if (was_stopped() && !job_is_done() && !end_) keeper_board_.give_up_if_too_few(launchers());
   settle_losses(say);
   welcome_hosts();
   for (const comm::Member& joined : keeper_board_.take_joined()) {
