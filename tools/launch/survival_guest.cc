@@ -10,6 +10,7 @@
 #include "tutti/base/address.h"
 #include "tutti/base/error.h"
 #include "tutti/base/secret.h"
+#include "tutti/base/text.h"
 #include "tutti/cluster/identity.h"
 #include "tutti/comm/board/tcp_rendezvous.h"
 #include "tutti/comm/job_board.h"
@@ -26,6 +27,11 @@ constexpr milliseconds kLookForOrders{20};
 constexpr milliseconds kLookForChosen{2};
 // The time for one attempt to connect to another launcher, which may be gone.
 constexpr milliseconds kAttemptToConnect{2000};
+
+// Returns the term for which the launcher of this board is the keeper.
+uint64_t term_on(comm::Rendezvous& board) {
+  return static_cast<uint64_t>(parse_int(board.peek(kTermKey).value_or("0")).value_or(0));
+}
 
 }  // namespace
 
@@ -61,7 +67,9 @@ void SurvivalGuest::find_keeper(milliseconds timeout) {
        .answer = options_.timeout});
   board_ = found.board;
   address_ = to_string(Address{found.host, options_.port});
-  if (options_.launchers) options_.launchers->own->set(comm::kKeeperKey, address_);
+  if (!voter_) return;
+  options_.launchers->own.board->set(comm::kKeeperKey, address_);
+  voter_->promise(term_on(*board_));
 }
 
 // Waits until the keeper has noticed this launcher.
@@ -156,8 +164,8 @@ void SurvivalGuest::follow_successor(Lock& lock, const std::string& lost) {
   received_.orders.clear();
   taken_ = 0;
   if (successor.agreement) {
-    launchers.own->set(standing_key(options_.host), to_text(standing_));
-    for (const auto& [key, value] : reports_) launchers.own->set(key, value);
+    launchers.own.board->set(standing_key(options_.host), to_text(standing_));
+    for (const auto& [key, value] : reports_) launchers.own.board->set(key, value);
     reports_.clear();
     election_ = std::move(successor.agreement);
     is_elected_ = true;
@@ -165,26 +173,31 @@ void SurvivalGuest::follow_successor(Lock& lock, const std::string& lost) {
   }
   board_ = successor.board;
   keeper_ = "the launcher of " + launchers.hosts[successor.host];
-  launchers.own->set(comm::kKeeperKey, to_string(launchers.addresses[successor.host]));
+  launchers.own.board->set(comm::kKeeperKey, to_string(board_of(successor.host).value()));
+}
+
+std::optional<Address> SurvivalGuest::board_of(size_t host) const {
+  const std::vector<std::string>& tokens = voter_->vote().chosen.launchers;
+  return host < tokens.size() ? board_address_in(tokens[host]) : std::nullopt;
 }
 
 SuccessionOptions SurvivalGuest::succession_options() {
   const LaunchersBoards& launchers = *options_.launchers;
   return {.hosts = launchers.hosts,
           .host_of_worker = launchers.host_of_worker,
-          .own_board = launchers.own,
-          .connect =
-              [this, &launchers](size_t host) {
-                const Address& address = launchers.addresses[host];
-                return comm::try_tcp_rendezvous(
-                           {.hosts = {address.host},
-                            .port = static_cast<uint16_t>(address.port),
-                            .credentials = {.secret = comm::members_secret(options_.launch, options_.secret)},
-                            .holder = "the launcher of " + launchers.hosts[host],
-                            .timeout = std::min(options_.timeout, kAttemptToConnect),
-                            .answer = options_.timeout})
-                    .board;
-              },
+          .own_board = launchers.own.board,
+          .connect = [this, &launchers](size_t host) -> std::shared_ptr<comm::Rendezvous> {
+            const std::optional<Address> address = board_of(host);
+            if (!address) return nullptr;  // it has no vote
+            return comm::try_tcp_rendezvous(
+                       {.hosts = {address->host},
+                        .port = static_cast<uint16_t>(address->port),
+                        .credentials = {.secret = comm::members_secret(options_.launch, options_.secret)},
+                        .holder = "the launcher of " + launchers.hosts[host],
+                        .timeout = std::min(options_.timeout, kAttemptToConnect),
+                        .answer = options_.timeout})
+                .board;
+          },
           .timeout = options_.timeout,
           .sleep =
               [this](milliseconds time) {
@@ -208,8 +221,7 @@ void SurvivalGuest::report(const std::string& key, const std::string& value) {
 
 void SurvivalGuest::add_variables(int worker, std::map<std::string, std::string>& variables) const {
   const auto* const launchers = options_.launchers ? &*options_.launchers : nullptr;
-  variables[kMembersVariable] =
-      launchers ? fmt::format("127.0.0.1:{}", launchers->addresses[options_.host].port) : address_;
+  variables[kMembersVariable] = launchers ? fmt::format("127.0.0.1:{}", launchers->own.port) : address_;
   variables[kLifeVariable] = std::to_string(life_of(worker));
 }
 
