@@ -1,7 +1,7 @@
 // A hook that kills and stops workers of a test: "1@5/before,2@7/stop" kills worker 1 before step 5, and
 // stops worker 2 at step 7. "1@5/soon300" kills it 300 microseconds after a lane of step 5, and "1@5/server"
-// lets it kill ps/1 before step 5; "server_within" is after a lane, "server_soon300" so many microseconds later,
-// "server_told" after the step. "1@5/servers" kills ps/0 and ps/1.
+// lets it kill ps/1 before step 5; "server_within" is after a lane, "server_soon300" so many microseconds
+// later, "server_told" after the step. "1@5/servers" kills ps/0 and ps/1.
 #pragma once
 
 #include <algorithm>

@@ -390,7 +390,7 @@ TEST(SurvivalOfServers, go_back_to_a_checkpoint_without_copies) {
         run(own, 3, {"--min", "1", "--ps", servers, "--restarts", "3"}, with(kOnServers, flags));
     EXPECT_EQ(outcome.sha256(), expected) << misfortune << outcome.result.err;
     EXPECT_THAT(outcome.result.err, Not(HasSubstr("tutti run: restart ")));
-    EXPECT_GE(outcome.report.at("lost_steps"), 2);
+    EXPECT_GE(outcome.report.at("lost_steps"), 1) << "the chief may not have finished step 5";
   }
 }
 
