@@ -140,7 +140,7 @@ TEST_F(MinOnTwoHosts, goes_on_without_the_launcher_that_has_the_list) {
 TEST_F(MinOnTwoHosts, takes_the_host_in_again_that_has_had_the_list) {
   workers_ = {"1", "3"};
   rendezvous_ += fmt::format(",{}:4000", TwoHosts::kWestAddress);
-  start({"--min", "1"}, {}, {"--await-world", "4"});
+  start({"--min", "1"}, {"--steps", "1000"}, {"--await-world", "4"});
   await_training();
   if (const pid_t pid = launcher_of(0); pid > 0) kill(pid, SIGKILL);
   west().wait_for_error("with 3 workers: ");
