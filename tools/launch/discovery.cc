@@ -30,7 +30,7 @@ std::vector<std::string> variables_of_process() {
   return all;
 }
 
-std::string trimmed(const std::string& line) {
+std::string without_blanks(const std::string& line) {
   constexpr const char* kBlanks = " \t\r";
   const size_t first = line.find_first_not_of(kBlanks);
   if (first == std::string::npos) return "";
@@ -48,7 +48,7 @@ std::vector<HostSlots> hosts_in(const std::string& printed) {
   std::vector<std::string> lines = split(printed, '\n');
   if (lines.back() != "0") fail(ErrorKind::InvalidArgument, "its exit code is {}", lines.back());
   lines.pop_back();
-  for (std::string& line : lines) line = trimmed(line);
+  for (std::string& line : lines) line = without_blanks(line);
   std::erase(lines, "");
   if (lines.empty()) fail(ErrorKind::InvalidArgument, "it printed no host");
   for (const std::string& line : lines) {
