@@ -1,7 +1,7 @@
 // The program of run_members_test: workers that do nothing but keep in step, and go on without those that are
 // lost. members_program FOLDER; files in FOLDER say what happens:
 //   finish          all end with 0 after their step
-//   fail-WORKER     this worker ends with 3
+//   fail-WORKER     this worker ends with 3, or with the exit code in the file
 //   late-EPOCH      in this epoch workers no longer wait for others
 //   untrained       the training has not begun, until the file is gone
 //   hold            workers that come back wait before they ask for a place, until the file is gone
@@ -73,13 +73,18 @@ class Worker {
     Members members = self_.life == 0 ? board_.at(0) : join();
     while (true) {
       const std::optional<Call> call = take_part(members);
-      if (!call) return told_to_stop ? 128 + SIGTERM : exists(fmt::format("fail-{}", self_.worker)) ? 3 : 0;
+      if (!call) return told_to_stop ? 128 + SIGTERM : exit_code();
       members = board_.await_next(*call);
     }
   }
 
  private:
   bool exists(const std::string& file) const { return path_exists(folder_ + "/" + file); }
+
+  int exit_code() const {
+    const std::string fail = fmt::format("fail-{}", self_.worker);
+    return exists(fail) ? static_cast<int>(parse_int(read_file(folder_ + "/" + fail)).value_or(3)) : 0;
+  }
 
   void begin_training(int rank) const {
     if (rank == 0 && !board_.fit() && !exists("untrained")) board_.set_fit(0);

@@ -652,6 +652,7 @@ TEST_F(RunMinOnHosts, a_host_whose_launcher_was_told_to_end_stays_away) {
   wait_for(0, 0, 0, 2);
   finish();
   EXPECT_THAT(program_->err(), Not(HasSubstr("host b answers")));
+  EXPECT_THAT(program_->err(), Not(HasSubstr("its last lines"))) << "its workers have not failed";
 }
 
 TEST_F(RunMinOnHosts, ends_with_the_error_of_a_host_that_has_no_such_program) {
@@ -688,9 +689,10 @@ class RunDiscovers : public RunMinOnHosts {
     folder_.write("hosts.new", hosts);
     std::filesystem::rename(folder_ / "hosts.new", folder_ / "hosts");
   }
-  void start_discovered(const Words& flags) {
-    program_.emplace(Words{program_path("tutti"), "run", "--rsh", agent(), "--discover",
-                           "cat " + folder_ / "hosts", "--discover-every", "0.05"} +
+  void start_discovered(const Words& flags) { start_without_agent(Words{"--rsh", agent()} + flags); }
+  void start_without_agent(const Words& flags) {
+    program_.emplace(Words{program_path("tutti"), "run", "--discover", "cat " + folder_ / "hosts",
+                           "--discover-every", "0.05"} +
                          flags + Words{"--", program_path("../test/members_program"), folder_.path()},
                      Words{mark_});
   }
@@ -711,6 +713,18 @@ TEST_F(RunDiscovers, hosts_that_come_and_go) {
   EXPECT_THAT(program_->err(), HasSubstr("host a is listed no more: its workers leave after a step"));
 }
 
+// As somebody tries it on one machine.
+TEST_F(RunDiscovers, names_of_this_machine) {
+  list("localhost:1\n");
+  start_without_agent({"--min", "1", "--max", "2"});
+  wait_for(0, 0, 0, 1);
+  list("localhost:1\n127.0.0.1:1\n");
+  wait_for(1, 1, 1, 2);
+  list("127.0.0.1:1\n");
+  wait_for(1, 1, 0, 1);
+  finish();
+}
+
 TEST_F(RunDiscovers, nothing_from_a_command_that_fails) {
   folder_.write("hosts", "");
   start_discovered({"--min", "2", "--max", "2"});
@@ -719,6 +733,49 @@ TEST_F(RunDiscovers, nothing_from_a_command_that_fails) {
   wait_for(1, 0, 1, 2);
   list("a:two\n");
   program_->wait_for_error("changes nothing: tutti run: -H 'a:two'");
+  finish();
+}
+
+TEST_F(RunDiscovers, that_the_last_workers_are_needed_until_others_train) {
+  folder_.write("hold", "");
+  list("a:1\n");
+  start_discovered({"--min", "1", "--max", "2"});
+  wait_for(0, 0, 0, 1);
+  list("b:1\n");
+  program_->wait_for_error(
+      "host a is listed no more, but its workers stay until enough workers of other hosts");
+  program_->wait_for_output("[worker/1] is back");
+  std::filesystem::remove(folder_ / "hold");
+  program_->wait_for_error("host a is listed no more: its workers leave after a step");
+  wait_for(1, 1, 0, 1);
+  finish();
+}
+
+TEST_F(RunDiscovers, hosts_that_have_no_place) {
+  list("a:1\n");
+  start_discovered({"--min", "1", "--max", "2"});
+  wait_for(0, 0, 0, 1);
+  const ProgramResult scaled = run_program({program_path("tutti"), "scale", folder_.path(), "2"});
+  EXPECT_EQ(scaled.exit_code, exit_code(ErrorKind::PeerLost)) << scaled.err;
+  EXPECT_THAT(scaled.out,
+              HasSubstr("from 1 to 2 workers: worker/1 cannot be started (no listed host is free)\n"));
+  list("a:1\nb:1\nc:1\n");
+  program_->wait_for_error(
+      "host c is listed, but not used: the places of all workers (--max) have other hosts");
+  program_->wait_for_output(begun_by_member(1, 1));
+  finish();
+}
+
+// The second host has fewer slots than its place.
+TEST_F(RunDiscovers, how_many_workers_a_host_may_have) {
+  list("a:2\n");
+  start_discovered({"--min", "1", "--max", "4"});
+  wait_for(1, 0, 1, 2);
+  list("a:2\nb:1\n");
+  program_->wait_for_output(begun_by_member(2, 1));
+  const ProgramResult scaled = run_program({program_path("tutti"), "scale", folder_.path(), "4"});
+  EXPECT_EQ(scaled.exit_code, exit_code(ErrorKind::PeerLost)) << scaled.err;
+  EXPECT_THAT(scaled.out, HasSubstr("worker/3 cannot be started (b has 1 slot)"));
   finish();
 }
 

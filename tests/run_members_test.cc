@@ -138,7 +138,8 @@ TEST_F(RunMin, takes_in_a_worker_that_it_has_started_again) {
   program_->wait_for_error("; the other 2 go on\n");
   finish();
   EXPECT_THAT(err(), HasSubstr("; the other 2 go on; restarting it: restart 1 of 1\n"));
-  EXPECT_EQ(lines_of(err()).size(), 3U) << err();
+  EXPECT_THAT(err(), ContainsRegex("tutti run: worker/1 \\(pid [0-9]+\\) has started\n"));
+  EXPECT_EQ(lines_of(err()).size(), 4U) << err();
 }
 
 TEST_F(RunMin, waits_for_a_worker_without_which_too_few_are_left) {

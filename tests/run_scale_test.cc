@@ -88,6 +88,19 @@ TEST_F(RunScale, takes_the_place_of_workers_that_were_lost) {
   finish();
 }
 
+// That it has left before, as it was told, does not hide its error.
+TEST_F(RunScale, ends_with_the_error_of_a_worker_that_had_left) {
+  start({"-n", "2", "--min", "1"});
+  wait_for(1, 0, 1, 2);
+  scaled(1);
+  scaled(2);
+  wait_for(1, 1, 1, 2);
+  folder_.write("new", std::to_string(exit_code(ErrorKind::Timeout)));
+  std::filesystem::rename(folder_ / "new", folder_ / "fail-1");
+  EXPECT_EQ(job_->wait(), exit_code(ErrorKind::Timeout)) << job_->err();
+  EXPECT_TRUE(nobody_is_left());
+}
+
 // A worker that was started later is lost and restarted like the others.
 TEST_F(RunScale, restarts_a_worker_that_it_has_started) {
   start({"-n", "1", "--min", "1", "--max", "2", "--restarts", "1"});
@@ -122,12 +135,21 @@ TEST_F(RunScale, waits_no_longer_than_it_is_told_to) {
 
 TEST_F(RunScale, says_why_there_is_no_job) {
   EXPECT_THAT(scale(2).err, HasSubstr("has no launcher.json: no job of `tutti run --min` has trained there"));
+  std::filesystem::create_directory(folder_ / "one");
+  folder_.write("one/launcher.json", "");
+  EXPECT_THAT(scale(2).err, HasSubstr("trained there yet; trainings with a name are in " + folder_ / "one"));
   EXPECT_THAT(scale(2, {}, "nowhere").err, HasSubstr("there is no nowhere: give the --logdir"));
   start({"-n", "1", "--min", "1"});
   wait_for(0, 0, 0, 1);
   struct stat file {};
   ASSERT_EQ(stat((folder_ / "launcher.json").c_str(), &file), 0);
   EXPECT_EQ(file.st_mode & 0777U, 0600U) << "only the owner may scale the job";
+  kill(job_->pid(), SIGSTOP);
+  EXPECT_TRUE(eventually([this] { return state_of(job_->pid()) == 'T'; }));
+  const ProgramResult stopped = scale(2);
+  kill(job_->pid(), SIGCONT);
+  EXPECT_EQ(stopped.exit_code, exit_code(ErrorKind::Timeout));
+  EXPECT_THAT(stopped.err, HasSubstr("does not answer: check that it is not stopped"));
   finish();
   const ProgramResult late = scale(2);
   EXPECT_EQ(late.exit_code, exit_code(ErrorKind::PeerLost));
@@ -180,7 +202,7 @@ TEST_F(Run, passes_on_sigterm_when_its_machine_is_taken_away) {
   kill(job.pid(), SIGUSR1);
   EXPECT_EQ(job.wait(), 5) << job.err();
   for (const int worker : {0, 1}) EXPECT_THAT(job.out(), HasSubstr(fmt::format("[worker/{}] ended", worker)));
-  EXPECT_THAT(job.err(), HasSubstr("passed SIGTERM on to the tasks"));
+  EXPECT_THAT(job.err(), HasSubstr("received SIGUSR1, which counts as SIGTERM (--preempt-signal)"));
 }
 
 // Two nodes: workers 0 and 1 are on node 0, the others on node 1.
@@ -254,6 +276,9 @@ TEST_F(RunScaleOnNodes, the_machine_of_the_list_loses_its_workers_alone) {
   start();
   for (int twice = 0; twice < 2; ++twice) kill(nodes_[0]->pid(), SIGUSR1);
   wait_for(2, 0, 0, 2);
+  const ProgramResult more = scale(4);
+  EXPECT_EQ(more.exit_code, exit_code(ErrorKind::PeerLost)) << more.err;
+  EXPECT_THAT(more.out, HasSubstr("worker/0, worker/1 cannot be started (node 0 is about to be taken away)"));
   finish();
   EXPECT_THAT(nodes_[0]->err(), HasSubstr("received SIGUSR1: the workers of this host leave after a step"));
 }

@@ -197,6 +197,7 @@ TEST(Status, tells_how_a_run_has_ended) {
   ASSERT_EQ(run_program(training(1, flags)).exit_code, 0);
   const ProgramResult complete = status({folder / "run"});
   EXPECT_EQ(complete.exit_code, 0) << complete.err;
+  EXPECT_THAT(status({folder.path()}).err, HasSubstr("; trainings with a name are in " + folder / "run"));
   EXPECT_THAT(complete.out,
               AllOf(HasSubstr("complete ("), ContainsRegex("step +20 of 20"),
                     ContainsRegex("loss +[0-9.]+ after step 20"), ContainsRegex("checkpoint +step 20, ")));

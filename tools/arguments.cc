@@ -1,8 +1,11 @@
 #include "tools/arguments.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <system_error>
 
 #include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
@@ -45,6 +48,17 @@ bool parse_arguments(CLI::App& app, const std::vector<std::string>& arguments) {
     fail(ErrorKind::InvalidArgument, "{}: {}{}; see {} --help", app.get_name(), error.what(),
          suggestion(app, arguments), app.get_name());
   }
+}
+
+std::string runs_below(const std::string& folder, const std::function<bool(const std::string&)>& is_run) {
+  std::error_code error;
+  std::vector<std::string> runs;
+  for (std::filesystem::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (is_run(entry->path().string())) runs.push_back(entry->path().string());
+  }
+  std::sort(runs.begin(), runs.end());
+  return runs.empty() ? "" : fmt::format("; trainings with a name are in {}", fmt::join(runs, ", "));
 }
 
 std::optional<std::string> parse_connection_arguments(const char* name, const char* about,

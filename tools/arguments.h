@@ -19,6 +19,10 @@ namespace tutti {
 // Returns the names of all flags: "--help", "-n".
 std::vector<std::string> flags_of(const CLI::App& app);
 
+// Says which folders in this one, which is not the folder of a run, are: those of trainings with names.
+// Returns "" if none is.
+std::string runs_below(const std::string& folder, const std::function<bool(const std::string&)>& is_run);
+
 // Parses the arguments of a command that does not train but connects as training does. Returns the text of
 // --help if it was given; otherwise fills the flags and returns nullopt. The variables of all training flags
 // are accepted, so that they do not have to be unset. The command line may have only the flags that say how

@@ -26,7 +26,7 @@ constexpr const char* kAboutScale =
     "for which TUTTI_SECRET has to be that of the launchers. The exit code is 0 once the job has so many "
     "workers,\n"
     "2 if the job may not have so many, 10 if it has ended, or has another number since workers were lost,\n"
-    "and 11 after --timeout.";
+    "and 11 after --timeout, or if the launcher does not answer.";
 
 std::shared_ptr<comm::Rendezvous> board_at(const std::string& job, const std::string& address,
                                            const std::string& secret, const std::string& advice = "") {
@@ -37,6 +37,10 @@ std::shared_ptr<comm::Rendezvous> board_at(const std::string& job, const std::st
                                                               .holder = "tutti run"});
   // Another launcher may keep the list.
   if (attempt.board) return comm::follow_members_board({.address = address, .secret = secret});
+  if (attempt.listens && !attempt.refused)
+    fail(ErrorKind::Timeout,
+         "tutti scale: {}: the launcher at {} does not answer: check that it is not stopped ({})", job,
+         address, attempt.obstacle);
   fail(ErrorKind::PeerLost, "tutti scale: {}: the job has ended: no launcher answers at {} ({}){}", job,
        address, attempt.obstacle, advice);
 }
@@ -45,8 +49,10 @@ std::shared_ptr<comm::Rendezvous> board_in(const std::string& logdir) {
   const std::optional<comm::JobBoard> board = comm::read_job_board(logdir);
   if (!board)
     fail(ErrorKind::InvalidArgument,
-         "tutti scale: {} has no {}: no job of `tutti run --min` has trained there yet", logdir,
-         comm::kJobBoardName);
+         "tutti scale: {} has no {}: no job of `tutti run --min` has trained there yet{}", logdir,
+         comm::kJobBoardName, runs_below(logdir, [](const std::string& folder) {
+           return path_exists(folder + "/" + comm::kJobBoardName);
+         }));
   const std::string address = comm::address_from_here(*board);
   const bool is_elsewhere = address != board->address;
   return board_at(logdir, address, board->secret,

@@ -102,7 +102,9 @@ Json status_in(const std::string& logdir, const std::string& secret) {
   const std::string checkpoint = store::newest_checkpoint(logdir);
   if (!state && checkpoint.empty())
     fail(ErrorKind::InvalidArgument,
-         "{}: no run is there: give the --logdir of a run, or HOST:PORT of its --web", logdir);
+         "{}: no run is there: give the --logdir of a run, or HOST:PORT of its --web{}", logdir,
+         runs_below(logdir,
+                    [](const std::string& folder) { return path_exists(folder + "/" + kRunStateName); }));
   const std::string phase = state ? phase_of(logdir, *state) : "unknown";
   if (phase == "training" && !state->web.empty()) {
     try {

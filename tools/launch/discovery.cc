@@ -30,6 +30,13 @@ std::vector<std::string> variables_of_process() {
   return all;
 }
 
+std::string without_blanks(const std::string& line) {
+  constexpr const char* kBlanks = " \t\r";
+  const size_t first = line.find_first_not_of(kBlanks);
+  if (first == std::string::npos) return "";
+  return line.substr(first, line.find_last_not_of(kBlanks) + 1 - first);
+}
+
 std::string last_line_of(const std::string& text) {
   std::vector<std::string> lines = split(text, '\n');
   std::erase(lines, "");
@@ -41,10 +48,13 @@ std::vector<HostSlots> hosts_in(const std::string& printed) {
   std::vector<std::string> lines = split(printed, '\n');
   if (lines.back() != "0") fail(ErrorKind::InvalidArgument, "its exit code is {}", lines.back());
   lines.pop_back();
-  for (std::string& line : lines)
-    std::erase_if(line, [](char c) { return c == ' ' || c == '\r' || c == '\t'; });
+  for (std::string& line : lines) line = without_blanks(line);
   std::erase(lines, "");
   if (lines.empty()) fail(ErrorKind::InvalidArgument, "it printed no host");
+  for (const std::string& line : lines) {
+    if (line.find_first_of(" \t,") != std::string::npos)
+      fail(ErrorKind::InvalidArgument, "'{}' is not HOST or HOST:SLOTS", harmless(line, kLongestComplaint));
+  }
   return parse_hosts(fmt::format("{}", fmt::join(lines, ",")));
 }
 
@@ -121,26 +131,46 @@ HostPlaces::HostPlaces(const std::vector<HostSlots>& first, int most) {
     places_.push_back({.host = "", .workers = std::min(largest, left)});
 }
 
-HostPlaces::Changes HostPlaces::update(const std::vector<HostSlots>& hosts) {
+HostPlaces::Changes HostPlaces::update(const std::vector<HostSlots>& hosts, const MayLeave& may_leave) {
   Changes changes;
-  const auto is_listed = [&](const Place& place) {
-    return std::any_of(hosts.begin(), hosts.end(),
-                       [&](const HostSlots& host) { return host.host == place.host; });
-  };
-  for (Place& place : places_) {
-    if (!place.is_taken || is_listed(place)) continue;
-    place.is_taken = false;
-    changes.leave.push_back(static_cast<size_t>(&place - places_.data()));
-  }
+  let_go(hosts, may_leave, changes);
+  std::set<std::string> without_place;
   for (const HostSlots& host : hosts) {
     Place* const place = place_for(host);
+    if (place == nullptr) {
+      without_place.insert(host.host);
+      if (!without_place_.contains(host.host)) changes.left_out.push_back(host.host);
+    }
     if (place == nullptr || place->is_taken) continue;
     place->host = host.host;
     place->is_taken = true;
     changes.come.push_back({.place = static_cast<size_t>(place - places_.data()),
                             .host = {host.host, std::min(host.slots, place->workers)}});
   }
+  without_place_ = std::move(without_place);
   return changes;
+}
+
+// Frees the places of hosts that are not listed.
+void HostPlaces::let_go(const std::vector<HostSlots>& hosts, const MayLeave& may_leave, Changes& changes) {
+  const auto is_listed = [&](const Place& place) {
+    return std::any_of(hosts.begin(), hosts.end(),
+                       [&](const HostSlots& host) { return host.host == place.host; });
+  };
+  std::vector<size_t> unlisted;
+  for (Place& place : places_) {
+    const bool listed = is_listed(place);
+    if (!listed) unlisted.push_back(static_cast<size_t>(&place - places_.data()));
+    place.is_kept = place.is_kept && place.is_taken && !listed;
+  }
+  const bool may_go = !may_leave || may_leave(unlisted);
+  for (const size_t i : unlisted) {
+    Place& place = places_[i];
+    if (!place.is_taken) continue;
+    place.is_taken = !may_go;
+    const bool is_new = may_go || !std::exchange(place.is_kept, true);
+    if (is_new) (may_go ? changes.leave : changes.stay).push_back(i);
+  }
 }
 
 // Returns its former place, then one that no host has had, then one of another host; else null.

@@ -1,7 +1,9 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -57,11 +59,15 @@ class HostPlaces {
   };
   struct Changes {
     std::vector<size_t> leave;
+    std::vector<size_t> stay;  // that would leave now if they might
     std::vector<Arrival> come;
+    std::vector<std::string> left_out;  // hosts for which there is no place
   };
-  // Takes in a new list of hosts. A host comes back to its former place if that is free. Hosts for which
-  // there is no place are left out.
-  Changes update(const std::vector<HostSlots>& hosts);
+  // Says whether the job can do without the workers of these places.
+  using MayLeave = std::function<bool(const std::vector<size_t>& places)>;
+  // Takes in a new list of hosts. A host comes back to its former place if that is free. Hosts that are not
+  // listed leave, all or none of them, if they may. Who stays or is left out is told once.
+  Changes update(const std::vector<HostSlots>& hosts, const MayLeave& may_leave = {});
 
   // The places with their names, "" without a host, and numbers of workers.
   std::vector<HostSlots> all() const;
@@ -71,10 +77,13 @@ class HostPlaces {
     std::string host;  // the last one
     int workers = 0;
     bool is_taken = false;
+    bool is_kept = false;  // by a host that is not listed
   };
+  void let_go(const std::vector<HostSlots>& hosts, const MayLeave& may_leave, Changes& changes);
   Place* place_for(const HostSlots& host);
 
   std::vector<Place> places_;
+  std::set<std::string> without_place_;  // hosts of the last list
 };
 
 }  // namespace tutti

@@ -47,6 +47,32 @@ TEST(HostPlaces, are_kept_for_hosts_that_come_back) {
   EXPECT_THAT(come_to(places.update({{"a", 1}, {"b", 1}, {"c", 1}})), ElementsAre(1));
 }
 
+TEST(HostPlaces, are_kept_by_hosts_that_may_not_leave) {
+  HostPlaces places({{"a", 1}, {"b", 1}}, 3);
+  std::vector<size_t> asked;
+  bool may_leave = false;
+  const auto update = [&](const Hosts& hosts) {
+    return places.update(hosts, [&](const std::vector<size_t>& unlisted) {
+      asked = unlisted;
+      return may_leave;
+    });
+  };
+  const auto kept = update({{"c", 1}, {"d", 1}});
+  EXPECT_THAT(asked, ElementsAre(0, 1, 2));
+  EXPECT_THAT(kept.leave, IsEmpty());
+  EXPECT_THAT(kept.stay, ElementsAre(0, 1));
+  EXPECT_THAT(come_to(kept), ElementsAre(2));
+  EXPECT_THAT(kept.left_out, ElementsAre("d"));
+  const auto again = update({{"a", 1}, {"c", 1}, {"d", 1}});
+  EXPECT_THAT(asked, ElementsAre(1));
+  EXPECT_THAT(again.stay, IsEmpty()) << "that b stays is told once";
+  EXPECT_THAT(again.left_out, IsEmpty());
+  may_leave = true;
+  const auto left = update({{"c", 1}, {"d", 1}});
+  EXPECT_THAT(left.leave, ElementsAre(0, 1));
+  EXPECT_THAT(come_to(left), ElementsAre(0)) << "for d";
+}
+
 class DiscoveryOf : public testing::Test {
  protected:
   // Looks until there is an answer, or until something was said.
@@ -78,10 +104,18 @@ TEST_F(DiscoveryOf, hosts_says_once_that_a_command_fails) {
 }
 
 TEST_F(DiscoveryOf, hosts_refuses_what_names_no_hosts) {
-  for (const char* command : {"true", "echo 'a b:x'", "echo a; echo a", "kill $$"}) {
+  for (const char* command : {"true", "echo 'a b:x'", "echo a; echo a", "kill $$",
+                              "echo a; echo Unable to reach it", "echo a,b", "echo a:0", "echo -- -a"}) {
     Discovery discovery(command, milliseconds(1));
     EXPECT_EQ(ask(discovery), std::nullopt) << command;
   }
+}
+
+TEST_F(DiscoveryOf, hosts_quotes_a_line_that_is_no_host) {
+  Discovery discovery("echo a:2; echo ' Unable to reach the API server '", milliseconds(1));
+  EXPECT_EQ(ask(discovery), std::nullopt);
+  EXPECT_THAT(said_,
+              HasSubstr("changes nothing: 'Unable to reach the API server' is not HOST or HOST:SLOTS"));
 }
 
 TEST_F(DiscoveryOf, hosts_gives_up_a_command_that_hangs) {

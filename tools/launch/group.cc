@@ -45,7 +45,7 @@ bool waited_in_vain(const Member& member) {
 }
 
 bool has_own_error(const Outcome& outcome) {
-  return !outcome.killed() && outcome.weight() > Outcome::kComplaint;
+  return !outcome.killed() && !outcome.interrupted() && outcome.weight() > Outcome::kComplaint;
 }
 
 }  // namespace
@@ -224,7 +224,9 @@ void TaskGroup::send_heartbeats() {
 // closed.
 void TaskGroup::interrupt(int signal) {
   if (signal == signals_.preempt()) {
-    if (!kill_at_ && !leave_with_workers()) interrupt(SIGTERM);
+    if (kill_at_ || leave_with_workers()) return;
+    say("received {}, which counts as SIGTERM (--preempt-signal)", signal_name(signal));
+    interrupt(SIGTERM);
   } else if (signal == SIGPIPE) {
     lose_output();
   } else if (kill_at_ && signal == SIGHUP) {
@@ -448,6 +450,7 @@ void TaskGroup::start_due() {
     const std::optional<Outcome> before =
         member.has_started() && !is_evaluator ? member.outcome() : std::nullopt;
     member = start(index);
+    say("{} (pid {}) has started", member.task(), member.pid());
     if (before) member.set_before(*before);
   }
 }
@@ -473,8 +476,11 @@ bool TaskGroup::job_is_done() const {
 void TaskGroup::report_end(const Member& member) {
   std::string text = fmt::format("{} (pid {}) {} after {:.1f} s", member.task(), member.pid(),
                                  member.outcome()->describe(), member.seconds());
-  if (!member.last_lines().empty()) text += "; its last lines:";
-  for (const std::string& line : member.last_lines()) text += "\n  | " + line;
+  const bool was_told = member.outcome()->interrupted();
+  if (!was_told && !member.last_lines().empty()) {
+    text += "; its last lines:";
+    for (const std::string& line : member.last_lines()) text += "\n  | " + line;
+  }
   say("{}", text);
 }
 

@@ -66,6 +66,11 @@ void TaskGroup::discover_hosts() {
     awaited_hosts_.erase(host);
     unlisted_hosts_.insert(host);
   }
+  for (const size_t host : changes.stay)
+    say("host {} is listed no more, but its workers stay until enough workers of other hosts train",
+        members_[host].task());
+  for (const std::string& host : changes.left_out)
+    say("host {} is listed, but not used: the places of all workers (--max) have other hosts", host);
   for (const auto& [host, what] : changes.come) {
     say("host {} is listed: starting {} worker{} there", what.host, what.slots, what.slots == 1 ? "" : "s");
     awaited_hosts_.insert(host);

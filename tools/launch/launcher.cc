@@ -282,7 +282,10 @@ int run_on_hosts(std::vector<HostSlots> hosts, Discovered* discovered,
     if (discovered != nullptr)
       group.discover = [&](const Survival::Say& say) {
         const auto listed = discovered->discovery.look(say);
-        const auto changes = listed ? discovered->places.update(*listed) : HostPlaces::Changes();
+        if (!listed) return HostPlaces::Changes();
+        const auto changes = discovered->places.update(*listed, [&](const std::vector<size_t>& places) {
+          return survival->can_do_without(places, workers_on(*listed));
+        });
         for (const auto& [host, what] : changes.come) {
           start.set_host(host, what.host);
           survival->set_host(host, what.host, what.slots);

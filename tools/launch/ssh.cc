@@ -375,7 +375,7 @@ class HostsStarter {
     if (!shell_.is_ssh()) return usable_name(host);
     if (!host.here()) return host.ready()->own_address.empty() ? host.name() : host.ready()->own_address;
     const auto other = std::find_if(hosts_.begin(), hosts_.end(), [](const auto& h) {
-      return !h->here() && !h->ready()->client_address.empty();
+      return !h->here() && h->ready() && !h->ready()->client_address.empty();
     });
     return other == hosts_.end() ? usable_name(host) : (*other)->ready()->client_address;
   }
@@ -390,10 +390,14 @@ class HostsStarter {
   }
 
   std::string usable_name(const StartingHost& host) const {
-    if (host.name() == "localhost" || is_loopback(host.name()))
+    if (host.name() != "localhost" && !is_loopback(host.name())) return host.name();
+    const bool all_are_here = std::all_of(hosts_.begin(), hosts_.end(), [](const auto& other) {
+      return other->here() || other->name().empty();
+    });
+    if (!all_are_here)
       fail(ErrorKind::InvalidArgument,
            "tutti run: -H: the other hosts cannot reach '{}'; name this host as they know it", host.name());
-    return host.name();
+    return "127.0.0.1";
   }
 
   const RemoteShell& shell_;

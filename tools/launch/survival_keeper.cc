@@ -104,7 +104,10 @@ SurvivalKeeper::SurvivalKeeper(const SurvivalOptions& options, comm::ServedRende
     if (keeper_.is_there(worker)) running_.insert(worker);
   }
   wanted_ = running_;
-  for (size_t host = 0; host < hosts_.size(); ++host) hosts_[host].name = options.hosts[host].name;
+  for (size_t host = 0; host < hosts_.size(); ++host) {
+    hosts_[host].name = options.hosts[host].name;
+    hosts_[host].slots = options.hosts[host].workers;
+  }
   for (size_t host = 0; host < hosts_.size() && takes_over_; ++host) {
     hosts_[host].token = host == options_.own ? "" : elected_.token_of(host);
     hosts_[host].has_come = true;
@@ -284,7 +287,7 @@ void SurvivalKeeper::welcome(size_t host, const std::string& token) {
     if (is_wanted) running_.insert(worker);
     lives.push_back(is_wanted ? keeper_.life_of(worker) : kAway);
   }
-  entry = {.name = entry.name, .token = token, .has_come = true};
+  entry = {.name = entry.name, .slots = entry.slots, .token = token, .has_come = true};
   served_.board->set(welcome_key(token), to_text(lives));
 }
 

@@ -63,6 +63,8 @@ class SurvivalKeeper final : public Survival {
   // Another host has this place now, and is to run the first `workers` of its workers. Its launcher is not
   // connected yet.
   void set_host(size_t host, const std::string& name, int workers);
+  // Returns false as long as too few workers of other hosts train, and these have enough slots for more.
+  bool can_do_without(const std::vector<size_t>& hosts, int other_slots) const;
   // The launcher of this host has ended. Returns true if the job goes on without the host.
   bool goes_on_without_host(size_t host);
 
@@ -89,9 +91,10 @@ class SurvivalKeeper final : public Survival {
     std::set<int> coming = {};
     std::set<int> leaving = {};
   };
-  // Another host, and what its launcher was told.
+  // A host, and what its launcher was told if it is another one.
   struct Host {
     std::string name = {};
+    int slots = 0;           // the first of its workers, which may run
     std::string token = {};  // "": it is not connected
     bool has_come = false;
     HostOrders orders = {};
@@ -123,7 +126,8 @@ class SurvivalKeeper final : public Survival {
   void look_for_scaling(const Say& say);
   void begin_scaling(const std::string& text, const Say& say);
   std::string why_not_scale(int workers) const;
-  void call_workers(int count);
+  std::string why_not_start(int worker) const;
+  std::string call_workers(int count);
   void dismiss_workers(int count);
   void dismiss(int worker);
   void follow_scaling();
@@ -148,7 +152,8 @@ class SurvivalKeeper final : public Survival {
   std::set<int> wanted_;                 // workers that run if nothing happens to them
   std::optional<Scaling> scaling_;       // not done yet
   std::string scale_request_;            // the last one that was read
-  std::vector<Host> hosts_;              // the entry of the own host is not used
+  std::vector<Host> hosts_;              // this one too
+  bool own_host_leaves_ = false;         // its machine is about to be taken away
   std::vector<EndedWorker> lost_;        // workers without which the others may go on, not settled yet
   std::vector<std::string> to_say_;      // by the next look()
   std::vector<WorkerOrder> own_orders_;  // for workers of this launcher, not taken yet

@@ -40,16 +40,16 @@ void SurvivalKeeper::begin_scaling(const std::string& text, const Say& say) {
   std::set_intersection(wanted_.begin(), wanted_.end(), running_.begin(), running_.end(),
                         std::inserter(staying, staying.end()));
   const int now = static_cast<int>(staying.size());
-  call_workers(request.workers - now);
+  const std::string obstacles = call_workers(request.workers - now);
   dismiss_workers(now - request.workers);
-  const std::set<int>& comes = scaling_->coming;
-  const std::set<int>& leaves = scaling_->leaving;
   if (now == request.workers) return;
-  std::string what = ": no launcher is connected that could start more";
-  if (!comes.empty()) what = ": starting " + names_of(comes);
-  if (!leaves.empty()) what = fmt::format(": ending {} after a step", names_of(leaves));
+  std::vector<std::string> what;
+  if (!scaling_->coming.empty()) what.push_back("starting " + names_of(scaling_->coming));
+  if (!scaling_->leaving.empty())
+    what.push_back(fmt::format("ending {} after a step", names_of(scaling_->leaving)));
+  if (!obstacles.empty()) what.push_back(obstacles);
   const std::string line =
-      fmt::format("scaling from {} to {}{}", now, counted_workers(request.workers), what);
+      fmt::format("scaling from {} to {}: {}", now, counted_workers(request.workers), fmt::join(what, "; "));
   answer_scaling(line);
   say(line);
 }
@@ -67,16 +67,38 @@ std::string SurvivalKeeper::why_not_scale(int workers) const {
   return "";
 }
 
-// Starts workers with the lowest numbers that are free.
-void SurvivalKeeper::call_workers(int count) {
+// Returns "" if nothing prevents it.
+std::string SurvivalKeeper::why_not_start(int worker) const {
+  const size_t at = host_of(worker);
+  const Host& host = hosts_[at];
+  if (running_.contains(worker)) return "about to leave";
+  if (host.name.empty() && at != options_.own) return "no listed host is free";
+  if (!is_connected(at)) return fmt::format("no launcher on {} is connected", host.name);
+  if (at == options_.own && own_host_leaves_) return fmt::format("{} is about to be taken away", host.name);
+  if (worker - first_worker_of(at) >= host.slots)
+    return fmt::format("{} has {} slot{}", host.name, host.slots, host.slots == 1 ? "" : "s");
+  return keeper_.is_there(worker) ? "it has ended" : "";
+}
+
+// Starts workers with the lowest numbers that are free. Returns why there are too few, or "".
+std::string SurvivalKeeper::call_workers(int count) {
+  std::map<std::string, std::set<int>> obstacles;
   for (int worker = 0; worker < keeper_.most() && count > 0; ++worker) {
-    if (running_.contains(worker) || !is_connected(host_of(worker)) || !keeper_.returns(worker)) continue;
+    if (running_.contains(worker) && wanted_.contains(worker)) continue;
+    const std::string why = why_not_start(worker);
+    if (!why.empty()) obstacles[why].insert(worker);
+    if (!why.empty() || !keeper_.returns(worker)) continue;
     wanted_.insert(worker);
     running_.insert(worker);
     scaling_->coming.insert(worker);
     give({.what = WorkerOrder::What::Start, .worker = worker, .life = keeper_.life_of(worker)});
     --count;
   }
+  if (count <= 0) return "";
+  std::vector<std::string> all;
+  for (const auto& [why, workers] : obstacles)
+    all.push_back(fmt::format("{} cannot be started ({})", names_of(workers), why));
+  return fmt::format("{}", fmt::join(all, "; "));
 }
 
 // The workers with the highest numbers leave.
@@ -96,6 +118,7 @@ void SurvivalKeeper::dismiss(int worker) {
 
 void SurvivalKeeper::set_host(size_t host, const std::string& name, int workers) {
   hosts_[host].name = name;
+  hosts_[host].slots = workers;
   const int first = first_worker_of(host);
   for (int i = 0; i < options_.hosts[host].workers; ++i) {
     wanted_.erase(first + i);
@@ -111,7 +134,18 @@ bool SurvivalKeeper::dismiss_own_workers() {
   for (int worker = first; worker < end; ++worker) others -= keeper_.is_member(worker) ? 1 : 0;
   if (others < options_.min) return false;
   for (int worker = first; worker < end; ++worker) dismiss(worker);
+  own_host_leaves_ = true;
   return true;
+}
+
+bool SurvivalKeeper::can_do_without(const std::vector<size_t>& hosts, int other_slots) const {
+  if (end_ || job_is_done() || other_slots < options_.min) return true;
+  int others = keeper_.left();
+  for (int worker = 0; worker < keeper_.most(); ++worker) {
+    const bool is_there = std::find(hosts.begin(), hosts.end(), host_of(worker)) != hosts.end();
+    if (is_there && keeper_.is_member(worker)) --others;
+  }
+  return others >= options_.min;
 }
 
 // Tells what has happened to the workers.
