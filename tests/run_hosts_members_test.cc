@@ -180,7 +180,7 @@ TEST_F(RunMinOnNodes, ends_if_too_few_are_left_without_a_host) {
 
 // A launcher that was at the meeting, and never comes to the list.
 TEST_F(RunMinOnNodes, goes_on_without_a_host_that_is_lost_before_it_has_come_to_the_list) {
-  timeout_ = "1";
+  timeout_ = "4";
   flags_ = {"--min", "2"};
   start_node(0);
   nodes_[0]->wait_for_error("waits up to");
@@ -206,7 +206,7 @@ TEST_F(RunMinOnNodes, goes_on_without_a_host_that_is_lost_before_it_has_come_to_
 
 // Its launcher is silent, and its workers may live: the others do not wait for them.
 TEST_F(RunMinOnNodes, goes_on_without_a_host_whose_launcher_is_silent) {
-  timeout_ = "1";
+  timeout_ = "4";
   start({"--min", "1"});
   kill(nodes_[1]->pid(), SIGSTOP);
   wait_for(0, 0, 0, 2);
@@ -417,7 +417,7 @@ TEST_F(RunMinOnThreeNodes, go_on_without_the_first_launcher_that_is_lost_while_w
 
 // It sees that it was replaced when it goes on, and ends its tasks.
 TEST_F(RunMinOnThreeNodes, go_on_without_the_first_launcher_if_it_is_silent) {
-  timeout_ = "2";
+  timeout_ = "4";
   start({"--min", "1"});
   kill(nodes_[0]->pid(), SIGSTOP);
   for (const int worker : {2, 3, 4, 5}) wait_for(worker, 0, worker - 2, 4);
@@ -524,7 +524,7 @@ TEST_F(RunMinInPods, take_each_in_again_that_has_had_the_list) {
 }
 
 TEST_F(RunMinInPods, take_a_launcher_in_again_that_was_replaced_while_it_was_stopped) {
-  timeout_ = "2";
+  timeout_ = "4";
   start({"--min", "1", "--restarts", "1"});
   kill(nodes_[0]->pid(), SIGSTOP);
   for (const int worker : {2, 3, 4, 5}) wait_for(worker, 0, worker - 2, 4);

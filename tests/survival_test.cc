@@ -90,7 +90,7 @@ TEST_P(Survival, of_a_worker_that_is_killed_during_a_validation_and_at_the_end) 
 }
 
 TEST_P(Survival, of_a_worker_that_is_stopped) {
-  const Outcome outcome = disturbed("1@5/stop", {"--timeout", "2"});
+  const Outcome outcome = disturbed("1@5/stop", {"--timeout", "4"});
   EXPECT_EQ(outcome.sha256(), undisturbed());
   EXPECT_THAT(outcome.result.err, HasSubstr("with 3 workers"));
 }

@@ -148,7 +148,7 @@ TEST_F(TablesSurvive, workers_that_leave_because_of_a_signal) {
 }
 
 TEST_F(TablesSurvive, a_worker_that_is_stopped) {
-  expect_nothing_lost(3, "1@5/stop", {"--timeout", "3"}, undisturbed({}));
+  expect_nothing_lost(3, "1@5/stop", {"--timeout", "4"}, undisturbed({}));
 }
 
 // An owner and the holder of its copy are lost at once.
