@@ -125,6 +125,38 @@ TEST(SurvivalOfFits, of_workers_that_are_killed_at_the_end_of_a_fit_and_between_
   }
 }
 
+// They go back to a checkpoint of the first fit, and make the second one as if nothing of it had been made.
+TEST(SurvivalOfFits, of_workers_that_go_back_to_a_checkpoint) {
+  const TestFolder folder;
+  const Flags twice = with(kRun, {"--fits-twice", "--validate-every", "4"});
+  const nlohmann::json alone = report_of(on_workers(1, twice), folder);
+  for (const char* misfortune : {"1@5/before", "1@22/before", "0@24/end"}) {
+    const TestFolder own;
+    const Flags flags = {"--comm",   "tcp",       "--optimizer-state",  "sharded", "--misfortune", misfortune,
+                         "--logdir", own / "run", "--checkpoint-every", "3"};
+    const Outcome outcome = run_changing(own, 3, {"--min", "1"}, with(twice, flags));
+    for (const char* same : {"weights_sha256", "steps", "metrics", "history"})
+      EXPECT_EQ(outcome.report.at(same), alone.at(same)) << misfortune << " " << same;
+  }
+}
+
+// One that is left alone has the whole state, and the others that join it have a part.
+TEST(SurvivalOfParts, goes_back_to_a_checkpoint_whoever_joins) {
+  const TestFolder folder;
+  const std::string expected = hash_of(on_workers(1, kRun), folder);
+  for (const int workers : {2, 3}) {
+    for (const char* misfortune : {"0@2/before", "1@2/before"}) {
+      const TestFolder own;
+      const Flags flags = {"--comm",   "tcp",           "--optimizer-state",     "sharded",  "--misfortune",
+                           misfortune, "--await-world", std::to_string(workers), "--logdir", own / "run"};
+      const Outcome outcome =
+          run_changing(own, workers, {"--min", "1", "--restarts", "1"}, with(kRun, flags));
+      EXPECT_EQ(outcome.sha256(), expected) << workers << " " << misfortune;
+      EXPECT_EQ(outcome.report.at("world"), workers);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(
     Ways, Survival,
     ::testing::Values(Way{"shm", {"--comm", "shm"}}, Way{"tcp", {"--comm", "tcp"}},

@@ -30,6 +30,7 @@ void HistoryHook::begin(Training&) {
 }
 
 void HistoryHook::after_step(Training&, const StepResult& result) {
+  restored_ = false;
   if (!result.has_loss()) return;
   const torch::NoGradGuard no_grad;
   loss_sum_ = loss_sum_.defined() ? loss_sum_ + result.loss_sum : result.loss_sum.clone();

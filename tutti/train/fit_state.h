@@ -62,7 +62,7 @@ class HistoryHook final : public Hook {
   History history_;
   torch::Tensor loss_sum_;  // since the last row; undefined: none
   int64_t examples_ = 0;    // since the last row
-  bool restored_ = false;   // since the last begin()
+  bool restored_ = false;   // since the last begin() or step
 };
 
 // The feeds that a program trains on, numbered from 0 in the order of their first use. The numbers are the

@@ -154,9 +154,13 @@ void TrainingRun::go_on_with_fit(const Progress& before) {
   progress_.fit = before.fit;
   progress_.fit_begin = before.fit_begin;
   progress_.feeds = before.feeds;
-  progress_.stopped = before.stopped;
-  progress_.stop_reason = before.stop_reason;
+  progress_.stopped = false;
+  progress_.stop_reason.reset();
   strategy_.set_progress(progress_);
+  // As if the program were started again: the checkpoint has the hooks after the earlier fit.
+  training_.step = training_.last_step = progress_.step;
+  restore_hooks();
+  for (int fit = 0; fit < 2; ++fit) for_each_hook([&](Hook& hook) { hook.begin(training_); });
 }
 
 void TrainingRun::begin_steps() {

@@ -41,6 +41,7 @@ class Best {
   // Returns true if the monitored value is better than all before, which NaN, or none, never is; nullopt if
   // it belongs to another evaluation, or to a hook. Throws InvalidArgument if no evaluation can have it.
   std::optional<bool> improves(const Training& training, const std::map<std::string, double>& values) {
+    restored_ = false;
     const auto found = values.find(monitor_);
     is_told_ = is_told_ || found != values.end() || !training.reported.contains(monitor_);
     if (found == values.end()) {
@@ -84,7 +85,7 @@ class Best {
   const double sign_;
   const double delta_;
   std::optional<double> value_;
-  bool restored_ = false;  // since the last forget()
+  bool restored_ = false;  // since the last forget() or value
   bool is_told_ = false;
   std::set<std::string> evaluations_;  // that did not have the value
   std::set<std::string> others_;       // their values

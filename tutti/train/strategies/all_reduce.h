@@ -37,6 +37,7 @@ class AllReduce final : public DataParallel {
   const StrategyFacts& facts() const override { return facts_; }
   Start start(Session& session, const std::vector<std::string>& plan) override;
   void regroup(const std::optional<Error>& why) override;
+  bool has_run() override;
   std::optional<StepResult> complete_step(int64_t step) override;
   std::optional<Standing> go_on(Session& session, const std::vector<std::string>& plan,
                                 const Standing* mine) override;
@@ -86,6 +87,7 @@ class AllReduce final : public DataParallel {
   void take_over_rows(int64_t lanes);
 
   bool shares_slots() const;
+  bool will_be_cut() const;
   void cut_state();
   Optimizer::State whole_state() const;
   void take_state(const Optimizer::State& state);

@@ -65,11 +65,29 @@ void AllReduce::take_state(const Optimizer::State& state) {
   replica_.optimizer().restore(state);
 }
 
+// Returns true if this worker, which is alone, will have a part of the optimiser's state once others join,
+// and cannot share it with them.
+bool AllReduce::will_be_cut() const {
+  const RunConfig& config = context_.config();
+  const std::string& backend = config.network.backend;
+  const bool has_memory = !has_tables_ && (backend == "auto" || backend.starts_with("shm"));
+  return group_.world == 1 && comm_.epochs() != nullptr && !asked_ &&
+         config.reduction.optimizer_state == "sharded" && !has_memory;
+}
+
+// Returns true if no worker had a part of the state that the others do not have, and none will. In another
+// world the same flags may have another effect.
+bool AllReduce::has_run() {
+  const bool has_all = facts_.survives && why_not_survive(lanes_before_start_).empty();
+  const auto all = comm::gather_all(comm_, int64_t{has_all}, "whether each worker has all of the state");
+  return std::find(all.begin(), all.end(), 0) == all.end();
+}
+
 // Returns why a lost worker takes with it what the others need; "" if they have all of it.
 std::string AllReduce::why_not_survive(int64_t lanes) const {
   if (has_tables_ && context_.config().reduction.replicas == 0)
     return "each worker has rows of sharded tables, without copies (--replicas 0)";
-  if (reducer_.scatter && !shares_slots())
+  if ((reducer_.scatter && !shares_slots()) || will_be_cut())
     return "each worker has a part of the optimiser's state (--optimizer-state sharded)";
   if (!replica_.parameters().communicator_users().empty()) return "SyncBatchNorm needs the same workers";
   if (reducer_.wire.type != torch::ScalarType::Undefined)
