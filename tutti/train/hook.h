@@ -123,7 +123,7 @@ class Hook {
  public:
   virtual ~Hook() = default;
 
-  // Once, before after_start().
+  // Once in a fit, before after_start(); again if all go back to a checkpoint of an earlier fit.
   virtual void begin(Training&) {}
   // The parameters have their initial or restored values.
   virtual void after_start(Training&) {}
