@@ -7,6 +7,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/metrics/inputs.h"
+#include "tutti/metrics/metrics.h"
 #include "tutti/params/random_scope.h"
 #include "tutti/train/hooks.h"
 

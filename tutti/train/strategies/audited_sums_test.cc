@@ -316,7 +316,7 @@ TEST(AuditedSums, raise_no_false_alarm_with_any_optimiser) {
       {torch::optim::AdamWOptions(1e-3), groups},
       torch::optim::AdagradOptions(1e-3),
       torch::optim::RMSpropOptions(1e-3).momentum(0.9).centered(true),
-      {FtrlOptions(1e-3), groups},
+      {FtrlOptions{.rate = 1e-3}, groups},
       own_sign_descent()};
   for (const OptimizerOptions& optimizer : elementwise) {
     for (const std::string state : {"replicated", "sharded"}) {
