@@ -22,7 +22,7 @@
 #include "tools/launch/signal_pipe.h"
 #include "tools/launch/survival.h"
 #include "tutti/base/environment.h"
-#include "tutti/base/time_of_day.h"
+#include "tutti/base/log.h"
 
 namespace tutti {
 

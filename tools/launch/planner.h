@@ -58,8 +58,8 @@ struct Plan {
 // the tasks, since it reserves their ports.
 class Planner {
  public:
-  // `command` is that of the tasks. Logs a line if the numbers of workers and GPUs differ. Throws
-  // InvalidArgument if it would have to listen to other hosts without a secret.
+  // The tasks run `command`. Logs a line if the numbers of workers and GPUs differ. Throws InvalidArgument if
+  // the launcher would have to listen to other hosts without a secret.
   Planner(const std::vector<std::string>& command, const Environment& environment,
           const LaunchOptions& options, const Log& log);
 

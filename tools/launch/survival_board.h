@@ -26,7 +26,7 @@
 //   standing/HOST       HostStanding, by the launcher of this host before its first vote
 //   vote/HOST           EpochVote, by the launcher of this host
 //   proposal            the keeper's newest EpochProposal
-//   terms, answer       on the keeper's board: those of the meeting (open_meeting.h)
+//   terms, answer       on the keeper's board: for launchers that come again (open_meeting.h)
 namespace tutti {
 
 inline constexpr int kAway = -1;

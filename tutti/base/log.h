@@ -10,6 +10,9 @@
 
 namespace tutti {
 
+// Returns the local time as lines of the log begin, "12:03:41.250".
+std::string time_of_day();
+
 enum class LogLevel { Debug, Info, Warning, Error, Off };
 
 // Returns "debug", "info", "warning", "error" and "off".

@@ -110,7 +110,7 @@ bool Service::Run::take_last_step(const Json& last, Reader& reader) {
   return last.at("had_data").get<bool>();
 }
 
-// What is handed over are copies, since this server may go on meanwhile.
+// Hands over copies of all tensors, since this server may go on meanwhile.
 rpc::Message Service::hand_over(Lock&, const rpc::Caller&, const rpc::Message& request) {
   require_run(request);
   if (!run_->sync || run_->rows)

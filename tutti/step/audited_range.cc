@@ -115,7 +115,7 @@ void AuditedSum::take_branches(const std::vector<TreeSum::Subtree>& branches) {
   branches_ = hash_of(branches, bucket_.begin);
 }
 
-// The values of the branches are those of the elements from `offset` on.
+// The values of each branch begin with element `offset` of the block.
 std::string AuditedSum::hash_of(const std::vector<TreeSum::Subtree>& branches, int64_t offset) const {
   std::vector<torch::Tensor> values = {torch::empty({0}, gradients_.scalar_type())};
   for (const TreeSum::Subtree& branch : branches) {

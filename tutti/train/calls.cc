@@ -36,7 +36,7 @@ void Calls::agree(comm::Communicator& comm, bool joins) {
   const std::vector<int64_t> made = comm::gather_all(comm, has_made, "who has made the last of them");
   const auto most = std::max_element(all.begin(), all.end());
   if (*most < 0) fail(ErrorKind::DataLoss, "all workers that had the state of the run are lost");
-  // Those who have not passed the last of these calls have made it.
+  // A worker begins a call only when all have made the one before, so all have made the first `*most` calls.
   auto over = static_cast<size_t>(*most);
   const auto is_at_next = [&](int64_t calls) { return calls < 0 || calls == *most; };
   const bool all_have_made_next = std::all_of(all.begin(), all.end(), is_at_next) &&

@@ -183,7 +183,7 @@ void TrainingRun::begin_steps() {
 }
 
 // Tells the hooks that the steps begin, and saves a checkpoint if the others could not go on without one.
-// Whoever joins in the middle of the steps only tells its own hooks.
+// A worker that joins in the middle of the steps only tells its own hooks.
 void TrainingRun::tell_start() {
   const int64_t fit = progress_.fit;
   const auto tell = [&] {

@@ -122,7 +122,7 @@ class TrainingRun {
   // not change the state of the training. A worker that joins the others later gets the outcome that they
   // have. In a hook and before the start, `make` is just called.
   Json with_all(const std::function<Json()>& make);
-  // The same for an evaluation, unless this worker makes it alone (EvaluateOptions::here).
+  // Makes an evaluation in the same way or, if `here`, on this worker alone (EvaluateOptions::here).
   using Values = std::map<std::string, double>;
   Values values_of_all(bool here, const std::function<Values()>& measure);
   // Tells the hooks that the training has failed, unless they have been told.

@@ -81,11 +81,11 @@ class Flipping final : public comm::Transport {
   std::optional<WrongMessage>& due_;
 };
 
-// Where the victim of a step flips a bit, and whether that must be found; else it may be rounded away.
+// A place in which one worker flips a bit.
 struct Place {
   std::string name;
-  bool is_always_found = false;
-  WrongMessage message = {};  // if it is one
+  bool is_always_found = false;  // false: the flip may be rounded away
+  WrongMessage message = {};     // if it is one
 };
 
 // All parameters are in one range, so that every sum and every update is audited.
