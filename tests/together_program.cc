@@ -7,6 +7,7 @@
 #include <fstream>
 #include <functional>
 #include <malloc.h>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -312,6 +313,7 @@ struct Options {
   double rate_of_rank_1 = 0;
   bool own_loop = false;
   bool fits_twice = false;
+  bool splits = false;
   int64_t kill_both_at = -1;
   bool say_memory = false;
   std::string note_steps;
@@ -472,7 +474,9 @@ void train(tutti::Context& ctx, const Options& options) {
                            const torch::Tensor prediction = fault.in(net.forward(batch["image"]));
                            return gradient.in(torch::cross_entropy_loss(prediction, batch["label"]));
                          },
-                         {.clip_norm = options.clip_norm, .average = options.average});
+                         {.clip_norm = options.clip_norm,
+                          .average = options.average,
+                          .group = options.splits ? std::optional(tutti::connect(ctx).split(0)) : std::nullopt});
   trainer.add_hook(std::make_unique<FailOnOne>(options.fail_at));
   trainer.add_hook(std::move(breaks));
   trainer.add_hook(std::move(faults));
@@ -599,6 +603,7 @@ int main(int argc, char** argv) {
     flags.add("--average", options.average, "the decay of a moving average of the weights");
     flags.add("--rate-of-rank-1", options.rate_of_rank_1,
               "rank 1 has a learning rate of its own from step 3 on, by mistake");
+    flags.add("--split", options.splits, "train with a group that is split from all workers");
     flags.add("--fits-twice", options.fits_twice, "train another time before");
     flags.add("--kill-both-at", options.kill_both_at,
               "the step at which the server and a worker are killed, once");

@@ -63,6 +63,8 @@ class Epochs {
   virtual int least() const = 0;
   // Says who is gone and who has come since the epoch before: "worker/2 is gone".
   virtual std::string change() const = 0;
+  // Returns true if too few ranks are left: they save what they have, and end.
+  virtual bool is_last() const = 0;
   // Returns true if the launcher has sent a signal to all workers, and not somebody to this one.
   virtual bool job_stops() const = 0;
   // Tells workers that join later which call of fit() the members are in; nullopt: none yet. Nobody joins
