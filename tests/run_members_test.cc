@@ -104,8 +104,7 @@ TEST_F(RunMin, starts_the_whole_job_again_if_the_others_cannot_go_on_without_a_w
   kill_worker(1);
   program_->wait_for_error("tutti run: restart 1 of 1\n");
   finish();
-  EXPECT_THAT(err(),
-              HasSubstr("the job ends: the others cannot go on without worker/1: the test says so\n"));
+  EXPECT_THAT(err(), HasSubstr("the job ends: the others cannot go on without worker/1: the test says so\n"));
   EXPECT_THAT(err(), Not(HasSubstr("the other 2")));
 }
 

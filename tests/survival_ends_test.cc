@@ -60,9 +60,8 @@ TEST(SurvivalOfTooFew, saves_a_checkpoint_of_the_last_step) {
 const std::string kWhyGroup = "the program trains with a group that was split from all workers";
 
 TEST(SurvivalOfGroups, is_none_and_the_job_says_so) {
-  const ProgramResult result =
-      run_program(job(3, {"--min", "1"}, kRun + Flags{"--split", "--misfortune", "1@5/before"}), {},
-                  Crashes::AskedFor);
+  const ProgramResult result = run_program(
+      job(3, {"--min", "1"}, kRun + Flags{"--split", "--misfortune", "1@5/before"}), {}, Crashes::AskedFor);
   EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.err;
   EXPECT_THAT(result.err,
               AllOf(HasSubstr("if a worker is lost, the others cannot go on without it: " + kWhyGroup),

@@ -469,14 +469,14 @@ void train(tutti::Context& ctx, const Options& options) {
   const auto digits = example::digits("");
   auto breaks = std::make_unique<BreakGradient>(options.break_gradient_at);
   auto faults = std::make_unique<tutti::testing::Fault>(options.fault);
+  std::optional<tutti::Group> group;
+  if (options.splits) group = tutti::connect(ctx).split(0);
   tutti::Trainer trainer(ctx, make_net<Net>(options), optimizer_of(options),
                          [&gradient = *breaks, &fault = *faults](Net& net, const tutti::Batch& batch) {
                            const torch::Tensor prediction = fault.in(net.forward(batch["image"]));
                            return gradient.in(torch::cross_entropy_loss(prediction, batch["label"]));
                          },
-                         {.clip_norm = options.clip_norm,
-                          .average = options.average,
-                          .group = options.splits ? std::optional(tutti::connect(ctx).split(0)) : std::nullopt});
+                         {.clip_norm = options.clip_norm, .average = options.average, .group = group});
   trainer.add_hook(std::make_unique<FailOnOne>(options.fail_at));
   trainer.add_hook(std::move(breaks));
   trainer.add_hook(std::move(faults));

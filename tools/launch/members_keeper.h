@@ -19,10 +19,11 @@ namespace tutti {
 // their second life. A member is lost: the next epoch begins at once, with the
 // members that are left, in their order, and after them the workers that have asked for a place. If these are
 // fewer than `min`, it waits for workers that come back. If too few can come, a last epoch begins, in which
-// those that are left come together once more to save what they have. Members cannot reach one another, although none is
-// known to be lost: those that do not call in time are evicted. A worker asks for a place while all goes
-// well: the members are asked to call after their step, and the next epoch begins when all have. Nobody gets
-// a place before the training has begun: until then the members connect, and have no state to hand over.
+// those that are left come together once more to save what they have. Members cannot reach one another,
+// although none is known to be lost: those that do not call in time are evicted. A worker asks for a place
+// while all goes well: the members are asked to call after their step, and the next epoch begins when all
+// have. Nobody gets a place before the training has begun: until then the members connect, and have no state
+// to hand over.
 class MembersKeeper {
  public:
   using Time = std::chrono::steady_clock::time_point;

@@ -338,8 +338,7 @@ void SurvivalKeeper::settle_losses(const Say& say) {
   keeper_board_.look(Clock::now(), launchers());
   if (keeper_board_.has_given_up()) return end_here(say);
   for (size_t i = 0; i < lost.size(); ++i) {
-    const bool ends_job =
-        keeper_.has_too_few() || (keeper_.ended() && (was_member[i] || !job_is_done()));
+    const bool ends_job = keeper_.has_too_few() || (keeper_.ended() && (was_member[i] || !job_is_done()));
     ends_job ? fail_job_for(lost[i]) : go_on_without(lost[i], say);
   }
   const bool is_over = keeper_.has_too_few() || (keeper_.ended() && (fixed || !job_is_done()));

@@ -41,7 +41,7 @@ struct Member {
 struct Members {
   uint64_t epoch = 0;
   std::vector<Member> by_rank = {};  // those of the epoch before first, in their order
-  bool is_last = false;  // too few are left: the members save what they have, and end
+  bool is_last = false;              // too few are left: the members save what they have, and end
   std::string end = {};              // not "": why nobody goes on; there are no members then
 
   // Returns nullopt if this process is not one of them.

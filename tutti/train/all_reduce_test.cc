@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 
+#include "tutti/base/test_errors.h"
 #include "tutti/comm/test_ranks.h"
 #include "tutti/metrics/test_metrics.h"
 #include "tutti/params/lanes.h"

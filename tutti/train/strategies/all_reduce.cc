@@ -190,7 +190,8 @@ void AllReduce::set_other_nets(const std::vector<AllReduce*>& others) {
   nets_ = {this};
   nets_.insert(nets_.end(), others.begin(), others.end());
   if (others.empty()) return;
-  if (comm_.epochs() != nullptr) keep_workers(context_, group_, "a loop of several nets needs the same workers");
+  if (comm_.epochs() != nullptr)
+    keep_workers(context_, group_, "a loop of several nets needs the same workers");
   prepare_audits(0, "");  // throws if there are audits
 }
 

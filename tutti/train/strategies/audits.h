@@ -98,7 +98,9 @@ class Audits {
   std::vector<LaneResult> results_of(const AuditedLane& audited, const GradientMean::LaneHashes& mine) const;
   std::string names_of(const std::vector<int>& ranks) const;
   enum class Of { Lane, Sum, Update };
-  void note_passed(Of what, int64_t step, int rank) { passed_[{what, who_.at(static_cast<size_t>(rank))}] = step; }
+  void note_passed(Of what, int64_t step, int rank) {
+    passed_[{what, who_.at(static_cast<size_t>(rank))}] = step;
+  }
   void note_all_passed(Of what, int64_t step);
   std::optional<int64_t> passed_by(Of what, int rank) const;
   std::string tensor_of(const Verdict& verdict) const;
@@ -117,7 +119,8 @@ class Audits {
   int64_t repeated_ = -1;  // the step that is made again; -1: none
   std::vector<LaneResult> first_try_;
   RecomputedByRank first_sum_;  // the same for the sum
-  std::map<std::pair<Of, std::string>, int64_t> passed_;  // the last step, by the kind of audit and the worker
+  std::map<std::pair<Of, std::string>, int64_t>
+      passed_;  // the last step, by the kind of audit and the worker
   // The worker that is wrong, and why it leaves the others.
   struct Eviction {
     int rank = 0;

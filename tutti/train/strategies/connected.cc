@@ -80,7 +80,8 @@ void on_chief(const Context& context, comm::Communicator& comm, const comm::Opti
 void keep_workers(const Context& context, const Group& group, const std::string& why) {
   if (context.identity().members_board.empty() || context.identity().is_evaluator) return;
   if (group.chief < 0)
-    fail(ErrorKind::PeerLost, "this worker was started while the others train, and cannot join them: {}", why);
+    fail(ErrorKind::PeerLost, "this worker was started while the others train, and cannot join them: {}",
+         why);
   if (!group.is_chief()) return;
   const auto board = comm::find_members_board(context);
   if (board->peek(comm::kFixedKey)) return;
