@@ -63,14 +63,14 @@ class Epochs {
   virtual int least() const = 0;
   // Says who is gone and who has come since the epoch before: "worker/2 is gone".
   virtual std::string change() const = 0;
-  // Returns true if too few ranks are left: they save what they have, and end.
-  virtual bool is_last() const = 0;
   // Returns true if the launcher has sent a signal to all workers, and not somebody to this one.
   virtual bool job_stops() const = 0;
   // Tells workers that join later which call of fit() the members are in; nullopt: none yet. Nobody joins
   // before.
   virtual void set_fit(int64_t fit) = 0;
   virtual std::optional<int64_t> fit() const = 0;
+  // Returns true if too few ranks are left: they save what they have, and end.
+  virtual bool is_last() const = 0;
 };
 
 // A group of ranks that move tensors among themselves. Every rank must call the same operations in the same
