@@ -145,7 +145,7 @@ TEST_F(Keeper, ends_if_a_worker_that_min_needs_is_lost_before_it_is_back) {
   lose(0);
   lose(2, Then::ComesBack);
   lose(2, Then::StaysAway);
-  EXPECT_TRUE(keeper_.ended());
+  EXPECT_TRUE(keeper_.has_too_few());
 }
 
 TEST_F(Keeper, ends_if_nobody_is_left_who_knows_the_state) {
@@ -335,7 +335,7 @@ TEST_F(Keeper, a_worker_that_ends_well_without_having_joined_is_only_gone) {
   EXPECT_FALSE(keeper_.finished());
   EXPECT_EQ(epoch(), 1U);
   lose(1);
-  EXPECT_TRUE(keeper_.ended());
+  EXPECT_TRUE(keeper_.has_too_few());
 }
 
 TEST_F(Keeper, tells_the_first_reason_of_the_end) {
