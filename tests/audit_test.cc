@@ -34,6 +34,16 @@ AuditedLane audit_of(int worker, int workers, int64_t& step) {
   }
 }
 
+// Returns the last step before this one at which the worker computes the audited lane; null: there is none.
+nlohmann::json lane_passed_before(int64_t step, int worker, int workers) {
+  const std::vector<std::string> hosts(static_cast<size_t>(workers), "this");
+  while (--step >= 0) {
+    const AuditedLane audited = draw_audit(1, step, kLanes, hosts, 1);
+    if (audited.owner == worker || audited.is_audited_by(worker)) return step;
+  }
+  return {};
+}
+
 std::string fault(int worker, int workers, const std::string& place) {
   int64_t step = 0;
   audit_of(worker, workers, step);
@@ -140,6 +150,8 @@ TEST_P(Audit, evicts_a_worker_and_ends_with_the_bits_of_an_undisturbed_run) {
       const nlohmann::json& found = report.at("audits").at("found");
       ASSERT_EQ(found.size(), 1U) << report;
       EXPECT_EQ(found[0].at("action"), "evict");
+      const auto step = found[0].at("step").get<int64_t>();
+      EXPECT_EQ(found[0].at("passed")[0], lane_passed_before(step, worker, kWorkers));
       EXPECT_THAT(found[0].at("workers")[0].get<std::string>(),
                   HasSubstr(fmt::format("worker/{} on", worker)));
     }
@@ -201,7 +213,8 @@ TEST(AuditOf, sums_names_the_worker_and_ends_with_the_bits_of_an_undisturbed_run
     EXPECT_EQ(stopped.exit_code, exit_code(ErrorKind::DataLoss)) << stopped.err;
     EXPECT_THAT(stopped.err,
                 AllOf(HasSubstr("DataLoss: at step 4, the sum of the worker's lanes of the gradient of "),
-                      HasSubstr("is wrong at rank 1 (worker/1 on "), HasSubstr("got another result. ")));
+                      HasSubstr("is wrong at rank 1 (worker/1 on "), HasSubstr("got another result. "),
+                      HasSubstr("Steps since 3, when rank 1 (worker/1 on ")));
     for (const std::string action : {"redo", "evict"}) {
       const Flags launch = action == "redo" ? Flags() : Flags{"--min", "1", "--restarts", "2"};
       const std::string logdir = folder / (comm + action);
@@ -215,6 +228,7 @@ TEST(AuditOf, sums_names_the_worker_and_ends_with_the_bits_of_an_undisturbed_run
       EXPECT_EQ(found[0].at("step"), 4);
       EXPECT_EQ(found[0].at("lane"), nullptr);
       EXPECT_EQ(found[0].at("ranks"), std::vector<int>{1});
+      EXPECT_EQ(found[0].at("passed"), std::vector<int>{3});
       EXPECT_EQ(found[0].at("action"), action);
     }
   }
@@ -240,6 +254,7 @@ TEST(AuditOf, updates_repairs_them_and_evicts_the_worker) {
       const nlohmann::json& found = report.at("audits").at("found");
       ASSERT_EQ(found.size(), 1U) << report;
       EXPECT_EQ(found[0].at("ranks"), std::vector<int>{1});
+      EXPECT_EQ(found[0].at("passed"), std::vector<int>{3});
       EXPECT_EQ(found[0].at("action"), action);
     }
   }

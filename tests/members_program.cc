@@ -3,6 +3,7 @@
 //   finish          all end with 0 after their step
 //   fail-WORKER     this worker ends with 3, or with the exit code in the file
 //   late-EPOCH      in this epoch workers no longer wait for others
+//   fixed           the launcher hears that the members cannot change
 //   untrained       the training has not begun, until the file is gone
 //   hold            workers that come back wait before they ask for a place, until the file is gone
 #include <atomic>
@@ -101,6 +102,7 @@ class Worker {
   std::optional<Call> take_part(const Members& members) {
     try {
       board_.set_entered(members.epoch);
+      if (exists("fixed")) board_.board()->set(comm::kFixedKey, "the test says so");
       if (members.rank_of(self_) == 0) comm::write_job_board(folder_, job_board_);  // as the chief does
       begin_training(*members.rank_of(self_));
       std::printf("pid %d, worker %d, life %d, rank %d of %d, epoch %d\n", getpid(), self_.worker, self_.life,

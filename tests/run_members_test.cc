@@ -98,6 +98,16 @@ TEST_F(RunMin, ends_if_too_few_are_left) {
   EXPECT_THAT(err(), HasSubstr("ending 2 other tasks"));
 }
 
+TEST_F(RunMin, starts_the_whole_job_again_if_the_others_cannot_go_on_without_a_worker) {
+  folder_.write("fixed", "");
+  start(3, {"--min", "1", "--restarts", "1"});
+  kill_worker(1);
+  program_->wait_for_error("tutti run: restart 1 of 1\n");
+  finish();
+  EXPECT_THAT(err(), HasSubstr("the job ends: the others cannot go on without worker/1: the test says so\n"));
+  EXPECT_THAT(err(), Not(HasSubstr("the other 2")));
+}
+
 TEST_F(RunMin, ends_if_all_are_killed_at_once) {
   start(2, {"--min", "1"});
   kill_together({0, 0});

@@ -120,6 +120,15 @@ TEST_F(RunScale, refuses_numbers_for_which_there_is_no_room) {
   finish();
 }
 
+TEST_F(RunScale, refuses_to_change_workers_that_have_to_stay_the_same) {
+  folder_.write("fixed", "");
+  start({"-n", "2", "--min", "1", "--max", "3"});
+  wait_for(1, 0, 1, 2);
+  for (const int workers : {1, 3})
+    refused(workers, "the workers of this job stay the same: the test says so");
+  finish();
+}
+
 TEST_F(RunScale, waits_no_longer_than_it_is_told_to) {
   folder_.write("hold", "");
   start({"-n", "1", "--min", "1", "--max", "2"});

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <functional>
 #include <malloc.h>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -314,6 +315,7 @@ struct Options {
   double rate_of_rank_1 = 0;
   bool own_loop = false;
   bool fits_twice = false;
+  bool splits = false;
   int64_t kill_both_at = -1;
   bool say_memory = false;
   std::string note_steps;
@@ -511,12 +513,14 @@ void train(tutti::Context& ctx, const Options& options) {
   const auto digits = example::digits("");
   auto breaks = std::make_unique<BreakGradient>(options.break_gradient_at);
   auto faults = std::make_unique<tutti::testing::Fault>(options.fault);
+  std::optional<tutti::Group> group;
+  if (options.splits) group = tutti::connect(ctx).split(0);
   tutti::Trainer trainer(ctx, make_net<Net>(options), optimizer_of(ctx, options),
                          [&gradient = *breaks, &fault = *faults](Net& net, const tutti::Batch& batch) {
                            const torch::Tensor prediction = fault.in(net.forward(batch["image"]));
                            return gradient.in(torch::cross_entropy_loss(prediction, batch["label"]));
                          },
-                         {.clip_norm = options.clip_norm, .average = options.average});
+                         {.clip_norm = options.clip_norm, .average = options.average, .group = group});
   trainer.add_hook(std::make_unique<FailOnOne>(options.fail_at));
   trainer.add_hook(std::move(breaks));
   trainer.add_hook(std::move(faults));
@@ -662,6 +666,7 @@ int main(int argc, char** argv) {
     flags.add("--average", options.average, "the decay of a moving average of the weights");
     flags.add("--rate-of-rank-1", options.rate_of_rank_1,
               "rank 1 has a learning rate of its own from step 3 on, by mistake");
+    flags.add("--split", options.splits, "train with a group that is split from all workers");
     flags.add("--fits-twice", options.fits_twice, "train another time before");
     flags.add("--kill-both-at", options.kill_both_at,
               "the step at which the server and a worker are killed, once");

@@ -172,9 +172,9 @@ void Job::survive() {
     checks_.began(keeper_.epochs()[checked_epochs_ - 1], after);
   }
   for (size_t i = 0; i < lost.size(); ++i) {
-    if (keeper_.ended() && (was_member[i] || !keeper_.finished()))
-      return fail_job(keeper_.finished() ? Result::End::AtTheEnd : Result::End::TooFew,
-                      keeper_.epochs().back().end);
+    const bool has_too_few = keeper_.has_too_few() || !keeper_.finished();
+    if (keeper_.has_too_few() || (keeper_.ended() && (was_member[i] || has_too_few)))
+      return fail_job(has_too_few ? Result::End::TooFew : Result::End::AtTheEnd, keeper_.why_over());
     if (keeper_.comes_back(lost[i])) start_again_after_pause(lost[i]);
   }
   for (const Member& evicted : keeper_.take_evicted()) {

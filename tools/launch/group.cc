@@ -275,7 +275,8 @@ void TaskGroup::fail_with(const Member& member) {
   result_.exit_code = (hides_error ? member.before() : member.outcome())->exit_code();
   const bool as_told = result_.interrupted && member.outcome()->killed();
   if (!as_told) report(member);
-  if (!kill_at_) stop(SIGTERM, options_.failure_grace);
+  const Survival* const survival = options_.survival;
+  if (!kill_at_) stop(SIGTERM, survival != nullptr ? survival->failure_grace() : options_.failure_grace);
 }
 
 void TaskGroup::take_children() {

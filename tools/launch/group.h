@@ -56,7 +56,7 @@ struct GroupOptions {
   int evaluator_restarts = 0;  // the same for the evaluator alone, whose failures do not end the group
   std::chrono::milliseconds failure_grace = kFailureGrace;
   // The time from the user's signal to SIGKILL, for writing a checkpoint.
-  std::chrono::milliseconds interrupt_grace{30'000};
+  std::chrono::milliseconds interrupt_grace = kSavingGrace;
   // The time from the end of the job to SIGKILL for a worker or an evaluator that is stopped (SIGSTOP).
   std::chrono::milliseconds stopped_grace{5000};
   // The time from SIGKILL until the launcher stops waiting for a process that hangs in the kernel.

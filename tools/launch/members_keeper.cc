@@ -93,7 +93,8 @@ void MembersKeeper::tick(Time now) {
   if (ended()) return;
   const bool lost = somebody_is_lost();
   if (finished()) {
-    if (lost || !called_.empty() || !joiners_.empty()) end(finished_);
+    const bool tells_joiners = !joiners_.empty() && !has_too_few_;
+    if (lost || !called_.empty() || tells_joiners) end(finished_);
   } else if (lost || connects_anew_ || all_have_called()) {
     const int left = this->left();
     if (left == 0) {
@@ -101,8 +102,10 @@ void MembersKeeper::tick(Time now) {
     } else if (left + (begun_ ? static_cast<int>(joiners_.size()) : 0) >= min_) {
       begin_next();
     } else if (most_possible() < min_) {
-      end(fmt::format("{} of {} workers {} left, fewer than --min {}", left, started(),
-                      left == 1 ? "is" : "are", min_));
+      finish(fmt::format("{} of {} workers {} left, fewer than --min {}", left, started(),
+                         left == 1 ? "is" : "are", min_));
+      has_too_few_ = true;
+      begun_ ? begin_next() : end(finished_);
     }
   } else if (call_by_ && now >= *call_by_) {
     evict_silent();
@@ -182,7 +185,7 @@ int MembersKeeper::most_possible() const {
 }
 
 void MembersKeeper::begin_next() {
-  comm::Members next{.epoch = newest().epoch + 1, .by_rank = members_left()};
+  comm::Members next{.epoch = newest().epoch + 1, .by_rank = members_left(), .is_last = has_too_few_};
   const auto joiners = begun_ ? std::exchange(joiners_, {}) : std::vector<comm::Member>();
   for (const comm::Member& joiner : joiners) {
     workers_[static_cast<size_t>(joiner.worker)].state = State::Runs;

@@ -18,10 +18,12 @@ namespace tutti {
 // Epoch 0 has the first workers in their first lives; the others stay away until they are started, which is
 // their second life. A member is lost: the next epoch begins at once, with the
 // members that are left, in their order, and after them the workers that have asked for a place. If these are
-// fewer than `min`, it waits for workers that come back. Members cannot reach one another, although none is
-// known to be lost: those that do not call in time are evicted. A worker asks for a place while all goes
-// well: the members are asked to call after their step, and the next epoch begins when all have. Nobody gets
-// a place before the training has begun: until then the members connect, and have no state to hand over.
+// fewer than `min`, it waits for workers that come back. If too few can come, a last epoch begins, in which
+// those that are left come together once more to save what they have. Members cannot reach one another,
+// although none is known to be lost: those that do not call in time are evicted. A worker asks for a place
+// while all goes well: the members are asked to call after their step, and the next epoch begins when all
+// have. Nobody gets a place before the training has begun: until then the members connect, and have no state
+// to hand over.
 class MembersKeeper {
  public:
   using Time = std::chrono::steady_clock::time_point;
@@ -64,6 +66,11 @@ class MembersKeeper {
   const std::vector<comm::Members>& epochs() const { return epochs_; }
   bool ended() const { return !newest().end.empty(); }
   bool finished() const { return !finished_.empty(); }
+  // Returns true if fewer than `min` are left for good: the members of the newest epoch, if it has any, only
+  // save what they have.
+  bool has_too_few() const { return has_too_few_; }
+  // Returns why no further epoch begins; "" if one may begin.
+  const std::string& why_over() const { return finished() ? finished_ : newest().end; }
   // Members to be killed, each of them once. They stay members until they are lost.
   std::vector<comm::Member> take_evicted();
   // The epoch that its members are to leave after their step (comm::kChangeKey).
@@ -122,6 +129,7 @@ class MembersKeeper {
   std::vector<comm::Member> new_evicted_;
   bool begun_ = false;          // the training
   bool connects_anew_ = false;  // the members have to connect in another epoch
+  bool has_too_few_ = false;    // for good
   std::string finished_;        // not "": why no further epoch begins
 };
 

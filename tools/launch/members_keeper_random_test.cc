@@ -149,8 +149,9 @@ class DrawnJob {
     EXPECT_TRUE(before.end.empty()) << "an epoch after the end";
     EXPECT_EQ(after.by_rank.empty(), !after.end.empty());
     if (!after.end.empty()) return;
-    EXPECT_FALSE(keeper_.finished());
-    EXPECT_GE(static_cast<int>(after.by_rank.size()), min_);
+    const bool has_too_few = static_cast<int>(after.by_rank.size()) < min_;
+    EXPECT_EQ(keeper_.has_too_few(), has_too_few);
+    EXPECT_EQ(keeper_.finished(), has_too_few);
     const auto is_dead = [&](const Member& member) { return dead_.contains({member.worker, member.life}); };
     const auto has_called = [&](const Member& member) {
       return called_in_[before.epoch].contains({member.worker, member.life});

@@ -109,10 +109,19 @@ TEST_F(Keeper, makes_one_epoch_of_losses_at_the_same_time) {
   EXPECT_THAT(keeper.epochs()[1].by_rank, ElementsAre(Member{0, 0}, Member{2, 0}));
 }
 
-TEST_F(Keeper, ends_if_fewer_than_min_are_left_and_nobody_comes_back) {
+TEST_F(Keeper, begins_a_last_epoch_if_fewer_than_min_are_left_and_nobody_comes_back) {
   lose(0);
+  EXPECT_FALSE(keeper_.has_too_few());
   lose(2);
   EXPECT_EQ(epoch(), 2U);
+  EXPECT_TRUE(keeper_.has_too_few());
+  EXPECT_TRUE(keeper_.finished());
+  EXPECT_FALSE(keeper_.ended());
+  EXPECT_THAT(keeper_.why_over(), HasSubstr("1 of 3 workers is left, fewer than --min 2"));
+  EXPECT_THAT(newest().by_rank, ElementsAre(Member{1, 0}));
+  EXPECT_TRUE(newest().is_last);
+  lose(1);
+  EXPECT_EQ(epoch(), 3U);
   EXPECT_TRUE(keeper_.ended());
   EXPECT_THAT(end(), HasSubstr("1 of 3 workers is left, fewer than --min 2"));
   EXPECT_THAT(newest().by_rank, IsEmpty());
@@ -136,7 +145,7 @@ TEST_F(Keeper, ends_if_a_worker_that_min_needs_is_lost_before_it_is_back) {
   lose(0);
   lose(2, Then::ComesBack);
   lose(2, Then::StaysAway);
-  EXPECT_TRUE(keeper_.ended());
+  EXPECT_TRUE(keeper_.has_too_few());
 }
 
 TEST_F(Keeper, ends_if_nobody_is_left_who_knows_the_state) {
@@ -326,7 +335,7 @@ TEST_F(Keeper, a_worker_that_ends_well_without_having_joined_is_only_gone) {
   EXPECT_FALSE(keeper_.finished());
   EXPECT_EQ(epoch(), 1U);
   lose(1);
-  EXPECT_TRUE(keeper_.ended());
+  EXPECT_TRUE(keeper_.has_too_few());
 }
 
 TEST_F(Keeper, tells_the_first_reason_of_the_end) {

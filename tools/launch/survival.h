@@ -14,6 +14,8 @@ namespace tutti {
 
 // The time from SIGTERM to SIGKILL after a task has failed.
 inline constexpr std::chrono::milliseconds kFailureGrace{2000};
+// The same if tasks save a checkpoint before they end.
+inline constexpr std::chrono::milliseconds kSavingGrace{30'000};
 
 // A worker whose process has ended.
 struct EndedWorker {
@@ -83,6 +85,8 @@ class Survival {
   virtual bool dismiss_own_workers() = 0;
   // This TaskGroup begins to end its tasks.
   virtual void stop(const JobEnd& end) = 0;
+  // The time from SIGTERM to SIGKILL after a failure.
+  virtual std::chrono::milliseconds failure_grace() const = 0;
   // Returns new orders for workers of this TaskGroup.
   virtual std::vector<WorkerOrder> look(const Say& say) = 0;
 

@@ -64,6 +64,7 @@ class SurvivalGuest final : public Survival {
   void stays_away(int worker) override;
   bool dismiss_own_workers() override { return false; }
   void stop(const JobEnd& end) override;
+  std::chrono::milliseconds failure_grace() const override { return end_ ? end_->grace : kFailureGrace; }
   std::vector<WorkerOrder> look(const Say& say) override;
   bool job_is_done() const override { return known_.job_is_done; }
   bool is_over() const override;

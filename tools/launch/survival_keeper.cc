@@ -326,11 +326,14 @@ void SurvivalKeeper::settle_losses(const Say& say) {
   if (keeper_board_.is_open()) keeper_board_.look(Clock::now(), launchers());
   if (keeper_board_.is_open()) return;
   const std::vector<EndedWorker> lost = std::exchange(lost_, {});
+  const auto fixed = served_.board->peek(comm::kFixedKey);
   std::vector<bool> was_member;
   int restarts = restarts_left();
   for (const EndedWorker& ended : lost) {
     was_member.push_back(keeper_.trained_last(ended.worker));
-    const bool may_return = !end_ && !job_is_done() && !ended.outcome.interrupted() &&
+    if (fixed && was_member.back())
+      keeper_.finish(fmt::format("the others cannot go on without worker/{}: {}", ended.worker, *fixed));
+    const bool may_return = !end_ && !fixed && !job_is_done() && !ended.outcome.interrupted() &&
                             wanted_.contains(ended.worker) && is_connected(host_of(ended.worker));
     const bool again = may_return && restarts-- > 0;
     keeper_.lost(ended.worker, again ? MembersKeeper::Then::ComesBack : MembersKeeper::Then::StaysAway);
@@ -338,11 +341,11 @@ void SurvivalKeeper::settle_losses(const Say& say) {
   keeper_board_.look(Clock::now(), launchers());
   if (keeper_board_.has_given_up()) return end_here(say);
   for (size_t i = 0; i < lost.size(); ++i) {
-    const bool ends_job = keeper_.ended() && (was_member[i] || !job_is_done());
+    const bool ends_job = keeper_.has_too_few() || (keeper_.ended() && (was_member[i] || !job_is_done()));
     ends_job ? fail_job_for(lost[i]) : go_on_without(lost[i], say);
   }
-  if (!lost.empty() && keeper_.ended() && !job_is_done())
-    say(fmt::format("the job ends: {}", keeper_.epochs().back().end));
+  const bool is_over = keeper_.has_too_few() || (keeper_.ended() && (fixed || !job_is_done()));
+  if (!lost.empty() && is_over) say(fmt::format("the job ends: {}", keeper_.why_over()));
 }
 
 void SurvivalKeeper::go_on_without(const EndedWorker& lost, const Say& say) {
@@ -375,7 +378,7 @@ void SurvivalKeeper::fail_job_for(const EndedWorker& lost) {
     fails_ = true;
   } else if (!end_) {
     to_say_.push_back(fmt::format("{}: ending the job on all hosts", lost.text));
-    stop({.exit_code = lost.outcome.exit_code(), .signal = SIGTERM, .grace = kFailureGrace});
+    stop({.exit_code = lost.outcome.exit_code(), .signal = SIGTERM, .grace = failure_grace()});
   }
 }
 

@@ -78,6 +78,9 @@ class SurvivalKeeper final : public Survival {
   void stays_away(int worker) override;
   bool dismiss_own_workers() override;
   void stop(const JobEnd& end) override;
+  std::chrono::milliseconds failure_grace() const override {
+    return keeper_.has_too_few() && !keeper_.ended() ? kSavingGrace : kFailureGrace;
+  }
   std::vector<WorkerOrder> look(const Say& say) override;
   bool job_is_done() const override { return keeper_.finished(); }
   bool is_over() const override { return running_.empty() && (end_ || !fails_); }

@@ -47,6 +47,7 @@ class SurvivalPeer final : public Survival {
   void ended(const EndedWorker& ended) override { present().ended(ended); }
   void stays_away(int worker) override { present().stays_away(worker); }
   void stop(const JobEnd& end) override { present().stop(end); }
+  std::chrono::milliseconds failure_grace() const override { return present().failure_grace(); }
   std::vector<WorkerOrder> look(const Say& say) override;
   bool job_is_done() const override { return present().job_is_done(); }
   bool is_over() const override { return present().is_over(); }

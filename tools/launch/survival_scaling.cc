@@ -59,6 +59,8 @@ std::string SurvivalKeeper::why_not_scale(int workers) const {
   const int most = keeper_.most();
   if (end_ || fails_ || keeper_.ended()) return "the job ends";
   if (job_is_done()) return "the training is over";
+  if (const auto fixed = served_.board->peek(comm::kFixedKey))
+    return "the workers of this job stay the same: " + *fixed;
   if (workers < options_.min)
     return fmt::format("the job needs {}: it was started with --min {}", counted_workers(options_.min),
                        options_.min);

@@ -69,6 +69,8 @@ class Epochs {
   // before.
   virtual void set_fit(int64_t fit) = 0;
   virtual std::optional<int64_t> fit() const = 0;
+  // Returns true if too few ranks are left: they save what they have, and end.
+  virtual bool is_last() const = 0;
 };
 
 // A group of ranks that move tensors among themselves. Every rank must call the same operations in the same

@@ -48,12 +48,13 @@ Group Group::split(int colour) const {
   std::shared_ptr<comm::Communicator> connected = communicator->split(colour);
   require_colour(colour);
   Group group(std::move(connected), epoch);
-  if (chief < 0) group.chief = chief;
+  const comm::Epochs* const epochs = communicator->epochs();
+  if (epochs != nullptr ? epochs->is_joining() : chief < 0) group.chief = -1;
   return group;
 }
 
 Group Group::split(const std::function<int(int rank)>& colour_of) const {
-  const int mine = colour_of(rank);
+  const int mine = colour_of(communicator ? communicator->rank() : rank);
   if (communicator) return split(mine);
   require_colour(mine);
   Group group;

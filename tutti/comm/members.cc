@@ -83,6 +83,7 @@ std::string to_text(const Members& members) {
   Json json = {{"epoch", members.epoch}, {"members", Json::array()}};
   for (const Member& member : members.by_rank)
     json["members"].push_back(Json{{"worker", member.worker}, {"life", member.life}});
+  if (members.is_last) json["last"] = true;
   if (!members.end.empty()) json["end"] = members.end;
   return json.dump();
 }
@@ -90,7 +91,9 @@ std::string to_text(const Members& members) {
 Members members_of(const std::string& text) {
   constexpr std::string_view kWhat = "the list of the members";
   const Json json = parsed(text, kWhat);
-  Members members{.epoch = epoch_in(json, kWhat), .end = value_in<std::string>(json, "end", kWhat, "")};
+  Members members{.epoch = epoch_in(json, kWhat),
+                  .is_last = value_in<bool>(json, "last", kWhat, false),
+                  .end = value_in<std::string>(json, "end", kWhat, "")};
   const auto list = json.find("members");
   if (list == json.end() || !list->is_array()) fail(ErrorKind::DataLoss, "{}: {}", kWhat, text);
   for (const Json& one : *list) {

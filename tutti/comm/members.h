@@ -24,6 +24,7 @@
 //   entered            the newest epoch whose members are connected, by each of them
 //   least              the number of members with which the job goes on, by the launcher
 //   stop               set before the launcher sends a signal to all, so that nobody leaves alone
+//   fixed              why the members cannot change, by one of them: no training would take a new one in
 //   fit                the call of fit() that the members are in, by each; nobody joins before
 namespace tutti::comm {
 
@@ -40,6 +41,7 @@ struct Member {
 struct Members {
   uint64_t epoch = 0;
   std::vector<Member> by_rank = {};  // those of the epoch before first, in their order
+  bool is_last = false;              // too few are left: the members save what they have, and end
   std::string end = {};              // not "": why nobody goes on; there are no members then
 
   // Returns nullopt if this process is not one of them.
@@ -75,6 +77,7 @@ inline constexpr const char* kHere = "here";
 inline constexpr const char* kNewestKey = "newest";
 inline constexpr const char* kChangeKey = "change";
 inline constexpr const char* kFitKey = "fit";
+inline constexpr const char* kFixedKey = "fixed";
 inline constexpr const char* kEnteredKey = "entered";
 inline constexpr const char* kLeastKey = "least";
 inline constexpr const char* kStopKey = "stop";

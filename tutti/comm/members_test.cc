@@ -24,10 +24,11 @@ class MembersOnABoard : public ::testing::Test {
 };
 
 TEST(Members, are_the_same_after_their_way_over_the_board) {
-  const Members members{.epoch = 7, .by_rank = {{2, 0}, {0, 3}}, .end = {}};
+  const Members members{.epoch = 7, .by_rank = {{2, 0}, {0, 3}}, .is_last = true};
   const Members again = members_of(to_text(members));
   EXPECT_EQ(again.epoch, 7U);
   EXPECT_EQ(again.by_rank, members.by_rank);
+  EXPECT_TRUE(again.is_last);
   EXPECT_EQ(again.rank_of({0, 3}), 1);
   EXPECT_EQ(again.rank_of({0, 2}), std::nullopt);
   const Call call = call_of(to_text(Call{3, Call::Why::Late, "nothing from \xff"}));
@@ -105,6 +106,7 @@ class LastEpoch final : public EpochSource {
   bool is_joining() const override { return false; }
   bool change_is_due() override { return true; }
   int least() const override { return 1; }
+  bool is_last() const override { return false; }
   std::string change() const override { return ""; }
   bool job_stops() const override { return false; }
   void set_fit(int64_t /*fit*/) override {}

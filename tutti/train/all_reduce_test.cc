@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 
+#include "tutti/base/test_errors.h"
 #include "tutti/comm/test_ranks.h"
 #include "tutti/metrics/test_metrics.h"
 #include "tutti/params/lanes.h"
@@ -190,6 +191,17 @@ TEST(AllReduce, a_step_that_fails_in_an_observer_leaves_the_parameters_alone) {
 }
 
 // The buffers that a failed lane has changed are restored to their values before the step.
+TEST(AllReduce, a_worker_that_was_started_later_does_not_train_alone_in_a_group_that_cannot_change) {
+  Identity identity;
+  identity.members_board = "127.0.0.1:1";
+  const Context context(test_flags(), identity);
+  Group group = alone();
+  group.chief = -1;
+  expect_error(ErrorKind::PeerLost, HasSubstr("cannot join them: the program trains with a group"), [&] {
+    AllReduce(context, group, make_trainable(test_net(), test_loss), torch::optim::SGDOptions(0.1), {}, {});
+  });
+}
+
 TEST(AllReduce, a_step_that_failed_is_made_again_with_the_same_bits) {
   constexpr int64_t kLanes = 3;
   constexpr int64_t kSteps = 4;

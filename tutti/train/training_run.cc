@@ -307,8 +307,9 @@ Wishes TrainingRun::own_reasons() const {
 }
 
 // All workers that make every step together stop after the step in which a wish has reached every worker; a
-// worker without others, or one that makes steps of its own, reacts at once.
+// worker without others, or one that makes steps of its own, reacts at once, and so do all in the last epoch.
 Wishes TrainingRun::reasons_to_end() const {
+  if (may_change() && epochs()->is_last()) return {.signal = SIGTERM};
   const Wishes own = own_reasons();
   if (!training_.in_step) return own;
   if (last_step_.wishes.end_training()) return last_step_.wishes;

@@ -28,6 +28,8 @@ comm::Communicator& connected(const Context& context, const Group& group) {
     fail(ErrorKind::InvalidArgument,
          "--strategy single is for one process, but there are {} workers (found through {})", comm.world(),
          context.identity().source);
+  if (comm.epochs() == nullptr)
+    keep_workers(context, group, "the program trains with a group that was split from all workers");
   return comm;
 }
 
@@ -162,10 +164,10 @@ void AllReduce::prepare(int64_t lanes) {
   warn_of_idle_workers(context_, comm_, lanes);
   say_placement(context_, parameters, mean_->lanes());
   const std::string kept = why_not_survive(lanes);
-  if (may_change() && !kept.empty() && group_.is_chief() && group_.epoch == 0)
-    context_.log().warning(
-        "if a worker is lost, the others {}: {}",
-        can_go_back(lanes) ? "go back to the newest checkpoint" : "cannot go on without it", kept);
+  const bool loses_state = may_change() && !kept.empty() && group_.epoch == 0;
+  if (loses_state && !can_go_back(lanes)) keep_workers(context_, group_, kept);
+  if (loses_state && can_go_back(lanes) && group_.is_chief())
+    context_.log().warning("if a worker is lost, the others go back to the newest checkpoint: {}", kept);
   facts_ = facts_with(lanes);
   facts_.needs_data_in_every_lane = module_group_ != nullptr;
   prepare_audits(lanes, kept);
@@ -206,7 +208,10 @@ void AllReduce::prepare_audits(int64_t lanes, const std::string& kept) {
 void AllReduce::set_other_nets(const std::vector<AllReduce*>& others) {
   nets_ = {this};
   nets_.insert(nets_.end(), others.begin(), others.end());
-  if (!others.empty()) prepare_audits(0, "");  // throws if there are audits
+  if (others.empty()) return;
+  if (comm_.epochs() != nullptr)
+    keep_workers(context_, group_, "a loop of several nets needs the same workers");
+  prepare_audits(0, "");  // throws if there are audits
 }
 
 std::optional<int64_t> AllReduce::lane_to_audit(int64_t step) const {

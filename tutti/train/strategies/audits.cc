@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <limits>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -204,7 +205,10 @@ bool Audits::agree(const AuditedLane& audited, int64_t step, const GradientMean:
   const Verdict verdict = judge(first_try_, results);
   if (first_try_.empty()) {
     if (repeated_ != step) ++made_;
-    if (verdict.has_passed) return true;
+    if (verdict.has_passed) {
+      for (const LaneResult& result : results) note_passed(Of::Lane, step, result.rank);
+      return true;
+    }
     if (may_repeat_) {
       say(fmt::format("at step {}, the results of lane {} from {} differ: ", step, audited.lane,
                       names_of(verdict.wrong)) +
@@ -224,7 +228,10 @@ bool Audits::agree_on_sum(int64_t step, const std::vector<Recomputed>& mine) {
   RecomputedByRank results = comm::gather_all(*comm_, hashes_of(mine), "the hashes of an audited sum");
   const Verdict verdict = judge(mine, first_sum_, results);
   if (first_sum_.empty()) {
-    if (verdict.has_passed) return true;
+    if (verdict.has_passed) {
+      note_all_passed(Of::Sum, step);
+      return true;
+    }
     if (may_repeat_) {
       say(fmt::format("at step {}, the results of {} differ: {}. The step is made again", step,
                       names_of(verdict.wrong), verdict.what));
@@ -243,7 +250,7 @@ void Audits::agree_on_update(int64_t step, AuditedUpdate& update) {
   const std::vector<Recomputed> mine = update.results();
   Verdict verdict =
       judge(mine, {}, comm::gather_all(*comm_, hashes_of(mine), "the hashes of an audited update"));
-  if (verdict.has_passed) return;
+  if (verdict.has_passed) return note_all_passed(Of::Update, step);
   // Alone, the worker is wrong, but its second result counts.
   verdict.has_passed = verdict.is_clear && (comm_->world() == 1 || !verdict.right.empty());
   if (verdict.has_passed) update.repair(verdict.right.empty() ? 0 : verdict.right.front());
@@ -270,12 +277,17 @@ void Audits::conclude(Of what, std::optional<int64_t> lane, int64_t step, const 
                     {"tensor", tensor_of(verdict)},
                     {"ranks", verdict.wrong},
                     {"workers", Json::array()},
+                    {"passed", Json::array()},
                     {"certain", verdict.is_clear},
                     {"action", redoes   ? "redo"
                                : evicts ? "evict"
                                         : "stop"}});
-  for (const int rank : verdict.wrong) found_.back()["workers"].push_back(who_.at(static_cast<size_t>(rank)));
-  const std::string text = fmt::format("at step {}, {}", step, describe(lane, verdict));
+  for (const int rank : verdict.wrong) {
+    const std::optional<int64_t> passed = passed_by(what, rank);
+    found_.back()["workers"].push_back(who_.at(static_cast<size_t>(rank)));
+    found_.back()["passed"].push_back(passed ? Json(*passed) : Json());
+  }
+  const std::string text = fmt::format("at step {}, {}", step, describe(what, lane, verdict));
   if (redoes)
     return say(text + (what == Of::Update ? ". It was repaired" : ". The step was made again without it"));
   if (evicts) {
@@ -292,7 +304,25 @@ std::string Audits::tensor_of(const Verdict& verdict) const {
   return verdict.what.empty() ? first_difference(*parameters_, verdict.one, verdict.other) : verdict.what;
 }
 
-std::string Audits::describe(std::optional<int64_t> lane, const Verdict& verdict) const {
+void Audits::note_all_passed(Of what, int64_t step) {
+  for (int rank = 0; rank < comm_->world(); ++rank) note_passed(what, step, rank);
+}
+
+std::optional<int64_t> Audits::passed_by(Of what, int rank) const {
+  const auto found = passed_.find({what, who_.at(static_cast<size_t>(rank))});
+  return found == passed_.end() ? std::nullopt : std::optional(found->second);
+}
+
+// Says which weights a worker that computes wrongly may have changed before it was found.
+std::string Audits::doubts_after(Of what, const Verdict& verdict) const {
+  std::optional<int64_t> since = std::numeric_limits<int64_t>::max();
+  for (const int rank : verdict.wrong) since = std::min(since, passed_by(what, rank));
+  const std::string wrong = names_of(verdict.wrong);
+  return since ? fmt::format("Steps since {}, when {} last passed such an audit, may be wrong", *since, wrong)
+               : fmt::format("All steps since the start may be wrong: {} has passed no such audit", wrong);
+}
+
+std::string Audits::describe(Of what, std::optional<int64_t> lane, const Verdict& verdict) const {
   const std::string results = lane ? fmt::format("the results of lane {}", *lane) : "the results";
   const std::string wrong = names_of(verdict.wrong);
   const std::string tensor = tensor_of(verdict);
@@ -309,7 +339,8 @@ std::string Audits::describe(std::optional<int64_t> lane, const Verdict& verdict
   const std::string others = !verdict.right.empty() ? names_of(verdict.right) + " got another result"
                              : lane                 ? "it got another result when it computed the lane again"
                                                     : "it got another result when it computed that again";
-  return fmt::format("{}: {}. {} there has changed numbers without an error", computed, others, hardware);
+  return fmt::format("{}: {}. {} there has changed numbers without an error. {}", computed, others, hardware,
+                     doubts_after(what, verdict));
 }
 
 std::string Audits::names_of(const std::vector<int>& ranks) const {

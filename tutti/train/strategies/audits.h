@@ -2,9 +2,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <nlohmann/json.hpp>
@@ -96,8 +98,14 @@ class Audits {
   std::vector<LaneResult> results_of(const AuditedLane& audited, const GradientMean::LaneHashes& mine) const;
   std::string names_of(const std::vector<int>& ranks) const;
   enum class Of { Lane, Sum, Update };
+  void note_passed(Of what, int64_t step, int rank) {
+    passed_[{what, who_.at(static_cast<size_t>(rank))}] = step;
+  }
+  void note_all_passed(Of what, int64_t step);
+  std::optional<int64_t> passed_by(Of what, int rank) const;
   std::string tensor_of(const Verdict& verdict) const;
-  std::string describe(std::optional<int64_t> lane, const Verdict& verdict) const;
+  std::string describe(Of what, std::optional<int64_t> lane, const Verdict& verdict) const;
+  std::string doubts_after(Of what, const Verdict& verdict) const;
   void conclude(Of what, std::optional<int64_t> lane, int64_t step, const Verdict& verdict);
   void say(const std::string& text, int rank = 0) const;
 
@@ -111,6 +119,8 @@ class Audits {
   int64_t repeated_ = -1;  // the step that is made again; -1: none
   std::vector<LaneResult> first_try_;
   RecomputedByRank first_sum_;  // the same for the sum
+  std::map<std::pair<Of, std::string>, int64_t>
+      passed_;  // the last step, by the kind of audit and the worker
   // The worker that is wrong, and why it leaves the others.
   struct Eviction {
     int rank = 0;

@@ -8,6 +8,8 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/json.h"
 #include "tutti/comm/gather_all.h"
+#include "tutti/comm/members.h"
+#include "tutti/comm/roster.h"
 #include "tutti/train/change.h"
 
 namespace tutti {
@@ -73,6 +75,18 @@ void on_chief(const Context& context, comm::Communicator& comm, const comm::Opti
   comm::Options waiting = options;
   waiting.timeout = milliseconds_of(context.config().network.timeout * kTimeouts);
   comm.barrier(waiting).wait();
+}
+
+void keep_workers(const Context& context, const Group& group, const std::string& why) {
+  if (context.identity().members_board.empty() || context.identity().is_evaluator) return;
+  if (group.chief < 0)
+    fail(ErrorKind::PeerLost, "this worker was started while the others train, and cannot join them: {}",
+         why);
+  if (!group.is_chief()) return;
+  const auto board = comm::find_members_board(context);
+  if (board->peek(comm::kFixedKey)) return;
+  board->set(comm::kFixedKey, why);
+  context.log().warning("if a worker is lost, the others cannot go on without it: {}", why);
 }
 
 // The barrier in on_chief() waits longer than the exchange of the result.

@@ -6,6 +6,7 @@
 
 #include "tutti/cluster/context.h"
 #include "tutti/comm/communicator.h"
+#include "tutti/comm/group.h"
 #include "tutti/metrics/metric.h"
 #include "tutti/train/session.h"
 #include "tutti/train/strategy.h"
@@ -17,6 +18,9 @@ namespace tutti {
 // --timeout. If `body` throws, the communicator is abandoned, so that the other ranks learn the reason.
 void on_chief(const Context& context, comm::Communicator& comm, const comm::Options& options,
               const std::function<void()>& body);
+// For a training of a job with --min whose workers have to stay the same, since `why`: tells the launcher,
+// and the chief of the group warns. Throws PeerLost in a worker that was started while the others train.
+void keep_workers(const Context& context, const Group& group, const std::string& why);
 // See Strategy::share().
 Json share(const Context& context, comm::Communicator& comm, const std::string& what,
            const Strategy::MakeValue& make);
