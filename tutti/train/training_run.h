@@ -194,6 +194,7 @@ class TrainingRun {
   void change(std::optional<Error> why, int leaving = 0);
   void save_for_others(int leaving);
   [[noreturn]] void leave(int leaving);
+  void add_change();
   void note_change(const std::optional<Error>& error);
   bool go_on(const std::optional<Error>& why);
   void leave_fit();
