@@ -117,8 +117,7 @@ TEST(WebPage, moves_to_the_next_chief_with_all_changes_of_the_workers) {
              {mark});
   run.await_steps();
   const auto kill_worker = [&](int worker) {
-    for (const pid_t pid : processes_with(Words{mark, "TUTTI_JOB_NAME=worker",
-                                                "TUTTI_TASK_INDEX=" + std::to_string(worker)}))
+    for (const pid_t pid : processes_with(Words{mark, "TUTTI_TASK_INDEX=" + std::to_string(worker)}))
       ::kill(pid, SIGKILL);
   };
   // Waits until as many steps are made by the workers that are left.

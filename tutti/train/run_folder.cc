@@ -241,8 +241,9 @@ void RunFolder::note(const RunState& now) {
 }
 
 void RunFolder::note_error(const std::string& error) {
+  if (run_.id.empty() || !lock_ || !lock_->is_held()) return;  // else another chief may have taken over
   run_.error = error;
-  if (!run_.id.empty()) write_state();
+  write_state();
 }
 
 void RunFolder::write_state() {

@@ -99,7 +99,7 @@ class RunFolder {
   void note(const RunState& now);
   // The same now and then, which also shows that the chief is alive, for file systems without locks.
   void show_life(const RunState& now);
-  // Says that the training has ended with this error.
+  // Says that the training has ended with this error, if this process holds the lock for certain.
   void note_error(const std::string& error);
   // The folder of the checkpoint of this step.
   std::string path_of(int64_t step) const;
