@@ -208,7 +208,7 @@ TEST(AuditOf, sums_names_the_worker_and_ends_with_the_bits_of_an_undisturbed_run
       const nlohmann::json report =
           report_of_run(kWorkers, launch, with(faulty, {action, "--logdir", logdir}), folder);
       EXPECT_EQ(report.at("weights_sha256"), expected) << comm << action;
-      EXPECT_EQ(weights_of(logdir), weights_of(plain)) << comm << action;
+      EXPECT_TRUE(weights_of(logdir) == weights_of(plain)) << comm << action;
       EXPECT_EQ(report.at("world"), action == "redo" ? kWorkers : kWorkers - 1);
       const nlohmann::json& found = report.at("audits").at("found");
       ASSERT_EQ(found.size(), 1U) << report;
@@ -235,7 +235,7 @@ TEST(AuditOf, updates_repairs_them_and_evicts_the_worker) {
       const nlohmann::json report =
           report_of_run(kWorkers, launch, with(faulty, {action, "--logdir", logdir}), folder);
       EXPECT_EQ(report.at("weights_sha256"), expected) << state << action;
-      EXPECT_EQ(weights_of(logdir), weights_of(plain)) << state << action;
+      EXPECT_TRUE(weights_of(logdir) == weights_of(plain)) << state << action;
       EXPECT_EQ(report.at("world"), action == "redo" ? kWorkers : kWorkers - 1);
       const nlohmann::json& found = report.at("audits").at("found");
       ASSERT_EQ(found.size(), 1U) << report;

@@ -64,7 +64,9 @@ class Worker {
         board_(find_board(environment), self_),
         job_board_{.address = environment.get(kMembersVariable).value(),
                    .host = host_name(),
-                   .secret = secret_in(environment)} {}
+                   .secret = secret_in(environment)} {
+    comm::write_job_board(folder_, job_board_);
+  }
 
   // Returns the exit code.
   int run() {
@@ -94,7 +96,7 @@ class Worker {
   std::optional<Call> take_part(const Members& members) {
     try {
       board_.set_entered(members.epoch);
-      if (members.rank_of(self_) == 0) comm::write_job_board(folder_, job_board_);
+      if (members.rank_of(self_) == 0) comm::write_job_board(folder_, job_board_);  // as the chief does
       begin_training(*members.rank_of(self_));
       std::printf("pid %d, worker %d, life %d, rank %d of %d, epoch %d\n", getpid(), self_.worker, self_.life,
                   *members.rank_of(self_), static_cast<int>(members.by_rank.size()),

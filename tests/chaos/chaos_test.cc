@@ -221,9 +221,8 @@ void Chaos::add_blows_to_tasks() {
   blows_.push_back({"kill a worker", 6, [=] { return strike("worker", SIGKILL); }});
   blows_.push_back({"slow a worker", 2, [=] { return slow("worker"); }});
   if (kind_.has_servers) {
-    blows_.push_back({"kill a server", 4, [=, this] {
-                        return has_copies_ ? kill_server_with_copy() : strike("ps", SIGKILL);
-                      }});
+    blows_.push_back({"kill a server", 4,
+                      [=, this] { return has_copies_ ? kill_server_with_copy() : strike("ps", SIGKILL); }});
     blows_.push_back({"slow a server", 1, [=] { return slow("ps"); }});
     return;
   }

@@ -41,11 +41,11 @@ int index_of_pod(const Environment& environment) {
 
 // All tasks of srun compute the same port for the first node. Each node uses it.
 std::vector<std::string> addresses_in_slurm(const std::string& first, const Environment& environment) {
-  const int port = first.empty() ? 0 : parse_address(first).port;
-  if (port == 0)
+  if (first.find(':') == std::string::npos)
     fail(ErrorKind::InvalidArgument,
          "tutti run: srun names no host or no job in its variables; give --rendezvous HOST:PORT, a free port "
          "of the first host");
+  const int port = parse_address(first).port;
   std::vector<std::string> addresses;
   for (const std::string& host : discovery::slurm_hosts(environment))
     addresses.push_back(to_string(Address{host, port}));

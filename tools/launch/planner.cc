@@ -73,8 +73,8 @@ std::optional<Meeting> meeting_of(const LaunchOptions& options, const std::vecto
       .folder = flag_of_program(command, environment, "--logdir", "TUTTI_LOGDIR"),
       .if_terms_differ =
           "its flags are not those of node 0; give all launchers the same "
-          "--nnodes, --rendezvous, --ps, --evaluator, --restarts, --min and PROGRAM",
-      .if_index_is_taken = "give each launcher its own --node-rank"};
+          "--nnodes, --rendezvous (or TF_CONFIG), --ps, --evaluator, --restarts, --min and PROGRAM",
+      .if_index_is_taken = "give each launcher its own --node-rank, or index in TF_CONFIG"};
   for (int node = 0; node < nodes.count; ++node) meeting.hosts.push_back(fmt::format("node {}", node));
   return meeting;
 }

@@ -173,12 +173,17 @@ void SurvivalGuest::follow_successor(Lock& lock, const std::string& lost) {
   }
   board_ = successor.board;
   keeper_ = "the launcher of " + launchers.hosts[successor.host];
-  launchers.own.board->set(comm::kKeeperKey, to_string(board_of(successor.host).value()));
+  launchers.own.board->set(comm::kKeeperKey, to_string(reached_));
 }
 
+// A launcher that has come again may vote in an epoch of which this one does not know yet if it is chosen.
 std::optional<Address> SurvivalGuest::board_of(size_t host) const {
-  const std::vector<std::string>& tokens = voter_->vote().chosen.launchers;
-  return host < tokens.size() ? board_address_in(tokens[host]) : std::nullopt;
+  const EpochVote& vote = voter_->vote();
+  const auto in = [host](const EpochDecision& decision) {
+    return host < decision.launchers.size() ? board_address_in(decision.launchers[host]) : std::nullopt;
+  };
+  const std::optional<Address> newer = vote.accepted ? in(vote.accepted->next) : std::nullopt;
+  return newer ? newer : in(vote.chosen);
 }
 
 SuccessionOptions SurvivalGuest::succession_options() {
@@ -186,24 +191,29 @@ SuccessionOptions SurvivalGuest::succession_options() {
   return {.hosts = launchers.hosts,
           .host_of_worker = launchers.host_of_worker,
           .own_board = launchers.own.board,
-          .connect = [this, &launchers](size_t host) -> std::shared_ptr<comm::Rendezvous> {
-            const std::optional<Address> address = board_of(host);
-            if (!address) return nullptr;  // it has no vote
-            return comm::try_tcp_rendezvous(
-                       {.hosts = {address->host},
-                        .port = static_cast<uint16_t>(address->port),
-                        .credentials = {.secret = comm::members_secret(options_.launch, options_.secret)},
-                        .holder = "the launcher of " + launchers.hosts[host],
-                        .timeout = std::min(options_.timeout, kAttemptToConnect),
-                        .answer = options_.timeout})
-                .board;
-          },
+          .connect = [this](size_t host) { return connect_to(host); },
           .timeout = options_.timeout,
           .sleep =
               [this](milliseconds time) {
                 Lock lock(mutex_);
                 if (changed_.wait_for(lock, time, [this] { return leaves_; })) throw Leaves();
               }};
+}
+
+// Returns nullptr if the launcher of this host does not answer, or has no vote.
+std::shared_ptr<comm::Rendezvous> SurvivalGuest::connect_to(size_t host) {
+  const std::optional<Address> address = board_of(host);
+  if (!address) return nullptr;
+  auto board = comm::try_tcp_rendezvous(
+                   {.hosts = {address->host},
+                    .port = static_cast<uint16_t>(address->port),
+                    .credentials = {.secret = comm::members_secret(options_.launch, options_.secret)},
+                    .holder = "the launcher of " + options_.launchers->hosts[host],
+                    .timeout = std::min(options_.timeout, kAttemptToConnect),
+                    .answer = options_.timeout})
+                   .board;
+  if (board) reached_ = *address;
+  return board;
 }
 
 std::optional<EpochAgreement> SurvivalGuest::take_election() {

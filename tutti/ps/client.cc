@@ -108,7 +108,8 @@ void Client::abandon(const std::string& why) noexcept {
   }
 }
 
-// Nothing is handed over before all that have the run have entered the epoch, so that no step is made meanwhile.
+// Nothing is handed over before all that have the run have entered the epoch, so that no step is made
+// meanwhile.
 void Client::regroup(const std::string& run) {
   run_ = run;
   const std::vector<Json> states = states_of_all();

@@ -103,14 +103,15 @@ class Client {
   // has joined; "": there is none. A server that was started again is in no run, but its copy may be.
   std::string common_run();
   const std::string& run() const { return run_; }
-  // Chief only: lets this run go on with the workers of the epoch, who have to join it again. A server that was
-  // started again gets its part from its copy, and the copy that it holds from the server that has the part.
+  // Chief only: lets this run go on with the workers of the epoch, who have to join it again. A server that
+  // was started again gets its part from its copy, and the copy that it holds from the server that has the
+  // part.
   void regroup(const std::string& run);
   // Tells the servers that this worker leaves its epoch because of an error, so that the others do too. Does
   // not throw.
   void abandon(const std::string& why) noexcept;
-  // Returns the servers that were in no run at the last call of standing() or common_run(), if begin() was not
-  // called since.
+  // Returns the servers that were in no run at the last call of standing() or common_run(), if begin() was
+  // not called since.
   const std::vector<int>& servers_without_run() const { return without_run_; }
   // Returns the CPU time that all servers together have used so far.
   double cpu_seconds();

@@ -118,11 +118,9 @@ Client::Summed Client::push_synchronous(const Push& push, int64_t workers) {
   std::vector<torch::Tensor> control_words(peers_.size());
   std::vector<Json> answers(peers_.size());
   const auto message_to = [&](size_t i) {
-    rpc::Message message = request({{"step", push.step},
-                                    {"expected", workers},
-                                    {"scaled", push.scaled},
-                                    {"copy", is_copy(i)}},
-                                   {push.control_word});
+    rpc::Message message =
+        request({{"step", push.step}, {"expected", workers}, {"scaled", push.scaled}, {"copy", is_copy(i)}},
+                {push.control_word});
     const size_t part = part_of(i);
     if (push.learning_rate) message.head["rate"] = *push.learning_rate;
     append_segments(message, push.gradients[part]);

@@ -25,8 +25,8 @@ namespace tutti::ps {
 // worker is in two groups. The job is over when every worker belongs to a group whose run is over; "stop"
 // ends it for all groups.
 //
-// If the workers change, the next server holds a copy of each server's part (--replicas): workers call it once
-// more, with "copy" in what they send when they connect, and another Service answers. Thread-safe.
+// If the workers change, the next server holds a copy of each server's part (--replicas): workers call it
+// once more, with "copy" in what they send when they connect, and another Service answers. Thread-safe.
 class GroupServices final : public rpc::Service {
  public:
   // `options` has all workers of the job.

@@ -117,8 +117,10 @@ rpc::Message Service::hand_over(Lock&, const rpc::Caller&, const rpc::Message& r
     fail(ErrorKind::InvalidArgument, "only the parameters of a synchronous run can be handed over");
   const torch::NoGradGuard no_grad;
   rpc::Message all{run_->begun_with, {}};
-  all.head.update(
-      {{"epoch", run_->epoch}, {"workers", run_->workers}, {"step", run_->step}, {"progress", run_->progress}});
+  all.head.update({{"epoch", run_->epoch},
+                   {"workers", run_->workers},
+                   {"step", run_->step},
+                   {"progress", run_->progress}});
   for (const Section& section : run_->shard.sections()) append(all, {section.values.clone()});
   all.head["buffers"] = pack(clones_of(run_->buffers), all.pieces);
   all.head["counters"] = pack(clones_of(run_->counters), all.pieces);

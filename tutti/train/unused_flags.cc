@@ -45,7 +45,8 @@ std::vector<std::string> unused_flags(const RunConfig& config, const WayOfTraini
   note(config.checkpoints.rows != standard.checkpoints.rows, way.has_tables,
        "--checkpoint-rows does nothing: the model has no sharded embeddings");
   note(config.reduction.replicas != standard.reduction.replicas, calls ? synchronous : way.has_tables,
-       "--replicas does nothing: only rows of sharded embeddings on workers, and servers of --strategy ps-sync, "
+       "--replicas does nothing: only rows of sharded embeddings on workers, and servers of --strategy "
+       "ps-sync, "
        "have copies");
   note(config.checkpoints.hash_every > 0, !synchronous && !asynchronous,
        "--hash-every does nothing: the weights are on the parameter servers");

@@ -268,7 +268,7 @@ void expect_no_false_alarm(const OptimizerOptions& optimizer, const std::string&
                            const std::string& backend, const TestFolder& folder) {
   comm::testing::with_ranks(backend, 3, [&](comm::Communicator& comm) {
     RunConfig config = test_flags();
-    config.training = {.strategy = "", .lanes = 4, .steps = 40, .audit = 1, .audit_action = "redo"};
+    config.training = {.strategy = "", .lanes = 4, .steps = 16, .audit = 1, .audit_action = "redo"};
     config.reduction.optimizer_state = state;
     if (comm.rank() == 0) config.output.report = folder / "report.json";
     config.output.log_level = "off";
@@ -300,7 +300,7 @@ void expect_no_false_alarm(const OptimizerOptions& optimizer, const std::string&
     }
   });
   const auto audits = nlohmann::json::parse(read_file(folder / "report.json")).at("audits");
-  EXPECT_EQ(audits.at("made"), 40);
+  EXPECT_EQ(audits.at("made"), 16);
   EXPECT_THAT(audits.at("found"), IsEmpty()) << name_of(optimizer) << state << backend;
 }
 
