@@ -183,7 +183,8 @@ TEST(Tables, are_compared_by_diff_whatever_the_number_of_owners) {
   train("clipped", 1, {"--clip-norm", "0.001"});
   const ProgramResult others = diff("one", "clipped");
   EXPECT_EQ(others.exit_code, 1) << others.err;
-  EXPECT_THAT(others.out, HasSubstr("the same weights, but other rows of tables or other buffers at step 4\n"));
+  EXPECT_THAT(others.out,
+              HasSubstr("the same weights, but other rows of tables or other buffers at step 4\n"));
   EXPECT_THAT(others.out, HasSubstr(" numbers, by at most "));
 
   for (const auto& file : fs::directory_iterator(folder / "three/ckpt-16")) {

@@ -80,8 +80,8 @@ std::string difference_of(const store::NamedTensor& one, const store::NamedTenso
                      apart.max().item<double>());
 }
 
-// Compares the checkpoints of a step that both runs have, with the rows of sharded tables, whatever the number
-// of their owners. Returns a line for each tensor that differs. Throws DataLoss if a file is damaged.
+// Compares the checkpoints of a step that both runs have, with the rows of sharded tables, whatever the
+// number of their owners. Returns a line for each tensor that differs. Throws DataLoss if a file is damaged.
 std::vector<std::string> tensors_that_differ(const Run& one, const Run& other, int64_t step) {
   std::map<std::string, store::NamedTensor> theirs;
   for (const store::NamedTensor& tensor : tensors_in(store::load_checkpoint(other.checkpoints.at(step))))
@@ -114,9 +114,9 @@ void print_tensors_that_differ(const Run& one, const Run& other, int64_t step) {
   for (const std::string& line : tensors_that_differ(one, other, step)) fmt::print("  {}\n", line);
 }
 
-// No hash covers the rows of sharded tables and the buffers. Finds the first of these checkpoints in which they
-// differ, though the weights have the same hashes, and prints them; returns false if there is none. Runs that
-// have parted stay apart, so only a few checkpoints are read.
+// No hash covers the rows of sharded tables and the buffers. Finds the first of these checkpoints in which
+// they differ, though the weights have the same hashes, and prints them; returns false if there is none. Runs
+// that have parted stay apart, so only a few checkpoints are read.
 bool print_first_rows_that_differ(const Run& one, const Run& other, const std::vector<int64_t>& steps) {
   const auto first = std::partition_point(steps.begin(), steps.end(), [&](int64_t step) {
     return tensors_that_differ(one, other, step).empty();

@@ -80,7 +80,8 @@ void see_step(Json& training, int64_t step, double time) {
 double events_time(const std::string& logdir) {
   double newest = 0;
   for (const auto& entry : fs::directory_iterator(logdir)) {
-    if (entry.path().filename().string().starts_with("events.out.")) newest = std::max(newest, time_of(entry));
+    if (entry.path().filename().string().starts_with("events.out."))
+      newest = std::max(newest, time_of(entry));
   }
   return newest;
 }
@@ -113,7 +114,8 @@ bool has(const Json& object, const char* key) { return object.contains(key) && !
 
 std::string trouble_of(const RunState& state, const std::string& phase) {
   if (!state.error.empty())
-    return fmt::format("the chief has ended with an error: {}; run the program again to continue", state.error);
+    return fmt::format("the chief has ended with an error: {}; run the program again to continue",
+                       state.error);
   return phase == "died" ? "the chief has ended without a word; run the program again to continue" : "";
 }
 

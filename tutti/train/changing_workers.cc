@@ -166,8 +166,8 @@ bool TrainingRun::go_on(const std::optional<Error>& why) {
   return true;
 }
 
-// Adds the change that has led to the present epoch to the report, or corrects its step. A worker that was not
-// in the epoch before takes over the changes that the others know.
+// Adds the change that has led to the present epoch to the report, or corrects its step. A worker that was
+// not in the epoch before takes over the changes that the others know.
 void TrainingRun::add_change() {
   if (epochs() == nullptr || epochs()->change().empty()) return;
   const uint64_t epoch = epochs()->number();

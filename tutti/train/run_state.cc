@@ -49,13 +49,13 @@ double unix_now() {
 }
 
 void write_run_state(const std::string& folder, const RunState& state) {
-  const Json json = {{"id", state.id},         {"phase", name_of(state.phase)},
-                     {"fit", state.fit},       {"step", state.step},
-                     {"chief", state.chief},   {"first_sequence", state.first_sequence},
-                     {"launch", state.launch}, {"web", state.web},
-                     {"since", state.since},   {"failures", state.failures},
+  const Json json = {{"id", state.id},           {"phase", name_of(state.phase)},
+                     {"fit", state.fit},         {"step", state.step},
+                     {"chief", state.chief},     {"first_sequence", state.first_sequence},
+                     {"launch", state.launch},   {"web", state.web},
+                     {"since", state.since},     {"failures", state.failures},
                      {"workers", state.workers}, {"end_step", state.end_step},
-                     {"change", state.change}, {"error", state.error}};
+                     {"change", state.change},   {"error", state.error}};
   replace_file(folder + "/" + kRunStateName, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 

@@ -31,12 +31,12 @@ struct RunState {
   // The sequence of the first checkpoint of this run. Earlier ones in the folder belong to a run that was
   // abandoned (--resume never).
   int64_t first_sequence = 0;
-  std::string launch;    // launch_of(); "" if the launcher has no name for it
-  std::string chief;     // as it names itself in the folder's lock
-  std::string web = {};  // HOST:PORT of its page (--web); "": none
+  std::string launch;       // launch_of(); "" if the launcher has no name for it
+  std::string chief;        // as it names itself in the folder's lock
+  std::string web = {};     // HOST:PORT of its page (--web); "": none
   std::string change = {};  // the last one of the workers: "going on at step 5 with 2 workers: ..."
   std::string error = {};   // that has ended the training; "": none
-  int64_t failures = 0;  // after each of which the run went back to a checkpoint
+  int64_t failures = 0;     // after each of which the run went back to a checkpoint
   // The Unix time at which the run would have begun if it had not paused between its starts.
   double since = unix_now();
 

@@ -114,9 +114,9 @@ void add_changes(Lines& lines, const Status& status) {
   lines.head("tutti_worker_changes_total", "counter",
              "Workers that were lost, have left as planned, or have joined since the run began.");
   for (const auto& [name, training] : status.trainings) {
-    for (const auto& [change, count] : {std::pair("lost", training.workers_lost),
-                                        std::pair("left", training.workers_left),
-                                        std::pair("joined", training.workers_joined)}) {
+    for (const auto& [change, count] :
+         {std::pair("lost", training.workers_lost), std::pair("left", training.workers_left),
+          std::pair("joined", training.workers_joined)}) {
       Labels labels = labels_of(name);
       labels.emplace_back("change", change);
       lines.sample("tutti_worker_changes_total", labels, static_cast<double>(count));
