@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/served.h"
+#include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/train/strategies/audits.h"
 
@@ -162,6 +163,40 @@ TEST(Tables, may_be_all_that_a_model_learns) {
   for (const char* optimizer : {"adagrad", "adam"})
     expect_same_everywhere({"--bare", "--optimizer", optimizer});
   expect_same_everywhere({"--bare", "--clip-norm", "0.05"});
+}
+
+// The tables are all that the model learns, so no hash of its weights differs.
+TEST(Tables, are_compared_by_diff_whatever_the_number_of_owners) {
+  const TestFolder folder;
+  const auto train = [&](const std::string& name, int workers, const Flags& more) {
+    const Flags flags = {"--bare", "--logdir", folder / name, "--checkpoint-every", "4"};
+    result_of(on_workers(workers, with(flags, more)));
+  };
+  const auto diff = [&](const std::string& name, const std::string& other) {
+    return run_program({program_path("tutti"), "diff", folder / name, folder / other});
+  };
+  train("one", 1, {});
+  train("three", 3, {"--checkpoint-rows", "changed"});
+  const ProgramResult same = diff("one", "three");
+  EXPECT_EQ(same.exit_code, 0) << same.out << same.err;
+  EXPECT_THAT(same.out, HasSubstr("the same weights at all "));
+  train("clipped", 1, {"--clip-norm", "0.001"});
+  const ProgramResult others = diff("one", "clipped");
+  EXPECT_EQ(others.exit_code, 1) << others.err;
+  EXPECT_THAT(others.out,
+              HasSubstr("the same weights, but other rows of tables or other buffers at step 4\n"));
+  EXPECT_THAT(others.out, HasSubstr(" numbers, by at most "));
+
+  for (const auto& file : fs::directory_iterator(folder / "three/ckpt-16")) {
+    if (!file.path().filename().string().starts_with("rows")) continue;
+    std::string bytes = read_file(file.path());
+    bytes.back() = static_cast<char>(bytes.back() ^ 1);
+    replace_file(file.path(), bytes);
+    break;
+  }
+  const ProgramResult damaged = diff("one", "three");
+  EXPECT_EQ(damaged.exit_code, exit_code(ErrorKind::DataLoss)) << damaged.out << damaged.err;
+  EXPECT_THAT(damaged.err, HasSubstr("ckpt-16"));
 }
 
 TEST(Tables, continue_with_other_tasks) {

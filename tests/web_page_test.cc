@@ -103,32 +103,73 @@ TEST(WebPage, tells_how_a_job_of_several_workers_goes) {
   EXPECT_THAT(stopped.out, HasSubstr("interrupted ("));
 }
 
-TEST(WebPage, is_shown_at_its_address_by_the_next_chief_when_the_chief_is_lost) {
+// The first chief comes back as a worker, opens no page, and is the last one that is left.
+TEST(WebPage, moves_to_the_next_chief_with_all_changes_of_the_workers) {
   const TestFolder folder;
   const HeldPorts port(1);
   const std::string mark = fmt::format("TUTTI_TEST_MARK={}", ::getpid());
-  WebRun run(
-      Words{program_path("tutti"), "run", "-n", "3", "--min", "2", "--", together_program(), "--threads",
-            "1"} +
-          kLong +
-          Words{"--lanes", "4", "--web", std::to_string(port.numbers()[0]), "--logdir", folder / "run"},
-      {mark});
+  const std::string report = folder / "report.json";
+  WebRun run(Words{program_path("tutti"), "run", "-n", "3", "--min", "1", "--restarts", "1", "--",
+                   together_program(), "--threads", "1"} +
+                 kLong +
+                 Words{"--lanes", "4", "--web", std::to_string(port.numbers()[0]), "--logdir", folder / "run",
+                       "--report", report},
+             {mark});
   run.await_steps();
-  const int64_t before = run.status().at("trainings").at(0).at("step");
-  const std::vector<pid_t> chiefs = processes_with("TUTTI_TASK_INDEX=0");
-  for (const pid_t pid : processes_with(mark))
-    if (std::find(chiefs.begin(), chiefs.end(), pid) != chiefs.end()) ::kill(pid, SIGKILL);
-  EXPECT_TRUE(eventually([&] {
-    try {
-      const json now = run.status().at("trainings");
-      return !now.empty() && now[0].at("workers") == 2 && now[0].at("step") > before;
-    } catch (const Error&) {
-      return false;  // nobody listens at the moment
-    }
-  }));
-  EXPECT_THAT(run.get("/metrics").body, HasSubstr("\ntutti_workers 2\n"));
+  const auto kill_worker = [&](int worker) {
+    for (const pid_t pid : processes_with(Words{mark, "TUTTI_TASK_INDEX=" + std::to_string(worker)}))
+      ::kill(pid, SIGKILL);
+  };
+  // Waits until as many steps are made by the workers that are left.
+  const auto await = [&](int workers, int lost, int joined) {
+    int64_t before = -1;
+    EXPECT_TRUE(eventually([&] {
+      try {
+        const json now = run.status().at("trainings").at(0);
+        const bool are_there = now.at("workers") == workers && now.at("workers_lost") == lost &&
+                               now.at("workers_joined") == joined;
+        if (are_there && before < 0) before = now.at("step");
+        return are_there && now.at("step") > before;
+      } catch (const std::exception&) {
+        return false;  // nobody listens at the moment, or nothing has begun
+      }
+    })) << run.program().err();
+  };
+  kill_worker(0);
+  await(3, 1, 1);
+  EXPECT_EQ(json_of(folder / "run/run.json").at("web"), run.address());
+  kill_worker(1);
+  await(2, 2, 1);
+  kill_worker(2);
+  await(1, 3, 1);
+  EXPECT_THAT(run.get("/metrics").body,
+              AllOf(HasSubstr("\ntutti_workers 1\n"),
+                    HasSubstr("\ntutti_worker_changes_total{change=\"lost\"} 3\n")));
+  const json files = json_of(folder / "run/run.json");
+  EXPECT_EQ(files.at("web"), run.address());
+  EXPECT_EQ(files.at("workers"), 1);
+  EXPECT_EQ(files.at("end_step"), 100000000);
+  const std::string events = run.status().at("events").dump();
   ::kill(run.program().pid(), SIGTERM);
   EXPECT_EQ(run.program().wait(), 128 + SIGTERM);
+  const std::string changes = json_of(report).at("changes").dump();
+  for (const char* change :
+       {"worker/0 is gone", "worker/0 has come", "worker/1 is gone", "worker/2 is gone"}) {
+    EXPECT_THAT(events, HasSubstr(change));
+    EXPECT_THAT(changes, HasSubstr(change));
+  }
+  EXPECT_THAT(run.program().err(), Not(HasSubstr("this run has no page")));
+  EXPECT_THAT(status({folder / "run"}).out,
+              AllOf(ContainsRegex("workers +1\n"), HasSubstr("with 1 worker: worker/2 is gone")));
+}
+
+TEST(Status, tells_the_error_with_which_the_chief_has_ended) {
+  const TestFolder folder;
+  run_program(training(2, {"--steps", "20", "--fail-at", "5", "--logdir", folder / "run"}));
+  const ProgramResult result = status({folder / "run"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.out, AllOf(HasSubstr("died ("), HasSubstr("the chief has ended with an error: "),
+                                HasSubstr("the disk is on fire")));
 }
 
 TEST(WebPage, speaks_http_with_curl) {

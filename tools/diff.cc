@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <optional>
 #include <string>
@@ -13,6 +15,7 @@
 #include "tutti/base/file.h"
 #include "tutti/store/checkpoint.h"
 #include "tutti/store/weight_hashes.h"
+#include "tutti/train/load.h"
 
 namespace tutti {
 namespace {
@@ -77,23 +80,52 @@ std::string difference_of(const store::NamedTensor& one, const store::NamedTenso
                      apart.max().item<double>());
 }
 
+// Compares the checkpoints of a step that both runs have, with the rows of sharded tables, whatever the
+// number of their owners. Returns a line for each tensor that differs. Throws DataLoss if a file is damaged.
+std::vector<std::string> tensors_that_differ(const Run& one, const Run& other, int64_t step) {
+  std::map<std::string, store::NamedTensor> theirs;
+  for (const store::NamedTensor& tensor : tensors_in(store::load_checkpoint(other.checkpoints.at(step))))
+    theirs.emplace(tensor.name, tensor);
+  std::vector<std::string> lines;
+  for (const store::NamedTensor& tensor : tensors_in(store::load_checkpoint(one.checkpoints.at(step)))) {
+    const auto found = theirs.find(tensor.name);
+    const std::string text = found == theirs.end() ? fmt::format("{}: only in {}", tensor.name, one.logdir)
+                                                   : difference_of(tensor, found->second);
+    if (!text.empty()) lines.push_back(text);
+  }
+  return lines;
+}
+
+// Returns the steps of which both runs have a checkpoint, in ascending order.
+std::vector<int64_t> common_checkpoints(const Run& one, const Run& other) {
+  std::vector<int64_t> steps;
+  for (const auto& [step, path] : one.checkpoints) {
+    if (other.checkpoints.contains(step)) steps.push_back(step);
+  }
+  return steps;
+}
+
 void print_tensors_that_differ(const Run& one, const Run& other, int64_t step) {
-  const auto first = one.checkpoints.find(step);
-  const auto second = other.checkpoints.find(step);
-  if (first == one.checkpoints.end() || second == other.checkpoints.end()) {
+  if (!one.checkpoints.contains(step) || !other.checkpoints.contains(step)) {
     fmt::print("no checkpoint of step {} is in both: --checkpoint-every {} would show which tensors\n", step,
                step);
     return;
   }
-  std::map<std::string, store::NamedTensor> theirs;
-  for (const store::NamedTensor& tensor : store::load_checkpoint(second->second).weights)
-    theirs.emplace(tensor.name, tensor);
-  for (const store::NamedTensor& tensor : store::load_checkpoint(first->second).weights) {
-    const auto found = theirs.find(tensor.name);
-    const std::string text = found == theirs.end() ? fmt::format("{}: only in {}", tensor.name, one.logdir)
-                                                   : difference_of(tensor, found->second);
-    if (!text.empty()) fmt::print("  {}\n", text);
-  }
+  for (const std::string& line : tensors_that_differ(one, other, step)) fmt::print("  {}\n", line);
+}
+
+// No hash covers the rows of sharded tables and the buffers. Finds the first of these checkpoints in which
+// they differ, though the weights have the same hashes, and prints them; returns false if there is none. Runs
+// that have parted stay apart, so only a few checkpoints are read.
+bool print_first_rows_that_differ(const Run& one, const Run& other, const std::vector<int64_t>& steps) {
+  const auto first = std::partition_point(steps.begin(), steps.end(), [&](int64_t step) {
+    return tensors_that_differ(one, other, step).empty();
+  });
+  if (first == steps.end()) return false;
+  fmt::print("the same weights, but other rows of tables or other buffers at step {}{}\n", *first,
+             first == steps.begin() ? "" : fmt::format(", and the same at step {}", *std::prev(first)));
+  print_tensors_that_differ(one, other, *first);
+  return true;
 }
 
 }  // namespace
@@ -101,7 +133,8 @@ void print_tensors_that_differ(const Run& one, const Run& other, int64_t step) {
 int diff_command(const std::vector<std::string>& arguments, const Environment&) {
   CLI::App app(
       "Finds the first step at which two runs have other weights, from the hashes of --hash-every and the "
-      "checkpoints in their log directories. Exits with code 1 if there is one.",
+      "checkpoints in their log directories. Rows of sharded tables and buffers, which no hash covers, are "
+      "compared where both have a checkpoint. Exits with code 1 if there is such a step.",
       "tutti diff");
   std::string paths[2];
   app.add_option("RUN", paths[0], "The --logdir of a run")->required();
@@ -110,12 +143,18 @@ int diff_command(const std::vector<std::string>& arguments, const Environment&) 
   const Run one = read_run(paths[0]);
   const Run other = read_run(paths[1]);
   const Comparison found = compare(one, other);
+  std::vector<int64_t> saved = common_checkpoints(one, other);
+  if (found.parts_at)
+    saved.erase(std::lower_bound(saved.begin(), saved.end(), found.steps[*found.parts_at]), saved.end());
+  if (print_first_rows_that_differ(one, other, saved)) return kDiffer;
   if (!found.parts_at) {
     if (found.steps.size() == 1)
       fmt::print("the same weights at step {}, the only one that both have recorded\n", found.steps.front());
     else
       fmt::print("the same weights at all {} steps that both have recorded, from {} to {}\n",
                  found.steps.size(), found.steps.front(), found.steps.back());
+    if (saved.empty())
+      fmt::print("no checkpoint is in both, so rows of sharded tables and buffers are not compared\n");
     return 0;
   }
   const int64_t step = found.steps[*found.parts_at];

@@ -36,6 +36,11 @@ double unix_time(fs::file_time_type time) {
   return std::chrono::duration<double>((std::chrono::system_clock::now() - ago).time_since_epoch()).count();
 }
 
+double time_of(const fs::path& path) {
+  std::error_code ignored;
+  return unix_time(fs::last_write_time(path, ignored));
+}
+
 // Returns true if the chief of this run lives. It holds the lock of the folder; if locks do not reach it, it
 // touches its file every ten seconds.
 bool is_alive(const std::string& logdir, const RunState& state) {
@@ -46,8 +51,7 @@ bool is_alive(const std::string& logdir, const RunState& state) {
   if (is_here && path_exists(path) &&
       try_to_lock(FileDescriptor(path, O_RDONLY), path) != LockResult::Unsupported)
     return false;
-  std::error_code ignored;
-  return unix_now() - unix_time(fs::last_write_time(logdir + "/" + kRunStateName, ignored)) < kSilent;
+  return unix_now() - time_of(logdir + "/" + kRunStateName) < kSilent;
 }
 
 const char* phase_of(const std::string& logdir, const RunState& state) {
@@ -64,6 +68,24 @@ const char* phase_of(const std::string& logdir, const RunState& state) {
   return "";
 }
 
+// The step is the last one that any file tells, of which the file that tells it last tells the time.
+void see_step(Json& training, int64_t step, double time) {
+  const auto seen = training.value("step", int64_t{-1});
+  if (step < seen) return;
+  training["step_time"] = step == seen ? std::max(time, training["step_time"].get<double>()) : time;
+  training["step"] = step;
+}
+
+// Returns when an event file of the folder was written last.
+double events_time(const std::string& logdir) {
+  double newest = 0;
+  for (const auto& entry : fs::directory_iterator(logdir)) {
+    if (entry.path().filename().string().starts_with("events.out."))
+      newest = std::max(newest, time_of(entry));
+  }
+  return newest;
+}
+
 // Adds what the run has written into its event files and its report.
 void add_values(const std::string& logdir, Json& training) {
   plot::PlottedRun run;
@@ -72,6 +94,7 @@ void add_values(const std::string& logdir, Json& training) {
   } catch (const Error&) {
     return;  // there are none, or a file is damaged: the rest is worth showing all the same
   }
+  const double written = events_time(logdir);
   for (const auto& [tag, points] : run.scalars) {
     const chart::Point& last = points.back();
     if (!std::isfinite(last.y)) continue;
@@ -83,8 +106,17 @@ void add_values(const std::string& logdir, Json& training) {
     } else {
       training["values"][tag] = last.y;
     }
-    training["step"] = std::max(training["step"].get<int64_t>(), static_cast<int64_t>(last.x));
+    see_step(training, static_cast<int64_t>(last.x), written);
   }
+}
+
+bool has(const Json& object, const char* key) { return object.contains(key) && !object.at(key).is_null(); }
+
+std::string trouble_of(const RunState& state, const std::string& phase) {
+  if (!state.error.empty())
+    return fmt::format("the chief has ended with an error: {}; run the program again to continue",
+                       state.error);
+  return phase == "died" ? "the chief has ended without a word; run the program again to continue" : "";
 }
 
 // Returns the status of a page.
@@ -113,23 +145,27 @@ Json status_in(const std::string& logdir, const std::string& secret) {
       // It may be on another host, or have another secret.
     }
   }
-  Json training = {{"name", ""}, {"phase", phase}, {"folder", logdir}, {"step", state ? state->step : 0}};
+  Json training = {{"name", ""}, {"phase", phase}, {"folder", logdir}};
+  if (state) {
+    see_step(training, state->step, time_of(logdir + "/" + kRunStateName));
+    if (state->end_step > 0) training["end_step"] = state->end_step;
+    if (state->workers > 0) training["workers"] = state->workers;
+    if (!state->change.empty()) training["change"] = state->change;
+  }
   if (!checkpoint.empty()) {
     const store::Manifest manifest = store::read_folder_manifest(checkpoint);
     training["checkpoint_step"] = manifest.step;
-    training["checkpoint_time"] = unix_time(fs::last_write_time(checkpoint));
-    training["step"] = std::max(training["step"].get<int64_t>(), manifest.step);
-    if (const auto end = manifest.state.value("end_step", int64_t{0}); end > 0) training["end_step"] = end;
+    training["checkpoint_time"] = time_of(checkpoint);
+    see_step(training, manifest.step, time_of(checkpoint));
+    if (const auto end = manifest.state.value("end_step", int64_t{0}); end > 0 && !has(training, "end_step"))
+      training["end_step"] = end;
   }
   add_values(logdir, training);
   return {{"chief", state ? state->chief : ""},
           {"now", unix_now()},
-          {"trouble",
-           phase == "died" ? "the chief has ended without a word; run the program again to continue" : ""},
+          {"trouble", state ? trouble_of(*state, phase) : ""},
           {"trainings", Json::array({training})}};
 }
-
-bool has(const Json& object, const char* key) { return object.contains(key) && !object.at(key).is_null(); }
 
 std::string age(double seconds) {
   if (seconds < 120) return fmt::format("{:.0f} s", std::max(0.0, seconds));
@@ -147,13 +183,17 @@ void print_training(const Json& training, double now) {
   const auto folder = training.value("folder", "");
   fmt::print("{}{}{}\n", name.empty() ? "" : name + ": ", training.value("phase", "unknown"),
              folder.empty() ? "" : fmt::format(" ({})", folder));
+  // Files tell the step of a run that still trains with a delay.
+  const bool is_old = has(training, "step_time") && training.value("phase", "") == "training";
   print_line("step", text("step") + (has(training, "end_step") ? " of " + text("end_step") : "") +
-                         (has(training, "epoch") ? ", epoch " + text("epoch") : ""));
+                         (has(training, "epoch") ? ", epoch " + text("epoch") : "") +
+                         (is_old ? fmt::format(", as of {} ago", age(now - number("step_time"))) : ""));
   if (has(training, "loss"))
     print_line("loss", fmt::format("{:.6g} after step {}", number("loss"), text("loss_step")));
   if (has(training, "examples_per_second"))
     print_line("examples a second", fmt::format("{:.4g}", number("examples_per_second")));
   if (has(training, "workers")) print_line("workers", text("workers"));
+  if (has(training, "change")) print_line("last change", training.at("change").get<std::string>());
   if (has(training, "checkpoint_step"))
     print_line("checkpoint",
                fmt::format("step {}, {} ago", text("checkpoint_step"), age(now - number("checkpoint_time"))));

@@ -232,7 +232,7 @@ Context::Context(RunConfig config, Identity identity, const FlagValues& values)
   if (config_.compute.inter_op_threads > 0)
     set_inter_op_threads(static_cast<int>(config_.compute.inter_op_threads));
   if (is_chief()) require_writable_report(config_.output.report);
-  if (is_chief()) serve_page();
+  if (is_chief() && identity_.life == 0) serve_page();
 }
 
 Context Context::with(RunConfig config) const {

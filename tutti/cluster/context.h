@@ -97,7 +97,8 @@ class Context {
   // The page of --web about the trainings of this process; null without the flag.
   web::Page* page() const { return page_.get(); }
   // Begins to serve the page, unless it is served or there is none: on the chief of the job when this context
-  // is made, and on the chief of another group when that trains. If the port is in use, logs a warning.
+  // is made, unless that was started again and may find another chief; and on the chief of another group, or
+  // the next chief, when that trains. If the port is in use, logs a warning.
   // Throws InvalidArgument if other machines could read the page without a secret.
   void serve_page() const;
   // True after the workers have been connected, which happens once (comm/connect.h).

@@ -192,7 +192,7 @@ class LaunchedEpochs final : public EpochSource {
   bool is_joining() const override { return epochs_.is_joining(); }
   bool change_is_due() override;
   int least() const override { return epochs_.list().least(); }
-  std::string change() const override { return difference(epochs_.before(), epochs_.members()); }
+  std::string change() const override { return epochs_.change(); }
   bool is_last() const override { return epochs_.members().is_last; }
   bool job_stops() const override { return epochs_.list().job_stops(); }
   void set_fit(int64_t fit) override { epochs_.list().set_fit(fit); }

@@ -1,6 +1,10 @@
 #include "tutti/comm/member_epochs.h"
 
 #include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 namespace tutti::comm {
 
@@ -19,7 +23,20 @@ void MemberEpochs::enter_first(const Connect& connect) {
 }
 
 void MemberEpochs::enter_next(const std::optional<Error>& why, const Connect& connect) {
+  is_planned_ = !why;
   enter(list_.await_next(call(why)), connect);
+}
+
+std::string MemberEpochs::change() const {
+  if (before_.by_rank.empty()) return "";
+  std::vector<std::string> parts;
+  const auto add = [&parts](const Members& all, const Members& others, const char* what) {
+    for (const Member& member : all.by_rank)
+      if (!others.rank_of(member)) parts.push_back(fmt::format("worker/{} {}", member.worker, what));
+  };
+  add(before_, members_, is_planned_ ? kHasLeft : kIsGone);
+  add(members_, before_, kHasCome);
+  return parts.empty() ? "the same workers connect again" : fmt::format("{}", fmt::join(parts, ", "));
 }
 
 Call MemberEpochs::call(const std::optional<Error>& why) const {
@@ -43,6 +60,7 @@ void MemberEpochs::enter(Members members, const Connect& connect) {
       return;
     } catch (const Error& error) {
       if (!is_loss(error)) throw;
+      is_planned_ = false;
       members = list_.await_next(call(error));
     }
   }

@@ -3,11 +3,18 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "tutti/base/error.h"
 #include "tutti/comm/members.h"
 
 namespace tutti::comm {
+
+// The words of MemberEpochs::change() for a worker that was lost, one that has left as planned, and a new
+// one.
+inline constexpr const char* kIsGone = "is gone";
+inline constexpr const char* kHasLeft = "has left";
+inline constexpr const char* kHasCome = "has come";
 
 // The way of one worker from epoch to epoch. Knows no transports: the caller connects the members.
 // Thread-compatible.
@@ -23,6 +30,9 @@ class MemberEpochs {
   const Members& members() const { return members_; }
   // Those of the last epoch before it in which this worker was connected.
   const Members& before() const { return before_; }
+  // Says who of them is missing, and who is new: "worker/2 is gone, worker/1 has come"; "" if this worker was
+  // connected in no epoch before.
+  std::string change() const;
   // Returns true in a worker that was started again, until it is connected to the others.
   bool is_joining() const { return joining_; }
   // Enters the epoch with which the job begins. A worker that joins calls enter_next() instead.
@@ -38,6 +48,7 @@ class MemberEpochs {
   const MembersBoard list_;
   Members members_;
   Members before_;
+  bool is_planned_ = true;  // the change from these to the present members
   bool joining_;
 };
 

@@ -68,17 +68,6 @@ std::optional<int> Members::rank_of(const Member& member) const {
   return found == by_rank.end() ? std::nullopt : std::optional(static_cast<int>(found - by_rank.begin()));
 }
 
-std::string difference(const Members& before, const Members& now) {
-  std::vector<std::string> parts;
-  for (const Member& member : before.by_rank) {
-    if (!now.rank_of(member)) parts.push_back(fmt::format("worker/{} is gone", member.worker));
-  }
-  for (const Member& member : now.by_rank) {
-    if (!before.rank_of(member)) parts.push_back(fmt::format("worker/{} has come", member.worker));
-  }
-  return parts.empty() ? "the same workers connect again" : fmt::format("{}", fmt::join(parts, ", "));
-}
-
 std::string to_text(const Members& members) {
   Json json = {{"epoch", members.epoch}, {"members", Json::array()}};
   for (const Member& member : members.by_rank)

@@ -61,9 +61,6 @@ struct Call {
   std::string text = {};  // the error
 };
 
-// Says who is gone and who has come: "worker/2 is gone, worker/1 has come".
-std::string difference(const Members& before, const Members& now);
-
 // To and from the texts on the board. members_of() and call_of() throw DataLoss.
 std::string to_text(const Members& members);
 Members members_of(const std::string& text);

@@ -7,6 +7,7 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/comm/collectives.h"
 #include "tutti/comm/inproc/inproc.h"
+#include "tutti/comm/member_epochs.h"
 
 namespace tutti::comm {
 namespace {
@@ -94,6 +95,24 @@ TEST_F(MembersOnABoard, that_connect_notice_that_their_epoch_has_ended) {
   EXPECT_EQ(epoch.peek("there"), "yes");
   epoch.connected();
   EXPECT_EQ(epoch.peek("missing"), std::nullopt);
+}
+
+TEST_F(MembersOnABoard, say_who_is_gone_has_left_and_has_come) {
+  const MemberEpochs::Connect connect = [](const Members&, const std::shared_ptr<EpochBoard>&) {};
+  publish({.epoch = 0, .by_rank = {{0, 0}, {1, 0}, {2, 0}}});
+  MemberEpochs epochs(MembersBoard(board_, {0, 0}));
+  epochs.enter_first(connect);
+  EXPECT_EQ(epochs.change(), "");
+  publish({.epoch = 1, .by_rank = {{0, 0}, {2, 0}}});
+  epochs.enter_next(Error(ErrorKind::PeerLost, "gone"), connect);
+  EXPECT_EQ(epochs.change(), "worker/1 is gone");
+  publish({.epoch = 2, .by_rank = {{0, 0}, {1, 1}}});
+  epochs.enter_next({}, connect);
+  EXPECT_EQ(epochs.change(), "worker/2 has left, worker/1 has come");
+
+  MemberEpochs joining(MembersBoard(board_, {1, 1}));
+  joining.enter_next({}, connect);
+  EXPECT_EQ(joining.change(), "") << "it does not know who was there before";
 }
 
 // The job ends instead of the next epoch.

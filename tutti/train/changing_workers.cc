@@ -158,7 +158,6 @@ bool TrainingRun::go_on(const std::optional<Error>& why) {
   const Group& group = strategy_.group();
   if (group.is_chief() && !is_chief_) {
     session_.take_over(progress_.step);
-    if (!calls_.has_ended(progress_.fit)) session_.note(progress_, RunState::Phase::Training);
     open_files();
   }
   is_chief_ = group.is_chief();
@@ -167,16 +166,34 @@ bool TrainingRun::go_on(const std::optional<Error>& why) {
   return true;
 }
 
-// Tells the log and the report.
+// Adds the change that has led to the present epoch to the report, or corrects its step. A worker that was
+// not in the epoch before takes over the changes that the others know.
+void TrainingRun::add_change() {
+  if (epochs() == nullptr || epochs()->change().empty()) return;
+  const uint64_t epoch = epochs()->number();
+  Json& changes = report_.changes;
+  double time = unix_now();
+  if (!changes.empty() && changes.back().at("epoch") == epoch) {
+    time = changes.back().at("time").get<double>();
+    changes.erase(changes.size() - 1);
+  }
+  changes.push_back({{"step", progress_.step},
+                     {"epoch", epoch},
+                     {"time", time},
+                     {"world", strategy_.group().world},
+                     {"why", epochs()->change()}});
+}
+
+// Tells the log, and those who follow the run from outside.
 void TrainingRun::note_change(const std::optional<Error>& error) {
   const Group& group = strategy_.group();
-  const std::string why = epochs()->change();
-  report_.changes.push_back({{"step", progress_.step}, {"world", group.world}, {"why", why}});
   report_.world = group.world;
   if (error) context_.log().debug("{}", error->what());
   if (!group.is_chief()) return;
-  context_.log().info("going on at step {} with {} worker{}: {}", progress_.step, group.world,
-                      group.world == 1 ? "" : "s", why);
+  const std::string text = fmt::format("going on at step {} with {} worker{}: {}", progress_.step,
+                                       group.world, group.world == 1 ? "" : "s", epochs()->change());
+  context_.log().info("{}", text);
+  if (!calls_.has_ended(progress_.fit)) session_.note(progress_, RunState::Phase::Training, text);
 }
 
 // What this worker has done so far is kept, unless another one is farther: then its state is taken over.
@@ -186,6 +203,7 @@ bool TrainingRun::go_on_with_others() {
     count_step(*made);
     made_ = made;
   }
+  add_change();
   const Strategy::Standing mine = standing();
   auto farther = strategy_.go_on(session_, plan_, joins_ ? nullptr : &mine);
   has_begun_ = !farther || farther->has_begun;
@@ -230,7 +248,10 @@ void TrainingRun::join() {
 void TrainingRun::enter_epoch(std::optional<Error> why, const InEpoch& come_together) {
   tutti::enter_epoch(
       std::move(why), epochs() != nullptr,
-      [this](const std::optional<Error>& reason) { strategy_.regroup(reason); },
+      [this](const std::optional<Error>& reason) {
+        strategy_.regroup(reason);
+        add_change();  // the next loss may come before the others know it
+      },
       [&](const std::optional<Error>& reason) {
         if (epochs() == nullptr) return come_together(reason);
         calls_.agree(*strategy_.group().communicator, joins_);

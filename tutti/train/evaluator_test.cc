@@ -501,6 +501,8 @@ TEST(RunStates, tell_how_far_the_run_is) {
   const RunState first = run_state_in(folder / "run");
   EXPECT_EQ(first.phase, RunState::Phase::Complete);
   EXPECT_EQ(first.step, 4);
+  EXPECT_EQ(first.end_step, 4);
+  EXPECT_EQ(first.workers, 1);
   EXPECT_EQ(first.launch.find(kLaunch), std::string::npos) << "only a hash of it";
   EXPECT_FALSE(first.launch.empty());
 

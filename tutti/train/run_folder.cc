@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fcntl.h>
 #include <filesystem>
 #include <limits>
-#include <sys/stat.h>
 #include <utility>
 
 #include <fmt/format.h>
@@ -231,11 +229,25 @@ void RunFolder::begin_run(Begins begins) {
   }
 }
 
-void RunFolder::note(RunState::Phase phase, int64_t fit, int64_t step) {
+void RunFolder::note(const RunState& now) {
+  run_.phase = now.phase;
+  run_.fit = now.fit;
+  run_.step = now.step;
+  run_.end_step = now.end_step;
+  run_.workers = now.workers;
+  if (!now.change.empty()) run_.change = now.change;
+  run_.error.clear();
+  write_state();
+}
+
+void RunFolder::note_error(const std::string& error) {
+  if (run_.id.empty() || !lock_ || !lock_->is_held()) return;  // else another chief may have taken over
+  run_.error = error;
+  write_state();
+}
+
+void RunFolder::write_state() {
   if (!lock_) return;
-  run_.phase = phase;
-  run_.fit = fit;
-  run_.step = step;
   if (context_.page() != nullptr) run_.web = context_.page()->address();
   try {
     write_run_state(path_, run_);
@@ -255,12 +267,9 @@ void RunFolder::name_launcher() const {
                                 .secret = comm::members_secret(identity.launch, secret)});
 }
 
-void RunFolder::show_life() {
+void RunFolder::show_life(const RunState& now) {
   constexpr std::chrono::seconds kBetweenSigns{10};
-  const auto now = std::chrono::steady_clock::now();
-  if (!lock_ || now < last_sign_ + kBetweenSigns) return;
-  last_sign_ = now;
-  ::utimensat(AT_FDCWD, (path_ + "/" + kRunStateName).c_str(), nullptr, 0);  // without locks, it is missed
+  if (std::chrono::steady_clock::now() >= last_sign_ + kBetweenSigns) note(now);
 }
 
 std::string RunFolder::path_of(int64_t step) const { return fmt::format("{}/ckpt-{}", path_, step); }

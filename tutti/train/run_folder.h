@@ -94,16 +94,20 @@ class RunFolder {
   // The run that was begun here goes back to its checkpoint after a failure.
   void count_failure() { run_.failures += run_.id.empty() ? 0 : 1; }
   const RunState& state() const { return run_; }
-  // Says how far the run is, if this process holds the lock.
-  void note(RunState::Phase phase, int64_t fit, int64_t step);
-  // Shows now and then that the chief is alive, for file systems without locks.
-  void show_life();
+  // Says how far the run is, if this process holds the lock: `now` has its phase, fit, steps and workers, and
+  // the last change of the workers if that is new.
+  void note(const RunState& now);
+  // The same now and then, which also shows that the chief is alive, for file systems without locks.
+  void show_life(const RunState& now);
+  // Says that the training has ended with this error, if this process holds the lock for certain.
+  void note_error(const std::string& error);
   // The folder of the checkpoint of this step.
   std::string path_of(int64_t step) const;
 
  private:
   bool is_of_this_launch(const store::Checkpoint& checkpoint) const;
   void name_launcher() const;
+  void write_state();
   std::vector<std::string> changed_flags(const nlohmann::json& state, FlagScope scope) const;
 
   const Context& context_;

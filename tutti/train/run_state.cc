@@ -49,11 +49,13 @@ double unix_now() {
 }
 
 void write_run_state(const std::string& folder, const RunState& state) {
-  const Json json = {{"id", state.id},         {"phase", name_of(state.phase)},
-                     {"fit", state.fit},       {"step", state.step},
-                     {"chief", state.chief},   {"first_sequence", state.first_sequence},
-                     {"launch", state.launch}, {"web", state.web},
-                     {"since", state.since},   {"failures", state.failures}};
+  const Json json = {{"id", state.id},           {"phase", name_of(state.phase)},
+                     {"fit", state.fit},         {"step", state.step},
+                     {"chief", state.chief},     {"first_sequence", state.first_sequence},
+                     {"launch", state.launch},   {"web", state.web},
+                     {"since", state.since},     {"failures", state.failures},
+                     {"workers", state.workers}, {"end_step", state.end_step},
+                     {"change", state.change},   {"error", state.error}};
   replace_file(folder + "/" + kRunStateName, json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
@@ -70,6 +72,10 @@ std::optional<RunState> read_run_state(const std::string& folder) {
   state.launch = value_in<std::string>(json, "launch", path);
   state.chief = value_in<std::string>(json, "chief", path);
   state.web = value_in<std::string>(json, "web", path, "");
+  state.workers = value_in<int64_t>(json, "workers", path, 0);
+  state.end_step = value_in<int64_t>(json, "end_step", path, 0);
+  state.change = value_in<std::string>(json, "change", path, "");
+  state.error = value_in<std::string>(json, "error", path, "");
   state.failures = value_in<int64_t>(json, "failures", path, 0);
   state.since = value_in<double>(json, "since", path, unix_now());
   return state;

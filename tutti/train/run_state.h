@@ -24,15 +24,19 @@ struct RunState {
   // All runs that continue from each other's checkpoints have the same id.
   std::string id;
   Phase phase = Phase::Training;
-  int64_t fit = 0;   // the index of the call of fit(), from 0; in a Loop 0
-  int64_t step = 0;  // steps done
+  int64_t fit = 0;       // the index of the call of fit(), from 0; in a Loop 0
+  int64_t step = 0;      // steps done, when this was written
+  int64_t end_step = 0;  // at which the fit ends; 0: unknown
+  int64_t workers = 0;   // that train together; 0: unknown
   // The sequence of the first checkpoint of this run. Earlier ones in the folder belong to a run that was
   // abandoned (--resume never).
   int64_t first_sequence = 0;
-  std::string launch;    // launch_of(); "" if the launcher has no name for it
-  std::string chief;     // as it names itself in the folder's lock
-  std::string web = {};  // HOST:PORT of its page (--web); "": none
-  int64_t failures = 0;  // after each of which the run went back to a checkpoint
+  std::string launch;       // launch_of(); "" if the launcher has no name for it
+  std::string chief;        // as it names itself in the folder's lock
+  std::string web = {};     // HOST:PORT of its page (--web); "": none
+  std::string change = {};  // the last one of the workers: "going on at step 5 with 2 workers: ..."
+  std::string error = {};   // that has ended the training; "": none
+  int64_t failures = 0;     // after each of which the run went back to a checkpoint
   // The Unix time at which the run would have begun if it had not paused between its starts.
   double since = unix_now();
 

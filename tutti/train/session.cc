@@ -14,6 +14,7 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/file.h"
 #include "tutti/base/hashes.h"
+#include "tutti/base/text.h"
 #include "tutti/base/version.h"
 #include "tutti/store/manifest.h"
 #include "tutti/store/shared_files.h"
@@ -47,6 +48,19 @@ Progress progress_of(const Json& json) {
 }
 
 namespace {
+
+// Returns what tasks outside of the job are told.
+RunState state_of(const Progress& progress, RunState::Phase phase, const Group& group,
+                  const std::string& change = "") {
+  RunState state;
+  state.phase = phase;
+  state.fit = progress.fit;
+  state.step = progress.step;
+  state.end_step = progress.end_step;
+  state.workers = group.world;
+  state.change = change;
+  return state;
+}
 
 // Copies the tensors, which the running training goes on to change.
 store::Checkpoint copy_of(store::Checkpoint checkpoint) {
@@ -158,6 +172,7 @@ void Session::go_on(int64_t step) {
 }
 
 void Session::take_over(int64_t step) {
+  context_.serve_page();
   folder_.lock();
   folder_.begin_run(RunFolder::Begins::WithOthers);
   open_events(step);
@@ -242,12 +257,20 @@ void Session::follow(int64_t lanes) {
   if (folder_.exists() && !writes) context_.event_stream(folder_.path())->drop();
 }
 
-void Session::note(const Progress& progress, RunState::Phase phase) {
-  if (group_.is_chief()) folder_.note(phase, progress.fit, progress.step);
+void Session::note(const Progress& progress, RunState::Phase phase, const std::string& change) {
+  if (group_.is_chief()) folder_.note(state_of(progress, phase, group_, change));
 }
 
-void Session::show_life() {
-  if (group_.is_chief()) folder_.show_life();
+void Session::show_life(const Progress& progress) {
+  if (group_.is_chief()) folder_.show_life(state_of(progress, RunState::Phase::Training, group_));
+}
+
+void Session::note_error(const std::exception& error) noexcept {
+  try {
+    if (group_.is_chief()) folder_.note_error(first_line(error.what()));
+  } catch (const std::exception&) {
+    // Without memory for the text, the log has to do.
+  }
 }
 
 Session::Start Session::load(const RunFolder::Found& found) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -167,9 +168,11 @@ class Session {
   void follow(int64_t lanes);
 
   // For tasks that follow the run from outside: says how far it is, and that this process is alive. Called on
-  // the chief; does nothing elsewhere.
-  void note(const Progress& progress, RunState::Phase phase);
-  void show_life();
+  // the chief; does nothing elsewhere. `change` is one of the workers.
+  void note(const Progress& progress, RunState::Phase phase, const std::string& change = "");
+  void show_life(const Progress& progress);
+  // The training has failed.
+  void note_error(const std::exception& error) noexcept;
   // Called on every worker before it goes back to the newest checkpoint, because a task was lost.
   void count_failure() { folder_.count_failure(); }
   const RunState& run_state() const { return folder_.state(); }

@@ -153,6 +153,7 @@ void TrainingRun::go_on_with_fit(const Progress& before) {
                 progress_.step);
   progress_.fit = before.fit;
   progress_.fit_begin = before.fit_begin;
+  progress_.end_step = before.end_step;
   progress_.feeds = before.feeds;
   progress_.stopped = false;
   progress_.stop_reason.reset();
@@ -274,7 +275,7 @@ void TrainingRun::after_step(const StepResult& result) {
   note_hash();
   is_told_ = true;
   note_saved();
-  session_.show_life();
+  session_.show_life(progress_);
   if (may_change() && training_.events != nullptr) training_.events->flush();  // this worker may be lost
 }
 
@@ -440,6 +441,7 @@ void TrainingRun::log_stop(const Wishes& reasons) const {
 
 void TrainingRun::fail(const std::exception& error) noexcept {
   signals_.reset();
+  session_.note_error(error);
   if (!is_running_) return;
   is_running_ = false;
   for (const auto& hook : hooks_) hook->on_error(training_, error);

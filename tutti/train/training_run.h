@@ -220,6 +220,7 @@ class TrainingRun {
   Json make_with_all(const std::function<Json()>& make);
   void save_for_others(int leaving);
   [[noreturn]] void leave(int leaving);
+  void add_change();
   void note_change(const std::optional<Error>& error);
   bool go_on(const std::optional<Error>& why);
   void leave_fit();

@@ -210,6 +210,10 @@ void TrainingRun::begin_run() {
   report_.lost_steps += start.lost_steps;
   found_ = std::move(start.more);
   hooks_are_stale_ = true;
+  if (may_change()) {
+    add_change();
+    report_.changes = strategy_.share("the changes of the workers", [this] { return report_.changes; });
+  }
   // A worker that joins without a saved average begins with the values of the run, not with its own.
   if (session_.went_on() && training_.average != nullptr && !found_.contains(store::kAveragePart))
     training_.average->restart();

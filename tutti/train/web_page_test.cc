@@ -6,6 +6,7 @@
 #include "tutti/base/test_folder.h"
 #include "tutti/metrics/metrics.h"
 #include "tutti/train/hooks.h"
+#include "tutti/train/run_state.h"
 #include "tutti/train/test_trainer.h"
 #include "tutti/web/page.h"
 
@@ -74,6 +75,7 @@ TEST(WebPageOfATraining, says_why_it_has_failed) {
   const web::Answer health = context.page()->answer({.method = "GET", .path = "/healthz"});
   EXPECT_EQ(health.status, 503);
   EXPECT_THAT(health.body, HasSubstr("failed at step 5: broken"));
+  EXPECT_THAT(read_run_state(folder.path())->error, HasSubstr("broken"));
 }
 
 }  // namespace

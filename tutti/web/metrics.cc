@@ -110,6 +110,20 @@ void add_step_times(Lines& lines, const Status& status) {
   }
 }
 
+void add_changes(Lines& lines, const Status& status) {
+  lines.head("tutti_worker_changes_total", "counter",
+             "Workers that were lost, have left as planned, or have joined since the run began.");
+  for (const auto& [name, training] : status.trainings) {
+    for (const auto& [change, count] :
+         {std::pair("lost", training.workers_lost), std::pair("left", training.workers_left),
+          std::pair("joined", training.workers_joined)}) {
+      Labels labels = labels_of(name);
+      labels.emplace_back("change", change);
+      lines.sample("tutti_worker_changes_total", labels, static_cast<double>(count));
+    }
+  }
+}
+
 void add_values(Lines& lines, const Status& status) {
   lines.head("tutti_evaluation", "gauge", "A value of the last evaluation.");
   for (const auto& [name, training] : status.trainings) {
@@ -156,6 +170,7 @@ std::string metrics_text(const Status& status, const Moment& now) {
     }
   }
   add_step_times(lines, status);
+  add_changes(lines, status);
   add_values(lines, status);
   add_process(lines, status);
   return lines.text();

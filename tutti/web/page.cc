@@ -28,10 +28,10 @@ void Page::update(const std::string& training,
   change(status_.trainings[training], now);
 }
 
-void Page::note(LogLevel level, std::string_view text) {
-  const Moment now = Moment::now();
+void Page::note(LogLevel level, std::string_view text, std::optional<double> time) {
+  const double at = time.value_or(Moment::now().unix);
   const std::lock_guard lock(mutex_);
-  status_.note(level, text, now);
+  status_.note(level, text, at);
 }
 
 Answer Page::answer(const Request& request) const {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -26,8 +27,8 @@ class Page {
 
   // Changes what is known of a training. `change` must not wait for anything.
   void update(const std::string& training, const std::function<void(TrainingStatus&, const Moment&)>& change);
-  // Adds an event.
-  void note(LogLevel level, std::string_view text);
+  // Adds an event, of now or of this Unix time.
+  void note(LogLevel level, std::string_view text, std::optional<double> time = {});
 
   Answer answer(const Request& request) const;
 

@@ -56,6 +56,9 @@ Json to_json(const TrainingStatus& training, const std::string& name, const Mome
           {"why", training.why},
           {"folder", training.folder},
           {"workers", training.workers},
+          {"workers_lost", training.workers_lost},
+          {"workers_left", training.workers_left},
+          {"workers_joined", training.workers_joined},
           {"lanes", training.lanes},
           {"restarts", training.restarts},
           {"step", training.step},
@@ -135,8 +138,10 @@ void TrainingStatus::end_step_at(const StepDone& done, const Moment& now) {
   window_steps_ = window_examples_ = 0;
 }
 
-void Status::note(LogLevel level, std::string_view text, const Moment& now) {
-  events.push_back({now.unix, level, std::string(text)});
+void Status::note(LogLevel level, std::string_view text, double time) {
+  const auto later = std::upper_bound(events.begin(), events.end(), time,
+                                      [](double at, const Event& event) { return at < event.time; });
+  events.insert(later, {time, level, std::string(text)});
   if (events.size() > kMostEvents) events.pop_front();
 }
 

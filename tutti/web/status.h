@@ -66,6 +66,10 @@ struct TrainingStatus {
   std::string why;     // it has failed
   std::string folder;  // "": nothing is written
   int64_t workers = 1;
+  // How many were lost, have left as planned, and have come since the run began.
+  int64_t workers_lost = 0;
+  int64_t workers_left = 0;
+  int64_t workers_joined = 0;
   int64_t lanes = 1;
   int64_t restarts = 0;  // how often the run was resumed
   int64_t step = 0;
@@ -115,7 +119,8 @@ struct Status {
   std::map<std::string, TrainingStatus> trainings = {};  // by name; "" for the only one
   std::deque<Event> events = {};                         // the newest is the last
 
-  void note(LogLevel level, std::string_view text, const Moment& now);
+  // Adds an event of this Unix time.
+  void note(LogLevel level, std::string_view text, double time);
 };
 
 // Returns why a probe has to report a failure; "" if all is well. A training is unwell if it has failed, or

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
@@ -92,11 +93,16 @@ TEST(WebStatus, has_metrics_in_the_format_of_prometheus) {
   make_step(training, 11, 1, 1.5, std::nan(""));
   make_step(training, 12, 2, 7, std::numeric_limits<double>::infinity());
   training.values["a \"b\" \\ \n c"] = 0.5;
+  training.workers_lost = 2;
   const std::string text = metrics_text(status, at(8));
   EXPECT_THAT(text, AllOf(HasSubstr("# HELP tutti_step Steps of the run that are done.\n"
                                     "# TYPE tutti_step gauge\ntutti_step 12\n"),
                           HasSubstr("\ntutti_steps_total 2\n"), HasSubstr("\ntutti_end_step 100\n"),
                           HasSubstr("\ntutti_loss +Inf\n"), HasSubstr("\ntutti_learning_rate 0.1\n"),
+                          HasSubstr("\n# TYPE tutti_worker_changes_total counter\n"
+                                    "tutti_worker_changes_total{change=\"lost\"} 2\n"
+                                    "tutti_worker_changes_total{change=\"left\"} 0\n"
+                                    "tutti_worker_changes_total{change=\"joined\"} 0\n"),
                           HasSubstr("tutti_info{version=\"0.1.0\",task=\"worker/0\",device=\"cpu\"} 1\n"),
                           HasSubstr("tutti_evaluation{value=\"a \\\"b\\\" \\\\ \\n c\"} 0.5\n"),
                           HasSubstr("tutti_step_seconds_bucket{le=\"0.3\"} 0\n"),
@@ -117,7 +123,7 @@ TEST(WebStatus, has_metrics_in_the_format_of_prometheus) {
 TEST(WebStatus, is_json_whatever_it_contains) {
   Status status = training_status();
   make_step(status.trainings[""], 11, 1, 1.5, std::nan(""));
-  for (int i = 0; i < 1000; ++i) status.note(LogLevel::Warning, "line \xff " + std::to_string(i), at(i));
+  for (int i = 0; i < 1000; ++i) status.note(LogLevel::Warning, "line \xff " + std::to_string(i), at(i).unix);
   const Page page(status);
   const Answer answer = page.answer({.method = "GET", .path = "/status.json"});
   EXPECT_EQ(answer.type, "application/json");
@@ -127,6 +133,15 @@ TEST(WebStatus, is_json_whatever_it_contains) {
   EXPECT_TRUE(json.at("trainings").at(0).at("loss").is_null());
   EXPECT_THAT(json.at("events"), SizeIs(Status::kMostEvents));
   EXPECT_THAT(json.at("events").back().at("text"), HasSubstr("999"));
+}
+
+// A chief that takes over tells of changes from before.
+TEST(WebStatus, has_events_in_the_order_of_their_times) {
+  Status status = training_status();
+  for (const double second : {2, 5, 1, 5, 3}) status.note(LogLevel::Info, "", at(second).unix);
+  std::vector<double> times;
+  for (const Event& event : status.events) times.push_back(event.time - at(0).unix);
+  EXPECT_THAT(times, ElementsAre(1, 2, 3, 5, 5));
 }
 
 TEST(Page, answers_at_its_paths) {

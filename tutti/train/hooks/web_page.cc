@@ -1,9 +1,14 @@
 #include <chrono>
 #include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
 
 #include <fmt/format.h>
 
+#include "tutti/base/json.h"
 #include "tutti/base/text.h"
+#include "tutti/comm/member_epochs.h"
 #include "tutti/train/hooks.h"
 #include "tutti/train/training_run.h"
 #include "tutti/web/page.h"
@@ -14,6 +19,13 @@ namespace {
 // Reading the loss waits for a GPU.
 constexpr std::chrono::seconds kBetweenLossesOfGpu{5};
 
+// Returns how often these words are in a text.
+int64_t count_of(std::string_view words, std::string_view text) {
+  int64_t count = 0;
+  for (size_t at = text.find(words); at != std::string_view::npos; at = text.find(words, at + 1)) ++count;
+  return count;
+}
+
 // Tells the page what happens, on the chief of the group.
 class WebPage final : public Hook {
  public:
@@ -21,6 +33,7 @@ class WebPage final : public Hook {
 
   void before_step(Training& training) override {
     if (page_ == nullptr && training.group.is_chief()) begin_showing(training);  // another chief was lost
+    show_changes(training);
     update([](web::TrainingStatus& status, const web::Moment& now) { status.begin_step(now); });
   }
 
@@ -99,12 +112,42 @@ class WebPage final : public Hook {
                                      training.group.world, training.group.world == 1 ? "" : "s"));
   }
 
+  // Shows the workers that were lost or have come, also under another chief before.
+  void show_changes(const Training& training) {
+    const Json& changes = training.run.report().changes;
+    if (page_ == nullptr || changes.size() == changes_shown_) return;
+    int64_t lost = 0;
+    int64_t left = 0;
+    int64_t joined = 0;
+    for (size_t i = 0; i < changes.size(); ++i) {
+      const Json& change = changes[i];
+      const auto why = change.at("why").get<std::string>();
+      const int64_t lost_now = count_of(comm::kIsGone, why);
+      lost += lost_now;
+      left += count_of(comm::kHasLeft, why);
+      joined += count_of(comm::kHasCome, why);
+      if (i < changes_shown_) continue;
+      const auto world = change.at("world").get<int64_t>();
+      note(lost_now > 0 ? LogLevel::Warning : LogLevel::Info,
+           fmt::format("going on at step {} with {} worker{}: {}", change.at("step").get<int64_t>(), world,
+                       world == 1 ? "" : "s", why),
+           change.at("time").get<double>());
+    }
+    changes_shown_ = changes.size();
+    update([&](web::TrainingStatus& status, const web::Moment&) {
+      status.workers = training.group.world;
+      status.workers_lost = lost;
+      status.workers_left = left;
+      status.workers_joined = joined;
+    });
+  }
+
   template <class Change>
   void update(const Change& change) const {
     if (page_ != nullptr) page_->update(name_, change);
   }
-  void note(LogLevel level, const std::string& text) const {
-    if (page_ != nullptr) page_->note(level, name_.empty() ? text : name_ + ": " + text);
+  void note(LogLevel level, const std::string& text, std::optional<double> time = {}) const {
+    if (page_ != nullptr) page_->note(level, name_.empty() ? text : name_ + ": " + text, time);
   }
 
   bool reads_loss(bool is_on_cpu) {
@@ -116,6 +159,7 @@ class WebPage final : public Hook {
 
   web::Page* page_ = nullptr;  // null: this worker shows nothing
   std::string name_;
+  size_t changes_shown_ = 0;  // of the report
   std::chrono::steady_clock::time_point loss_read_{};
 };
 
