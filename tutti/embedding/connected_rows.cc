@@ -1,6 +1,7 @@
 #include "tutti/embedding/connected_rows.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 #include <torch/utils.h>
@@ -13,14 +14,23 @@ namespace {
 
 constexpr const char* kRows = "the rows of tables";  // for errors
 
-RowShard::Allocate allocator_in(comm::SharedVectors* shared) {
-  if (shared == nullptr) return {};
-  return [shared](int64_t elements, const torch::TensorOptions& options) {
-    return shared->allocate(elements, options.dtype().toScalarType());
-  };
+// `holders` is empty if rows may be lost with their owner.
+std::unique_ptr<HeldRows> make_rows(const std::vector<TableSpec>& tables, const comm::Communicator& comm,
+                                    comm::SharedVectors* shared, int64_t seed, std::vector<int> holders) {
+  const int world = comm.world();
+  const bool grow =
+      std::any_of(tables.begin(), tables.end(), [](const TableSpec& table) { return table.rows == 0; });
+  if (shared != nullptr && !holders.empty() && !grow)
+    return std::make_unique<HeldRows>(tables, comm.rank(), world, seed,
+                                      std::make_unique<RowMemory>(*shared, comm.rank()));
+  if (holders.empty()) holders.assign(static_cast<size_t>(world), kNobody);
+  RowPlace place;
+  if (shared != nullptr)
+    place.allocate = [shared](int64_t elements, torch::ScalarType type) {
+      return shared->allocate(elements, type);
+    };
+  return std::make_unique<HeldRows>(tables, comm.rank(), std::move(holders), seed, place);
 }
-
-std::vector<int> nobody(int world) { return std::vector<int>(static_cast<size_t>(world), kNobody); }
 
 comm::SharedVectors* shared_of(comm::Communicator& comm) {
   return comm.world() > 1 ? comm.shared() : nullptr;
@@ -83,9 +93,7 @@ ConnectedRows::ConnectedRows(Tables& tables, comm::Communicator& comm, int64_t s
       shared_(shared_of(comm)),
       lanes_(lanes),
       optimizer_(optimizer),
-      held_(std::make_unique<HeldRows>(tables.specs(optimizer), comm.rank(),
-                                       holders.empty() ? nobody(comm.world()) : std::move(holders), seed,
-                                       allocator_in(shared_))) {
+      held_(make_rows(tables.specs(optimizer), comm, shared_, seed, std::move(holders))) {
   for (size_t t = 0; t < tables.tables().size(); ++t) {
     Table& table = *tables.tables()[t];
     if (!table.has_rows_alone()) continue;
@@ -157,9 +165,9 @@ std::unique_ptr<HeldRows> ConnectedRows::release() noexcept {
   return std::move(held_);
 }
 
-void ConnectedRows::receive(int64_t step) {
+void ConnectedRows::receive(int64_t examples, int64_t step) {
   const std::vector<LaneRange> ranges = lanes_of_all(comm_.world(), lanes_);
-  TableGradients gradients = tables_.gradients(ranges[static_cast<size_t>(comm_.rank())], lanes_);
+  const TableGradients gradients = tables_.gradients(ranges[static_cast<size_t>(comm_.rank())], lanes_);
   if (checks_ && !gradients.are_finite())
     fail(ErrorKind::InvalidArgument,
          "the gradient of a row of a sharded embedding is not finite on rank {} at step {}. Try a lower "
@@ -171,8 +179,16 @@ void ConnectedRows::receive(int64_t step) {
     messages.push_back(rank == comm_.rank() ? torch::empty({0}, torch::kLong)
                                             : held_->message_to(rank, gradients));
   if (comm_.world() > 1) messages = exchange(comm_, messages, lengths_of(comm_, messages, options), options);
-  held_->receive(std::move(gradients), std::move(messages), ranges);
-  if (held_->have_copies()) comm_.barrier(options).wait();
+  if (held_->has_memory()) {
+    int64_t words = held_->words_of_own(gradients);
+    for (const torch::Tensor& message : messages) words += message.numel();
+    const torch::Tensor most = torch::tensor({words}, torch::kLong);
+    comm_.all_reduce(most, comm::ReduceOp::Max, options).wait();
+    held_->reserve(most.item<int64_t>());
+  }
+  // Steps are counted from 1 where they are recorded.
+  held_->receive(gradients, messages, ranges, examples, step + 1);
+  if (held_->survive()) comm_.barrier(options).wait();
 }
 
 metrics::ExactSum sum_of_all(comm::Communicator& comm, const metrics::ExactSum& own) {

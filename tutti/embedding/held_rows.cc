@@ -94,11 +94,44 @@ std::vector<int> holders_of_copies(const std::vector<std::string>& host_of_rank)
 }
 
 HeldRows::HeldRows(const std::vector<TableSpec>& tables, int rank, std::vector<int> holders, int64_t seed,
-                   const RowShard::Allocate& allocate)
+                   const RowPlace& place)
     : rank_(rank), holders_(std::move(holders)) {
-  all_.emplace_back(tables, rank, world(), seed, allocate);
+  all_.emplace_back(tables, rank, world(), seed, place);
   for (int owner = 0; owner < world(); ++owner)
     if (holders_[static_cast<size_t>(owner)] == rank) all_.emplace_back(tables, owner, world(), seed);
+}
+
+HeldRows::HeldRows(const std::vector<TableSpec>& tables, int rank, int world, int64_t seed,
+                   std::unique_ptr<RowMemory> memory)
+    : rank_(rank), holders_(static_cast<size_t>(world), kNobody), memory_(std::move(memory)) {
+  all_.emplace_back(tables, rank, world, seed, memory_->own());
+  size_t largest_row = 0;
+  for (const RowShard& shard : own().shards()) largest_row = std::max(largest_row, shard.row_bytes());
+  memory_->make_logs(largest_row);
+  own().keep_log(memory_->log());
+}
+
+void HeldRows::set_whole() {
+  is_whole_ = true;
+  if (memory_) memory_->log().set_whole();
+}
+
+std::vector<int> HeldRows::given() const {
+  std::vector<int> owners;
+  for (const OwnedRows& rows : all_) owners.push_back(rows.owner());
+  for (int owner = 0; memory_ && owner < world(); ++owner) {
+    if (std::find(owners.begin(), owners.end(), owner) == owners.end() && memory_->log_of(owner).is_whole())
+      owners.push_back(owner);
+  }
+  return owners;
+}
+
+void HeldRows::adopt(int owner) {
+  memory_->log_of(owner).take_over();
+  std::vector<TableSpec> tables;
+  for (const RowShard& shard : own().shards()) tables.push_back(shard.spec());
+  all_.emplace_back(tables, owner, world(), 0, memory_->of(owner));
+  all_.back().resume_step(memory_->log_of(owner));
 }
 
 std::vector<int> HeldRows::receivers_of(int owner) const {
@@ -120,32 +153,39 @@ torch::Tensor HeldRows::message_to(int rank, const TableGradients& gradients) co
   return message;
 }
 
-void HeldRows::receive(TableGradients own, std::vector<torch::Tensor> messages,
-                       const std::vector<LaneRange>& lanes) {
-  gradients_ = std::move(own);
-  messages_ = std::move(messages);
-  lanes_ = lanes.back().end;
-  sums_.assign(all_.size(), {});
-  for (size_t worker = 0; worker < lanes.size(); ++worker) {
-    const bool is_own = static_cast<int>(worker) == rank_;
-    std::optional<MessageReader> reader;
-    if (!is_own) reader.emplace(messages_[worker]);
-    for (size_t i = 0; i < all_.size(); ++i) {
-      const auto owner = static_cast<size_t>(all_[i].owner());
-      sums_[i].push_back(is_own ? all_[i].sums_in(gradients_.of_owners[owner], lanes[worker])
-                                : all_[i].sums_in(reader->next(all_[i]), lanes[worker]));
-    }
-  }
-  has_received_ = true;
+int64_t HeldRows::words_of_own(const TableGradients& gradients) const {
+  const RowGradients& own = gradients.of_owners[static_cast<size_t>(rank_)];
+  return static_cast<int64_t>(kCounts + own.heads.size() + words_for(count_of(own.values)));
+}
+
+// The values of each table begin with a word of their own.
+void HeldRows::reserve(int64_t words) {
+  memory_->reserve(words + static_cast<int64_t>(own().shards().size()));
 }
 
 // With one lane the gradients are of the mean loss.
-void HeldRows::begin_step(int64_t examples, int64_t step) {
-  const double divisor = lanes_ == 1 ? 0 : static_cast<double>(examples);
-  for (size_t i = 0; i < all_.size(); ++i) all_[i].begin_step(sums_[i], lanes_, divisor, step);
-  sums_.clear();
-  messages_.clear();
-  gradients_ = {};
+void HeldRows::receive(const TableGradients& own, const std::vector<torch::Tensor>& messages,
+                       const std::vector<LaneRange>& lanes, int64_t examples, int64_t step) {
+  const int64_t all_lanes = lanes.back().end;
+  std::vector<std::vector<std::vector<RowSumsView>>> sums(all_.size());  // [held][worker]
+  for (size_t worker = 0; worker < lanes.size(); ++worker) {
+    const bool is_own = static_cast<int>(worker) == rank_;
+    std::optional<MessageReader> reader;
+    if (!is_own) reader.emplace(messages[worker]);
+    for (size_t i = 0; i < all_.size(); ++i) {
+      const auto owner = static_cast<size_t>(all_[i].owner());
+      sums[i].push_back(is_own ? all_[i].sums_in(own.of_owners[owner], lanes[worker])
+                               : all_[i].sums_in(reader->next(all_[i]), lanes[worker]));
+    }
+  }
+  if (memory_) memory_->log().begin(step, all_.front().averaged_steps());
+  const double divisor = all_lanes == 1 ? 0 : static_cast<double>(examples);
+  for (size_t i = 0; i < all_.size(); ++i) all_[i].add_up(sums[i], all_lanes, divisor);
+  has_received_ = true;
+}
+
+void HeldRows::begin_step(int64_t step) {
+  for (OwnedRows& rows : all_) rows.begin_step(step);
 }
 
 metrics::ExactSum HeldRows::squares(const std::vector<int>& owners) const {
@@ -156,15 +196,20 @@ metrics::ExactSum HeldRows::squares(const std::vector<int>& owners) const {
 }
 
 void HeldRows::update(double factor, double rate, int64_t step) {
+  last_ = {factor, rate, step};
   for (OwnedRows& rows : all_) rows.update(factor, rate, step);
   has_received_ = false;
 }
 
+void HeldRows::complete_adopted(int64_t step) {
+  for (OwnedRows& rows : all_) {
+    if (rows.owner() != rank_ && rows.log() != nullptr && rows.log()->step() == step)
+      rows.update(last_.factor, last_.rate, last_.step);
+  }
+}
+
 void HeldRows::skip_step() {
   for (OwnedRows& rows : all_) rows.skip_step();
-  sums_.clear();
-  messages_.clear();
-  gradients_ = {};
   has_received_ = false;
 }
 

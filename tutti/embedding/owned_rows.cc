@@ -103,9 +103,9 @@ RowSumsView view_of(ListReader& heads, std::span<const float> values, const RowS
 int64_t code_of(const comm::TreeNode& node) { return (node.index << kLevelBits) | node.level; }
 
 OwnedRows::OwnedRows(const std::vector<TableSpec>& tables, int owner, int owners, int64_t seed,
-                     const RowShard::Allocate& allocate)
+                     const RowPlace& place)
     : owner_(owner) {
-  for (const TableSpec& table : tables) shards_.emplace_back(table, owner, owners, seed, allocate);
+  for (const TableSpec& table : tables) shards_.emplace_back(table, owner, owners, seed, place);
 }
 
 RowShard& OwnedRows::shard_of(const std::string& table, const std::string& what) {
@@ -187,14 +187,27 @@ std::vector<RowSumsView> OwnedRows::sums_in(const RowGradients& gradients, const
   return sums;
 }
 
-void OwnedRows::begin_step(std::span<const std::vector<RowSumsView>> workers, int64_t lanes, double divisor,
-                           int64_t step) {
+void OwnedRows::add_up(std::span<const std::vector<RowSumsView>> workers, int64_t lanes, double divisor) {
   for (size_t t = 0; t < shards_.size(); ++t) {
     std::vector<RowSumsView> of_table;
     for (const std::vector<RowSumsView>& sums : workers) {
       if (!sums.empty()) of_table.push_back(sums[t]);
     }
-    shards_[t].begin_step(sum_workers(of_table, shards_[t].spec().dim, lanes, divisor), step);
+    shards_[t].take(sum_workers(of_table, shards_[t].spec().dim, lanes, divisor), log_);
+  }
+}
+
+void OwnedRows::begin_step(int64_t step) {
+  for (RowShard& shard : shards_) shard.begin_step(step);
+}
+
+void OwnedRows::resume_step(StepLog& log) {
+  log_ = &log;
+  put_averaged_steps(log_->averaged_steps());
+  if (log_->step() < 0) return;
+  for (RowShard& shard : shards_) {
+    shard.take(log_->read(shard.spec().dim));
+    shard.begin_step(log_->step());
   }
 }
 
@@ -205,7 +218,7 @@ metrics::ExactSum OwnedRows::squares() const {
 }
 
 void OwnedRows::update(double factor, double rate, int64_t step) {
-  for (RowShard& shard : shards_) shard.update(factor, rate, step);
+  for (RowShard& shard : shards_) shard.update(factor, rate, step, log_);
 }
 
 void OwnedRows::skip_step() {

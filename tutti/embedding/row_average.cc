@@ -7,11 +7,11 @@
 namespace tutti::embedding {
 
 // Zeros, since a checkpoint has the memory of all rows.
-RowAverage::RowAverage(double decay, int64_t slots, int64_t dim)
+RowAverage::RowAverage(double decay, int64_t slots, int64_t dim, const MakeRows& make)
     : weights_{decay},
       dim_(dim),
-      kept_(torch::zeros({slots, dim}, torch::kFloat32)),
-      kept_after_(torch::full({slots}, kNone, torch::kLong)) {}
+      kept_(make ? make({slots, dim}, torch::kFloat32, 0) : torch::zeros({slots, dim}, torch::kFloat32)),
+      kept_after_(make ? make({slots}, torch::kLong, kNone) : torch::full({slots}, kNone, torch::kLong)) {}
 
 void RowAverage::resize(int64_t slots) {
   const int64_t before = kept_.size(0);

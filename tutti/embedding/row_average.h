@@ -5,6 +5,7 @@
 
 #include <torch/types.h>
 
+#include "tutti/embedding/row_optimizer.h"
 #include "tutti/params/average_weights.h"
 
 namespace tutti::embedding {
@@ -19,7 +20,7 @@ namespace tutti::embedding {
 // Rows are given by the slots in which they are kept, `dim` numbers each. Not thread-safe.
 class RowAverage {
  public:
-  RowAverage(double decay, int64_t slots, int64_t dim);
+  RowAverage(double decay, int64_t slots, int64_t dim, const MakeRows& make = {});
 
   double decay() const { return weights_.decay; }
   // The number of steps that are averaged.

@@ -287,12 +287,16 @@ RowOptimizerOptions row_optimizer_of_json(const Json& json, std::span<const Elem
                         .eps = value_in<double>(json, "eps", what)};
 }
 
-RowOptimizer::RowOptimizer(const std::string& table, RowOptimizerOptions options, int64_t rows, int64_t dim)
+RowOptimizer::RowOptimizer(const std::string& table, RowOptimizerOptions options, int64_t rows, int64_t dim,
+                           const MakeRows& make)
     : options_(std::move(options)), dim_(dim) {
   for (const SlotPlan& plan : std::visit(PlanOf{table}, options_.kind)) {
     const std::vector<int64_t> shape =
         plan.is_rowwise ? std::vector<int64_t>{rows} : std::vector<int64_t>{rows, dim};
-    slots_.push_back({plan.name, torch::full(shape, plan.initial, torch::kFloat32), plan.initial});
+    slots_.push_back({plan.name,
+                      make ? make(shape, torch::kFloat32, plan.initial)
+                           : torch::full(shape, plan.initial, torch::kFloat32),
+                      plan.initial});
   }
 }
 

@@ -80,26 +80,41 @@ TableSpec spec_of_json(const Json& json, std::span<const ElementwiseOptimizer> o
   return spec;
 }
 
-RowShard::RowShard(TableSpec spec, int owner, int owners, int64_t seed, const Allocate& allocate)
+RowShard::RowShard(TableSpec spec, int owner, int owners, int64_t seed, const RowPlace& place)
     : spec_(std::move(spec)),
       owner_(owner),
       layout_(spec_.placement, spec_.rows, owners),
       seed_(seed_of_table(seed, spec_.name)),
-      optimizer_(spec_.name, spec_.optimizer, layout_.grows() ? 0 : layout_.count(owner), spec_.dim) {
+      memory_(layout_.grows() ? torch::Tensor() : memory_in(place, spec_.dim, torch::kFloat32)),
+      optimizer_(spec_.name, spec_.optimizer, layout_.grows() ? 0 : layout_.count(owner), spec_.dim,
+                 maker_in(place)) {
   if (spec_.average > 0)
-    average_.emplace(spec_.average, layout_.grows() ? 0 : layout_.count(owner), spec_.dim);
+    average_.emplace(spec_.average, layout_.grows() ? 0 : layout_.count(owner), spec_.dim, maker_in(place));
   if (layout_.grows()) {
     ids_.emplace(spec_.growth);
     values_ = torch::empty({0, spec_.dim}, torch::kFloat32);
     return;
   }
-  // Every owner allocates as many numbers, since shared memory has the same parts on all.
   const int64_t own = layout_.count(owner);
-  const int64_t numbers = std::max<int64_t>(layout_.count(0), 1) * spec_.dim;
-  memory_ = allocate ? allocate(numbers, torch::kFloat32) : torch::empty({numbers}, torch::kFloat32);
   values_ = memory_.narrow(0, 0, own * spec_.dim).view({own, spec_.dim});
   data_ = static_cast<float*>(values_.data_ptr());
-  for (int64_t row = 0; row < own; ++row) initialise(row);
+  for (int64_t row = 0; row < own && !place.has_rows; ++row) initialise(row);
+}
+
+// Every owner allocates as many numbers, since shared memory has the same parts on all.
+torch::Tensor RowShard::memory_in(const RowPlace& place, int64_t width, torch::ScalarType type) const {
+  const int64_t numbers = std::max<int64_t>(layout_.count(0), 1) * width;
+  return place.allocate ? place.allocate(numbers, type) : torch::empty({numbers}, type);
+}
+
+MakeRows RowShard::maker_in(const RowPlace& place) const {
+  if (layout_.grows() || !place.has_all) return {};
+  return [this, &place](const std::vector<int64_t>& shape, torch::ScalarType type, double initial) {
+    const int64_t width = shape.size() == 1 ? 1 : shape[1];
+    const torch::Tensor rows = memory_in(place, width, type).narrow(0, 0, shape[0] * width).view(shape);
+    if (!place.has_rows) rows.fill_(initial);
+    return rows;
+  };
 }
 
 void RowShard::initialise(int64_t slot) {
@@ -169,8 +184,15 @@ void RowShard::remember(const std::vector<GrowingIds::Dropped>& dropped) {
   }
 }
 
-void RowShard::begin_step(RowSums gradients, int64_t step) {
+void RowShard::take(RowSums gradients, StepLog* log) {
   gradients_ = std::move(gradients);
+  means_ = gradients_.values;
+  if (log == nullptr) return;
+  means_ = log->write(gradients_);
+  gradients_.values = {};
+}
+
+void RowShard::begin_step(int64_t step) {
   updated_.clear();
   if (!ids_) {
     for (const RowSum& sum : gradients_.sums) updated_.push_back(sum.row);
@@ -206,7 +228,7 @@ void RowShard::begin_step(RowSums gradients, int64_t step) {
 }
 
 void RowShard::add_squares(metrics::ExactSum& to) const {
-  const float* gradient = gradients_.values.data();
+  const float* gradient = means_.data();
   for (const int64_t slot : updated_) {
     double squares = 0;
     for (int64_t i = 0; i < spec_.dim; ++i)
@@ -216,21 +238,56 @@ void RowShard::add_squares(metrics::ExactSum& to) const {
   }
 }
 
-void RowShard::update(double factor, double rate, int64_t step) {
-  if (factor != 1) {
-    const auto by = static_cast<float>(factor);
-    for (float& value : gradients_.values) value *= by;
+void RowShard::update(double factor, double rate, int64_t step, StepLog* log) {
+  const size_t block = log == nullptr ? updated_.size() : StepLog::rows_in_block(row_bytes());
+  const std::vector<RowArray> arrays = log == nullptr ? std::vector<RowArray>() : this->arrays();
+  const auto dim = static_cast<size_t>(spec_.dim);
+  const auto by = static_cast<float>(factor);
+  std::vector<float> multiplied;
+  for (size_t begin = 0; begin < updated_.size(); begin += block) {
+    const auto slots = std::span(updated_).subspan(begin, std::min(block, updated_.size() - begin));
+    const auto change_block = [&] {
+      const auto means = means_.subspan(begin * dim, slots.size() * dim);
+      if (factor == 1) return change(slots, means, rate, step);
+      multiplied.assign(means.begin(), means.end());
+      for (float& value : multiplied) value *= by;
+      change(slots, multiplied, rate, step);
+    };
+    log == nullptr ? change_block() : log->change(arrays, slots, change_block);
   }
-  for (const int64_t slot : updated_) {
-    if (average_ && slot != IdSlots::kNone) average_->before_change(slot, at(slot));
-  }
-  optimizer_.step(values_, updated_, gradients_.values, learning_rate_of(spec_.optimizer) * rate, step);
   if (saved_) {
     for (const int64_t slot : updated_) {
       if (slot != IdSlots::kNone) mark_changed(slot);
     }
   }
   end_step();
+}
+
+void RowShard::change(std::span<const int64_t> slots, std::span<const float> gradients, double rate,
+                      int64_t step) {
+  for (const int64_t slot : slots) {
+    if (average_ && slot != IdSlots::kNone) average_->before_change(slot, at(slot));
+  }
+  optimizer_.step(values_, slots, gradients, learning_rate_of(spec_.optimizer) * rate, step);
+}
+
+size_t RowShard::row_bytes() const {
+  size_t bytes = 0;
+  for (const RowArray& array : arrays()) bytes += array.width;
+  return bytes;
+}
+
+std::vector<RowArray> RowShard::arrays() const {
+  std::vector<RowArray> arrays;
+  const auto add = [&](const torch::Tensor& rows) {
+    const size_t numbers = rows.dim() == 1 ? 1 : static_cast<size_t>(spec_.dim);
+    arrays.push_back({static_cast<std::byte*>(rows.data_ptr()), numbers * rows.element_size()});
+  };
+  add(values_);
+  for (const RowOptimizer::Slot& slot : optimizer_.slots()) add(slot.tensor);
+  if (average_) add(average_->kept());
+  if (average_) add(average_->kept_after());
+  return arrays;
 }
 
 void RowShard::skip_step() { end_step(); }
@@ -242,6 +299,7 @@ void RowShard::end_step() {
 
 void RowShard::forget_step() {
   gradients_ = {};
+  means_ = {};
   updated_.clear();
 }
 

@@ -14,8 +14,10 @@
 #include "tutti/embedding/growing_ids.h"
 #include "tutti/embedding/row_average.h"
 #include "tutti/embedding/row_layout.h"
+#include "tutti/embedding/row_memory.h"
 #include "tutti/embedding/row_optimizer.h"
 #include "tutti/embedding/row_sums.h"
+#include "tutti/embedding/step_log.h"
 #include "tutti/metrics/running_mean.h"
 #include "tutti/store/named_tensors.h"
 
@@ -44,9 +46,9 @@ enum class RowValues { Last, Average };
 // keeps for them. Not thread-safe.
 class RowShard {
  public:
-  using Allocate = std::function<torch::Tensor(int64_t elements, const torch::TensorOptions& options)>;
-  // Makes the rows with their initial values. `allocate` is used unless the table grows; it may be empty.
-  RowShard(TableSpec spec, int owner, int owners, int64_t seed, const Allocate& allocate = {});
+  // Makes the rows with their initial values, unless the place has them. The place is used unless the table
+  // grows.
+  RowShard(TableSpec spec, int owner, int owners, int64_t seed, const RowPlace& place = {});
 
   const TableSpec& spec() const { return spec_; }
   const RowLayout& layout() const { return layout_; }
@@ -63,13 +65,17 @@ class RowShard {
   // From now on, keeps the values of rows as they were before each step.
   void remember_steps() { before_.emplace(); }
 
-  // A step: begin_step() takes the mean gradients, one sum for each row, in the order of the rows, and
-  // decides which rows exist; update() changes them.
-  void begin_step(RowSums gradients, int64_t step);
+  // A step: take() takes the mean gradients, one sum for each row, in the order of the rows. They stay in
+  // the memory of the log, if there is one. begin_step() decides which rows exist, and update() changes them.
+  void take(RowSums gradients, StepLog* log = nullptr);
+  void begin_step(int64_t step);
   // Adds the sum of squares of the gradient of each row that the step updates.
   void add_squares(metrics::ExactSum& to) const;
-  // `factor` multiplies the gradients, and `rate` the learning rate of the table's optimiser.
-  void update(double factor, double rate, int64_t step);
+  // `factor` multiplies the gradients, and `rate` the learning rate of the table's optimiser. With a log, rows
+  // are changed in blocks, and another process can complete the update.
+  void update(double factor, double rate, int64_t step, StepLog* log = nullptr);
+  // The bytes of a row with all that is kept for it.
+  size_t row_bytes() const;
   // Ends a step without examples, which changes nothing.
   void skip_step();
 
@@ -141,6 +147,10 @@ class RowShard {
   int64_t row_in(int64_t slot) const { return ids_ ? ids_->rows().number_in(slot) : slot; }
   int64_t slots() const { return ids_ ? ids_->rows().slots() : layout_.count(owner_); }
   float* at(int64_t slot) const { return data_ + slot * spec_.dim; }
+  torch::Tensor memory_in(const RowPlace& place, int64_t width, torch::ScalarType type) const;
+  MakeRows maker_in(const RowPlace& place) const;
+  std::vector<RowArray> arrays() const;
+  void change(std::span<const int64_t> slots, std::span<const float> gradients, double rate, int64_t step);
   void make_room();
   void initialise(int64_t slot);
   void read_missing(int64_t row, float* to) const;
@@ -163,6 +173,7 @@ class RowShard {
   std::optional<RowAverage> average_;
   std::optional<GrowingIds> ids_;  // of a table that grows
   RowSums gradients_;              // of the step
+  std::span<const float> means_;   // their values, which may be elsewhere
   std::vector<int64_t> updated_;   // the slots of its rows; kNone for those that it does not update
   std::optional<Before> before_;
   bool saved_ = false;            // mark_saved() was called, and since then:
