@@ -18,9 +18,7 @@ constexpr const char* kRows = "the rows of tables";  // for errors
 std::unique_ptr<HeldRows> make_rows(const std::vector<TableSpec>& tables, const comm::Communicator& comm,
                                     comm::SharedVectors* shared, int64_t seed, std::vector<int> holders) {
   const int world = comm.world();
-  const bool grow =
-      std::any_of(tables.begin(), tables.end(), [](const TableSpec& table) { return table.rows == 0; });
-  if (shared != nullptr && !holders.empty() && !grow)
+  if (shared != nullptr && !holders.empty())
     return std::make_unique<HeldRows>(tables, comm.rank(), world, seed,
                                       std::make_unique<RowMemory>(*shared, comm.rank()));
   if (holders.empty()) holders.assign(static_cast<size_t>(world), kNobody);
@@ -97,7 +95,11 @@ ConnectedRows::ConnectedRows(Tables& tables, comm::Communicator& comm, int64_t s
   for (size_t t = 0; t < tables.tables().size(); ++t) {
     Table& table = *tables.tables()[t];
     if (!table.has_rows_alone()) continue;
-    for (OwnedRows& rows : held_->all()) rows.shards()[t].put(rows_alone(table.alone()).rows, false);
+    const RowShard::State alone = rows_alone(table.alone()).rows;
+    HeldRows::Room room = held_->room();
+    held_->add_rows(room, t, ids_in(alone));
+    reserve_together(comm, *held_, room);
+    for (OwnedRows& rows : held_->all()) rows.shards()[t].put(alone, false);
   }
   tables_.connect(*this);
   for (size_t t = 0; t < tables.tables().size(); ++t) {
@@ -179,15 +181,9 @@ void ConnectedRows::receive(int64_t examples, int64_t step) {
     messages.push_back(rank == comm_.rank() ? torch::empty({0}, torch::kLong)
                                             : held_->message_to(rank, gradients));
   if (comm_.world() > 1) messages = exchange(comm_, messages, lengths_of(comm_, messages, options), options);
-  if (held_->has_memory()) {
-    int64_t words = held_->words_of_own(gradients);
-    for (const torch::Tensor& message : messages) words += message.numel();
-    const torch::Tensor most = torch::tensor({words}, torch::kLong);
-    comm_.all_reduce(most, comm::ReduceOp::Max, options).wait();
-    held_->reserve(most.item<int64_t>());
-  }
-  // Steps are counted from 1 where they are recorded.
-  held_->receive(gradients, messages, ranges, examples, step + 1);
+  const HeldRows::Sums sums = held_->receive(gradients, messages, ranges);
+  if (held_->has_memory()) reserve_together(comm_, *held_, held_->room_for(sums));
+  held_->add_up(sums, lanes_, examples, step);
   if (held_->survive()) comm_.barrier(options).wait();
 }
 
@@ -222,6 +218,15 @@ store::Snapshot ConnectedRows::gather_weights() const {
 }
 
 void ConnectedRows::put(const RowChunk& chunk, bool changed) {
+  const auto& shards = rows().shards();
+  const auto shard = std::find_if(shards.begin(), shards.end(), [&](const RowShard& each) {
+    return each.spec().name == chunk.table;
+  });
+  if (held_->has_memory() && shard != shards.end()) {
+    HeldRows::Room room = held_->room();
+    held_->add_rows(room, static_cast<size_t>(shard - shards.begin()), ids_in(chunk.rows));
+    reserve_together(comm_, *held_, room);
+  }
   for (OwnedRows& rows : held_->all()) rows.shard_of(chunk.table, "the checkpoint").put(chunk.rows, changed);
 }
 

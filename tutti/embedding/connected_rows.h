@@ -37,8 +37,8 @@ class ConnectedRows final : public RowOwners {
  public:
   // Makes the rows of this worker, with their initial values or the values of Table::alone(). Tables
   // and communicator must outlive this. `seed` is the run's, and `optimizer` is the model's. Unless `holders`
-  // is empty, rows are not lost with their owner (HeldRows): either they are in memory that all workers share,
-  // or the holders have copies of them, as always if a table grows.
+  // is empty, rows are not lost with their owner (HeldRows): they are in memory that all workers share, or
+  // else the holders have copies of them.
   ConnectedRows(Tables& tables, comm::Communicator& comm, int64_t seed, int64_t lanes,
                 const OptimizerOptions& optimizer, std::vector<int> holders = {});
 

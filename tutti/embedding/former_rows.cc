@@ -78,11 +78,11 @@ void put(const store::Snapshot& part, HeldRows& to) {
   }
 }
 
-// Sets the steps of the averages, which are the same on all workers that have rows, and the sums of the
-// counts.
+// Sets the steps of the averages, which are the same on all owners that are left, and the sums of the counts.
 void put_totals(comm::Communicator& comm, const std::vector<const OwnedRows*>& given, HeldRows& to) {
   const size_t tables = to.own().shards().size();
-  std::vector<int64_t> own = {given.empty() ? 0 : given.front()->averaged_steps()};
+  std::vector<int64_t> own = {0};
+  for (const OwnedRows* rows : given) own.front() = std::max(own.front(), rows->averaged_steps());
   for (size_t t = 0; t < tables; ++t) {
     GrowthCounts counts;
     for (const OwnedRows* rows : given) counts += rows->shards()[t].counts();
@@ -152,7 +152,15 @@ void FormerRows::hand_over(comm::Communicator& comm, HeldRows& to) {
     const std::vector<store::Snapshot> parts =
         i < pieces.size() ? parts_of(pieces[i], to)
                           : std::vector<store::Snapshot>(static_cast<size_t>(comm.world()));
-    for (const store::Snapshot& part : comm::exchange(comm, parts, kFormerRows))
+    const std::vector<store::Snapshot> received = comm::exchange(comm, parts, kFormerRows);
+    HeldRows::Room room = to.room();
+    for (const store::Snapshot& part : received) {
+      if (part.empty()) continue;
+      const auto table = part.values.at("table").get<size_t>();
+      to.add_rows(room, table, ids_in(state_of(to.own().shards()[table].spec().name, part.tensors)));
+    }
+    reserve_together(comm, to, room);
+    for (const store::Snapshot& part : received)
       if (!part.empty()) put(part, to);
   }
   to.set_whole();

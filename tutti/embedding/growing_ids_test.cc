@@ -24,7 +24,7 @@ TEST(IdSlots, are_found_after_any_insertions_and_removals) {
     const auto found = expected.find(number);
     ASSERT_EQ(ids.find(number), found == expected.end() ? IdSlots::kNone : found->second);
     if (found == expected.end()) {
-      expected[number] = ids.insert(number);
+      expected[number] = ids.insert(number, 0, 0);
     } else {
       ids.erase(found->second);
       expected.erase(found);
@@ -33,6 +33,9 @@ TEST(IdSlots, are_found_after_any_insertions_and_removals) {
   }
   EXPECT_LE(ids.slots(), 2000);
   for (const auto& [number, slot] : expected) EXPECT_EQ(ids.number_in(slot), number);
+  ids.read_memory();
+  EXPECT_EQ(ids.size(), static_cast<int64_t>(expected.size()));
+  for (const auto& [number, slot] : expected) EXPECT_EQ(ids.find(number), slot);
 }
 
 using Numbers = std::vector<int64_t>;

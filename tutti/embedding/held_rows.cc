@@ -103,7 +103,7 @@ HeldRows::HeldRows(const std::vector<TableSpec>& tables, int rank, std::vector<i
 
 HeldRows::HeldRows(const std::vector<TableSpec>& tables, int rank, int world, int64_t seed,
                    std::unique_ptr<RowMemory> memory)
-    : rank_(rank), holders_(static_cast<size_t>(world), kNobody), memory_(std::move(memory)) {
+    : rank_(rank), holders_(static_cast<size_t>(world), kNobody), seed_(seed), memory_(std::move(memory)) {
   all_.emplace_back(tables, rank, world, seed, memory_->own());
   size_t largest_row = 0;
   for (const RowShard& shard : own().shards()) largest_row = std::max(largest_row, shard.row_bytes());
@@ -113,7 +113,7 @@ HeldRows::HeldRows(const std::vector<TableSpec>& tables, int rank, int world, in
 
 void HeldRows::set_whole() {
   is_whole_ = true;
-  if (memory_) memory_->log().set_whole();
+  if (memory_) memory_->log().set_whole(true);
 }
 
 std::vector<int> HeldRows::given() const {
@@ -130,8 +130,9 @@ void HeldRows::adopt(int owner) {
   memory_->log_of(owner).take_over();
   std::vector<TableSpec> tables;
   for (const RowShard& shard : own().shards()) tables.push_back(shard.spec());
-  all_.emplace_back(tables, owner, world(), 0, memory_->of(owner));
-  all_.back().resume_step(memory_->log_of(owner));
+  all_.emplace_back(tables, owner, world(), seed_, memory_->of(owner));
+  all_.back().keep_log(memory_->log_of(owner));
+  all_.back().take_back();
 }
 
 std::vector<int> HeldRows::receivers_of(int owner) const {
@@ -153,21 +154,62 @@ torch::Tensor HeldRows::message_to(int rank, const TableGradients& gradients) co
   return message;
 }
 
-int64_t HeldRows::words_of_own(const TableGradients& gradients) const {
-  const RowGradients& own = gradients.of_owners[static_cast<size_t>(rank_)];
-  return static_cast<int64_t>(kCounts + own.heads.size() + words_for(count_of(own.values)));
+void HeldRows::resume_adopted(int64_t last) {
+  for (OwnedRows& rows : all_)
+    if (is_adopted(rows) && rows.log()->step() == last) rows.resume_step();
 }
 
-// The values of each table begin with a word of their own.
-void HeldRows::reserve(int64_t words) {
-  memory_->reserve(words + static_cast<int64_t>(own().shards().size()));
+// The words of the record, and for each table the slots of rows and of ids that wait.
+HeldRows::Room HeldRows::room() const {
+  Room room = {0};
+  for (const RowShard& shard : own().shards()) {
+    const auto [rows, waiting] = shard.room();
+    room.insert(room.end(), {rows, waiting});
+  }
+  return room;
 }
 
-// With one lane the gradients are of the mean loss.
-void HeldRows::receive(const TableGradients& own, const std::vector<torch::Tensor>& messages,
-                       const std::vector<LaneRange>& lanes, int64_t examples, int64_t step) {
-  const int64_t all_lanes = lanes.back().end;
-  std::vector<std::vector<std::vector<RowSumsView>>> sums(all_.size());  // [held][worker]
+void HeldRows::add_rows(Room& room, size_t table, int64_t rows) const {
+  if (!own().shards()[table].layout().grows()) return;
+  room[1 + 2 * table] += rows;
+  room[2 + 2 * table] += rows;
+}
+
+HeldRows::Room HeldRows::room_for(const Sums& sums) const {
+  Room room = this->room();
+  int64_t most_words = 0;
+  for (size_t t = 0; t < own().shards().size(); ++t) {
+    int64_t rows = 0;
+    for (const std::vector<RowSumsView>& of_worker : sums.front())
+      if (!of_worker.empty()) rows += static_cast<int64_t>(of_worker[t].sums.size());
+    const auto [words, words_of_ids] = own().shards()[t].words_of_log(rows);
+    room.front() += words;
+    most_words = std::max(most_words, words_of_ids);
+    add_rows(room, t, rows);
+  }
+  room.front() += most_words;
+  return room;
+}
+
+void HeldRows::reserve(const Room& room) {
+  memory_->reserve(room.front());
+  for (size_t t = 0; t < own().shards().size(); ++t)
+    own().shards()[t].reserve({room[1 + 2 * t], room[2 + 2 * t]});
+  memory_->end_replacements();
+}
+
+void reserve_together(comm::Communicator& comm, HeldRows& rows, const HeldRows::Room& room) {
+  if (!rows.has_memory()) return;
+  HeldRows::Room most = room;
+  comm.all_reduce(torch::from_blob(most.data(), {static_cast<int64_t>(most.size())}, torch::kLong),
+                  comm::ReduceOp::Max, {.what = "the room for rows"})
+      .wait();
+  rows.reserve(most);
+}
+
+HeldRows::Sums HeldRows::receive(const TableGradients& own, const std::vector<torch::Tensor>& messages,
+                                 const std::vector<LaneRange>& lanes) const {
+  Sums sums(all_.size());
   for (size_t worker = 0; worker < lanes.size(); ++worker) {
     const bool is_own = static_cast<int>(worker) == rank_;
     std::optional<MessageReader> reader;
@@ -178,14 +220,20 @@ void HeldRows::receive(const TableGradients& own, const std::vector<torch::Tenso
                                : all_[i].sums_in(reader->next(all_[i]), lanes[worker]));
     }
   }
-  if (memory_) memory_->log().begin(step, all_.front().averaged_steps());
-  const double divisor = all_lanes == 1 ? 0 : static_cast<double>(examples);
-  for (size_t i = 0; i < all_.size(); ++i) all_[i].add_up(sums[i], all_lanes, divisor);
+  return sums;
+}
+
+// With one lane the gradients are of the mean loss.
+void HeldRows::add_up(const Sums& sums, int64_t lanes, int64_t examples, int64_t step) {
+  if (memory_) memory_->log().begin(step + 1, own().averaged_steps());
+  const double divisor = lanes == 1 ? 0 : static_cast<double>(examples);
+  for (size_t i = 0; i < all_.size(); ++i) all_[i].add_up(sums[i], lanes, divisor);
   has_received_ = true;
 }
 
 void HeldRows::begin_step(int64_t step) {
-  for (OwnedRows& rows : all_) rows.begin_step(step);
+  for (OwnedRows& rows : all_)
+    if (!is_adopted(rows)) rows.begin_step(step);
 }
 
 metrics::ExactSum HeldRows::squares(const std::vector<int>& owners) const {
@@ -201,10 +249,9 @@ void HeldRows::update(double factor, double rate, int64_t step) {
   has_received_ = false;
 }
 
-void HeldRows::complete_adopted(int64_t step) {
+void HeldRows::complete_adopted(int64_t last) {
   for (OwnedRows& rows : all_) {
-    if (rows.owner() != rank_ && rows.log() != nullptr && rows.log()->step() == step)
-      rows.update(last_.factor, last_.rate, last_.step);
+    if (is_adopted(rows) && rows.log()->step() == last) rows.update(last_.factor, last_.rate, last_.step);
   }
 }
 
@@ -219,6 +266,8 @@ void HeldRows::evict(int64_t step) {
 }
 
 void HeldRows::reset() {
+  is_whole_ = false;
+  if (memory_) memory_->log().set_whole(false);
   for (OwnedRows& rows : all_)
     for (RowShard& shard : rows.shards()) shard.reset();
 }

@@ -7,6 +7,7 @@
 
 #include <torch/types.h>
 
+#include "tutti/comm/communicator.h"
 #include "tutti/embedding/owned_rows.h"
 #include "tutti/embedding/row_memory.h"
 #include "tutti/embedding/tables.h"
@@ -47,31 +48,41 @@ class HeldRows {
   // Returns true if the rows of a rank that is lost are not lost with it.
   bool survive() const { return memory_ || holders_.front() != kNobody; }
 
-  // Says that this worker has all of its rows, with the values of the run.
+  // Says that this worker has all of its rows, with the values of the run. Until then nobody else takes them.
   void set_whole();
   bool is_whole() const { return is_whole_; }
   // Returns the owners whose rows this worker can give to others, itself first.
   std::vector<int> given() const;
-  // Takes the rows of an owner that is lost, in shared memory, and the step that it has received.
+  // Takes the rows of an owner that is lost, in shared memory. If it had received the last step, which has this
+  // number, resume_adopted() begins the step with them, and update() or, if this worker has made the step,
+  // complete_adopted() ends it.
   void adopt(int owner);
-  // Completes the step with this number, which this worker has made, with the rows that were adopted.
-  void complete_adopted(int64_t step);
+  void resume_adopted(int64_t last);
+  void complete_adopted(int64_t last);
 
-  // A step in four parts. First each worker sends a message with its gradients to every other one. Then
-  // reserve() makes room in shared memory for messages of so many numbers. receive() takes this worker's own
-  // gradients and the messages of the others, adds them up, and divides them by the number of examples.
-  // begin_step() makes new rows, and either update() or skip_step() ends the step. Until begin_step(), no row
-  // has changed, and another receive() begins the step anew.
-  torch::Tensor message_to(int rank, const TableGradients& gradients) const;
+  // If the rows are in shared memory: room for the rows of all tables, and for the record of a step. More is
+  // added to what this worker has, and then all workers reserve() the most that any of them needs.
   bool has_memory() const { return memory_ != nullptr; }
-  int64_t words_of_own(const TableGradients& gradients) const;
-  void reserve(int64_t words);
-  void receive(const TableGradients& own, const std::vector<torch::Tensor>& messages,
-               const std::vector<LaneRange>& lanes, int64_t examples, int64_t step);
+  using Room = std::vector<int64_t>;
+  Room room() const;
+  void add_rows(Room& room, size_t table, int64_t rows) const;
+  void reserve(const Room& room);
+
+  // A step in five parts. First each worker sends a message with its gradients to every other one. receive()
+  // takes this worker's own gradients and the messages of the others, which the sums refer to. add_up() adds
+  // them up, and divides them by the number of examples. begin_step() makes new rows, and either update() or
+  // skip_step() ends the step, whose number is one more. Until begin_step(), no row has changed, and another
+  // receive() begins the step anew.
+  torch::Tensor message_to(int rank, const TableGradients& gradients) const;
+  using Sums = std::vector<std::vector<std::vector<RowSumsView>>>;  // [held][worker][table]
+  Sums receive(const TableGradients& own, const std::vector<torch::Tensor>& messages,
+               const std::vector<LaneRange>& lanes) const;
+  Room room_for(const Sums& sums) const;
+  void add_up(const Sums& sums, int64_t lanes, int64_t examples, int64_t step);
   void begin_step(int64_t step);
   void update(double factor, double rate, int64_t step);
   void skip_step();
-  // Returns true between receive() and the end of the step.
+  // Returns true between add_up() and the end of the step.
   bool has_received() const { return has_received_; }
   // Returns the sum of the squares of the mean gradients of the rows of these owners, which are held here.
   metrics::ExactSum squares(const std::vector<int>& owners) const;
@@ -84,6 +95,8 @@ class HeldRows {
   void put_totals(int64_t averaged_steps, const std::vector<GrowthCounts>& counts);
 
  private:
+  bool is_adopted(const OwnedRows& rows) const { return memory_ && rows.owner() != rank_; }
+
   // The arguments of an update.
   struct Update {
     double factor = 1;
@@ -93,11 +106,15 @@ class HeldRows {
 
   const int rank_;
   const std::vector<int> holders_;           // [owner]
+  const int64_t seed_ = 0;                   // of initial rows
   const std::unique_ptr<RowMemory> memory_;  // null: the rows of others are copies
   std::vector<OwnedRows> all_;
   bool is_whole_ = false;
   bool has_received_ = false;
   Update last_;  // of the own rows
 };
+
+// Makes room for the rows of each worker in the memory that all of them share, if there is such memory.
+void reserve_together(comm::Communicator& comm, HeldRows& rows, const HeldRows::Room& room);
 
 }  // namespace tutti::embedding

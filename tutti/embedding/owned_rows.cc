@@ -193,7 +193,7 @@ void OwnedRows::add_up(std::span<const std::vector<RowSumsView>> workers, int64_
     for (const std::vector<RowSumsView>& sums : workers) {
       if (!sums.empty()) of_table.push_back(sums[t]);
     }
-    shards_[t].take(sum_workers(of_table, shards_[t].spec().dim, lanes, divisor), log_);
+    shards_[t].take(sum_workers(of_table, shards_[t].spec().dim, lanes, divisor));
   }
 }
 
@@ -201,14 +201,27 @@ void OwnedRows::begin_step(int64_t step) {
   for (RowShard& shard : shards_) shard.begin_step(step);
 }
 
-void OwnedRows::resume_step(StepLog& log) {
+void OwnedRows::keep_log(StepLog& log) {
   log_ = &log;
-  put_averaged_steps(log_->averaged_steps());
-  if (log_->step() < 0) return;
-  for (RowShard& shard : shards_) {
-    shard.take(log_->read(shard.spec().dim));
-    shard.begin_step(log_->step());
+  for (size_t t = 0; t < shards_.size(); ++t)
+    shards_[t].keep_log(log, static_cast<int64_t>(t) * GrowingIds::kArrays);
+}
+
+void OwnedRows::take_back() {
+  std::vector<int64_t*> arrays;
+  for (const RowShard& shard : shards_) {
+    const std::vector<int64_t*> more = shard.arrays_of_ids();
+    arrays.insert(arrays.end(), more.begin(), more.end());
   }
+  log_->take_back(arrays);
+  for (RowShard& shard : shards_) shard.read_ids();
+}
+
+void OwnedRows::resume_step() {
+  log_->read_again();
+  put_averaged_steps(log_->averaged_steps());
+  for (RowShard& shard : shards_) shard.take_again();
+  begin_step(log_->step() - 1);
 }
 
 metrics::ExactSum OwnedRows::squares() const {
@@ -218,7 +231,7 @@ metrics::ExactSum OwnedRows::squares() const {
 }
 
 void OwnedRows::update(double factor, double rate, int64_t step) {
-  for (RowShard& shard : shards_) shard.update(factor, rate, step, log_);
+  for (RowShard& shard : shards_) shard.update(factor, rate, step);
 }
 
 void OwnedRows::skip_step() {

@@ -65,10 +65,12 @@ class OwnedRows {
   // Ends a step without examples, in place of both.
   void skip_step();
   // From now on, steps are recorded, so that another worker can complete them. The log must outlive this.
-  void keep_log(StepLog& log) { log_ = &log; }
-  // Takes the step that the log has, which the owner of the rows may not have completed.
-  void resume_step(StepLog& log);
+  void keep_log(StepLog& log);
   const StepLog* log() const { return log_; }
+  // In place of an owner that is lost: takes back a change of ids that the owner did not complete, and then
+  // begins the step that the log has.
+  void take_back();
+  void resume_step();
   void remember_steps();
   // The steps of the moving averages of all tables; 0 if there are none.
   int64_t averaged_steps() const;

@@ -5,6 +5,7 @@
 
 #include <torch/types.h>
 
+#include "tutti/embedding/row_memory.h"
 #include "tutti/embedding/row_optimizer.h"
 #include "tutti/params/average_weights.h"
 
@@ -28,7 +29,7 @@ class RowAverage {
   void put_steps(int64_t steps) { steps_ = steps; }
 
   // Keeps room for so many slots, no fewer than before; begin_row() says that one has a new row.
-  void resize(int64_t slots);
+  void resize(int64_t slots, const RowPlace& place = {});
   void begin_row(int64_t slot);
   // Forgets everything.
   void reset();

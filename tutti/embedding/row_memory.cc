@@ -1,8 +1,22 @@
 #include "tutti/embedding/row_memory.h"
 
+#include <algorithm>
 #include <memory>
+#include <utility>
+
+#include <torch/utils.h>
 
 namespace tutti::embedding {
+
+torch::Tensor enlarged(const RowPlace& place, const torch::Tensor& rows, int64_t count) {
+  std::vector<int64_t> shape = rows.sizes().vec();
+  const int64_t before = std::exchange(shape[0], count);
+  const int64_t numbers = shape.size() == 1 ? count : count * shape[1];
+  const torch::Tensor larger =
+      place.replace ? place.replace(rows, numbers).view(shape) : torch::empty(shape, rows.options());
+  larger.narrow(0, 0, before).copy_(rows);
+  return larger;
+}
 
 RowMemory::RowMemory(comm::SharedVectors& shared, int rank) : shared_(shared), rank_(rank) {}
 
@@ -16,14 +30,30 @@ RowPlace RowMemory::own() {
                 allocated_.push_back(allocate(elements, type));
                 return allocated_.back()[static_cast<size_t>(rank_)];
               },
+          .replace =
+              [this](const torch::Tensor& smaller, int64_t elements) {
+                const auto own = static_cast<size_t>(rank_);
+                const auto found = std::find_if(allocated_.begin(), allocated_.end(), [&](const auto& all) {
+                  return all[own].data_ptr() == smaller.data_ptr();
+                });
+                const auto number = static_cast<size_t>(found - allocated_.begin());
+                return (replacements_[number] = allocate(elements, smaller.scalar_type()))[own];
+              },
           .has_all = true};
+}
+
+void RowMemory::end_replacements() {
+  if (replacements_.empty()) return;
+  shared_.sync({.what = "the rows of tables"});
+  for (auto& [number, memory] : replacements_) allocated_[number] = std::move(memory);
+  replacements_.clear();
 }
 
 RowPlace RowMemory::of(int owner) const {
   return {.allocate = [this, owner, next = std::make_shared<size_t>(0)](
                           int64_t, torch::ScalarType) { return allocated_.at((*next)++).at(static_cast<size_t>(owner)); },
-          .has_rows = true,
-          .has_all = true};
+          .has_all = true,
+          .has_rows = true};
 }
 
 void RowMemory::make_logs(size_t largest_row_bytes) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <vector>
 
 #include <torch/types.h>
@@ -11,13 +12,16 @@
 
 namespace tutti::embedding {
 
-// Where the rows of tables that do not grow are kept.
+// Where rows are kept.
 struct RowPlace {
-  // Returns memory for so many numbers. Empty: any memory will do.
+  // Returns memory for so many numbers, and memory in place of smaller memory. Empty: any memory will do.
   std::function<torch::Tensor(int64_t elements, torch::ScalarType type)> allocate = {};
-  bool has_rows = false;      // the memory has the rows of an owner already
-  bool has_all = false;       // also what is kept for the rows besides their values is in this memory
+  std::function<torch::Tensor(const torch::Tensor& smaller, int64_t elements)> replace = {};
+  bool has_all = false;   // not only the values of tables that do not grow are kept there
+  bool has_rows = false;  // the memory has the rows of an owner already
 };
+// Returns a tensor for so many rows, which begins with these, in their place. The others have any values.
+torch::Tensor enlarged(const RowPlace& place, const torch::Tensor& rows, int64_t count);
 
 // The memory in which the workers of one host have the rows that they own, with all that belongs to them, and
 // the records of their steps. All of these workers can use it. It has no name, and is freed with the last
@@ -29,8 +33,10 @@ class RowMemory {
   // Functions that allocate memory have to be called by all workers, with the same arguments.
   RowPlace own();
   void make_logs(size_t largest_row_bytes);
-  // Makes room for gradients of so many words in the record of a step.
+  // Makes room for so many words in the record of a step.
   void reserve(int64_t words);
+  // Waits until all workers have copied what was in memory that was replaced.
+  void end_replacements();
 
   // The memory of the rows of another owner, in the order in which it was allocated.
   RowPlace of(int owner) const;
@@ -44,6 +50,8 @@ class RowMemory {
   comm::SharedVectors& shared_;
   const int rank_;
   std::vector<std::vector<torch::Tensor>> allocated_;  // [allocation][owner]
+  // By allocation. If a worker is lost before the others have copied their rows, the former memory is used.
+  std::map<size_t, std::vector<torch::Tensor>> replacements_;
   std::vector<StepLog> logs_;                          // [owner]
 };
 

@@ -300,14 +300,8 @@ RowOptimizer::RowOptimizer(const std::string& table, RowOptimizerOptions options
   }
 }
 
-void RowOptimizer::resize(int64_t rows) {
-  for (Slot& slot : slots_) {
-    std::vector<int64_t> shape = slot.tensor.sizes().vec();
-    const int64_t before = std::exchange(shape[0], rows);
-    const torch::Tensor larger = torch::empty(shape, torch::kFloat32);
-    larger.narrow(0, 0, before).copy_(slot.tensor);
-    slot.tensor = larger;
-  }
+void RowOptimizer::resize(int64_t rows, const RowPlace& place) {
+  for (Slot& slot : slots_) slot.tensor = enlarged(place, slot.tensor, rows);
 }
 
 void RowOptimizer::begin_row(int64_t row) {

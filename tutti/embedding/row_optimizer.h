@@ -10,6 +10,7 @@
 #include <torch/types.h>
 
 #include "tutti/base/json.h"
+#include "tutti/embedding/row_memory.h"
 #include "tutti/params/optimizer_options.h"
 
 namespace tutti::embedding {
@@ -55,7 +56,7 @@ class RowOptimizer {
                const MakeRows& make = {});
 
   // Keeps room for so many rows, no fewer than before; begin_row() begins one anew.
-  void resize(int64_t rows);
+  void resize(int64_t rows, const RowPlace& place = {});
   void begin_row(int64_t row);
 
   // Updates these rows of `values` (rows, dim), each with the gradient at the same index of `gradients`, and

@@ -26,6 +26,7 @@ enum Word : size_t {
   kAveragedSteps,
   kDone,   // the number of blocks that are done
   kSaved,  // one more than the number of the block that is saved; 0: none
+  kIds,    // the number of tables whose ids are changed, and in the lower half the number of saved entries
   kIsWhole,
   kProcess,
   kStartTime,
@@ -33,6 +34,8 @@ enum Word : size_t {
 };
 
 constexpr size_t kRowsAhead = 8;  // rows are far apart, so each is fetched before it is needed
+
+constexpr int64_t kMostEntries = (int64_t{1} << 32) - 1;
 
 int64_t words_of_bytes(size_t bytes) {
   return static_cast<int64_t>((bytes + sizeof(int64_t) - 1) / sizeof(int64_t));
@@ -64,16 +67,18 @@ int64_t start_time_of(int64_t process) {
   return field;
 }
 
+// Rows that are negative are skipped.
 template <class Copy>
 void for_each_row(std::span<const RowArray> arrays, std::span<const int64_t> rows, std::byte* saved,
                   const Copy& copy) {
   for (const RowArray& array : arrays) {
     for (size_t i = 0; i < rows.size(); ++i, saved += array.width) {
-      if (i + kRowsAhead < rows.size()) {
+      if (i + kRowsAhead < rows.size() && rows[i + kRowsAhead] >= 0) {
         const std::byte* const next = array.begin + static_cast<size_t>(rows[i + kRowsAhead]) * array.width;
         fetch_for_reading(reinterpret_cast<const float*>(next),
                           static_cast<int64_t>(array.width / sizeof(float)));
       }
+      if (rows[i] < 0) continue;
       copy(array.begin + static_cast<size_t>(rows[i]) * array.width, saved, array.width);
     }
   }
@@ -117,7 +122,7 @@ void StepLog::take_over() {
   set_writer();
 }
 
-void StepLog::set_whole() { store(state()[kIsWhole], 1); }
+void StepLog::set_whole(bool is_whole) { store(state()[kIsWhole], is_whole ? 1 : 0); }
 bool StepLog::is_whole() const { return load(state()[kIsWhole]) != 0; }
 int64_t StepLog::step() const { return load(state()[kStep]); }
 int64_t StepLog::averaged_steps() const { return state()[kAveragedSteps]; }
@@ -125,33 +130,68 @@ int64_t StepLog::averaged_steps() const { return state()[kAveragedSteps]; }
 void StepLog::begin(int64_t step, int64_t averaged_steps) {
   store(state()[kStep], step);
   state()[kAveragedSteps] = averaged_steps;
-  state()[kDone] = state()[kSaved] = 0;
-  used_ = next_block_ = 0;
+  state()[kDone] = state()[kSaved] = state()[kIds] = 0;
+  read_again();
 }
 
-// The number of rows, the rows, and the values.
-std::span<const float> StepLog::write(const RowSums& means) {
+// A table has the number of rows, the rows, the values, and if it grows the numbers of lookups and the slots.
+int64_t StepLog::words_of(int64_t rows, int64_t dim, bool grows) {
+  return 1 + (grows ? 3 : 1) * rows + words_of_bytes(static_cast<size_t>(rows * dim) * sizeof(float));
+}
+
+StepLog::Means StepLog::write(const RowSums& means, bool grows) {
   const auto rows = static_cast<int64_t>(means.sums.size());
-  TUTTI_CHECK(used_ + 1 + rows + words_of_bytes(means.values.size() * sizeof(float)) <= room(),
-              "no room for the gradients of {} rows", rows);
+  const int64_t words = words_of(rows, means.dim, grows);
+  TUTTI_CHECK(used_ + words <= room(), "no room for the gradients of {} rows", rows);
   int64_t* to = gradients() + used_;
+  used_ += words;
   *to++ = rows;
   for (const RowSum& sum : means.sums) *to++ = sum.row;
   auto* const values = static_cast<float*>(static_cast<void*>(to));
   std::copy(means.values.begin(), means.values.end(), values);
-  used_ += 1 + rows + words_of_bytes(means.values.size() * sizeof(float));
-  return {values, means.values.size()};
+  if (!grows) return {{values, means.values.size()}};
+  to = gradients() + used_ - 2 * rows;
+  for (const RowSum& sum : means.sums) *to++ = sum.lookups;
+  return {{values, means.values.size()}, {to, means.sums.size()}};
 }
 
-RowSums StepLog::read(int64_t dim) {
-  const int64_t* from = gradients() + used_;
+std::pair<RowSums, StepLog::Means> StepLog::read(int64_t dim, bool grows) {
+  int64_t* from = gradients() + used_;
   const int64_t rows = *from++;
-  RowSums means{.dim = dim};
-  for (int64_t i = 0; i < rows; ++i) means.sums.push_back({.row = *from++});
-  const auto* const values = static_cast<const float*>(static_cast<const void*>(from));
-  means.values.assign(values, values + rows * dim);
-  used_ += 1 + rows + words_of_bytes(means.values.size() * sizeof(float));
-  return means;
+  used_ += words_of(rows, dim, grows);
+  RowSums sums{.dim = dim};
+  for (int64_t i = 0; i < rows; ++i) sums.sums.push_back({.row = *from++});
+  Means means;
+  means.values = {static_cast<const float*>(static_cast<const void*>(from)), static_cast<size_t>(rows * dim)};
+  if (!grows) return {std::move(sums), means};
+  from = gradients() + used_ - 2 * rows;
+  for (RowSum& sum : sums.sums) sum.lookups = *from++;
+  means.slots = {from, sums.sums.size()};
+  return {std::move(sums), means};
+}
+
+// Entries are saved from the end of the memory to its beginning.
+void StepLog::save(int64_t array, int64_t index, const int64_t* entry) {
+  int64_t& ids = state()[kIds];
+  const int64_t saved = ids & kMostEntries;
+  TUTTI_CHECK(used_ + words_of_entries(saved + 1) <= room(), "no room for {} ids", saved + 1);
+  int64_t* const to = gradients() + room() - words_of_entries(saved + 1);
+  to[0] = array;
+  to[1] = index;
+  std::copy_n(entry, kEntryWords - 2, to + 2);
+  store(ids, ids + 1);
+}
+
+int64_t StepLog::changed_ids() const { return state()[kIds] / (kMostEntries + 1); }
+void StepLog::keep_changes(int64_t changed_ids) { store(state()[kIds], changed_ids * (kMostEntries + 1)); }
+
+void StepLog::take_back(std::span<int64_t* const> arrays) {
+  for (int64_t i = state()[kIds] & kMostEntries; i > 0; --i) {
+    const int64_t* const saved = gradients() + room() - words_of_entries(i);
+    std::copy_n(saved + 2, kEntryWords - 2,
+                arrays[static_cast<size_t>(saved[0])] + saved[1] * (kEntryWords - 2));
+  }
+  keep_changes();
 }
 
 bool StepLog::begin_block(std::span<const RowArray> arrays, std::span<const int64_t> rows) {

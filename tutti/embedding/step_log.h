@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <torch/types.h>
@@ -22,7 +23,8 @@ struct RowArray {
 // worker completes it.
 //
 // Rows are updated in blocks. Before a block is changed, its rows are saved here, in place of the block
-// before. So a block is either done, or not begun, or can be taken back and be made again. Not thread-safe.
+// before. So a block is either done, or not begun, or can be taken back and be made again. Likewise the ids of
+// each table that grows are changed as a whole. Not thread-safe.
 class StepLog {
  public:
   static constexpr size_t kBlockBytes = size_t{32} << 10;
@@ -39,18 +41,30 @@ class StepLog {
   void begin();
   void take_over();
   // Says that the owner has all of its rows.
-  void set_whole();
+  void set_whole(bool is_whole);
   bool is_whole() const;
 
+  // The mean gradients of a table, in the memory of the log until the next step, and if the table grows the
+  // slots that its rows have in the step.
+  struct Means {
+    std::span<const float> values = {};
+    std::span<int64_t> slots = {};
+  };
   // Begins a step, with its number and the number of steps in the moving averages before it. Then write() is
-  // called for each table. It returns the values, which stay in the memory of the log until the next step.
+  // called for each table.
   void begin(int64_t step, int64_t averaged_steps);
-  std::span<const float> write(const RowSums& means);
+  Means write(const RowSums& means, bool grows);
   int64_t step() const;
   int64_t averaged_steps() const;
-  // Returns what was written for the next table. Called for one table after the other.
-  RowSums read(int64_t dim);
+  // Return what the step has written: read() for one table after the other, after read_again(). The sums have
+  // no values.
+  void read_again() { used_ = next_block_ = next_ids_ = 0; }
+  std::pair<RowSums, Means> read(int64_t dim, bool grows);
 
+  // Returns how many words the record of a table takes with the gradients of so many rows.
+  static int64_t words_of(int64_t rows, int64_t dim, bool grows);
+  // The same for this number of entries that are saved at a time.
+  static int64_t words_of_entries(int64_t entries) { return kEntryWords * entries; }
   // Gives the log larger memory, between two steps.
   void move_gradients(torch::Tensor gradients) { gradients_ = std::move(gradients); }
   int64_t room() const { return gradients_.numel(); }
@@ -63,8 +77,27 @@ class StepLog {
     end_block();
   }
 
+  // Changes the ids of the next table that grows, unless they are already changed. Returns false if they are.
+  // `change` has to save() each entry, of three words, before it changes it.
+  template <class Change>
+  bool change_ids(const Change& change) {
+    if (next_ids_++ < changed_ids()) return false;
+    change();
+    keep_changes(next_ids_);
+    return true;
+  }
+  void save(int64_t array, int64_t index, const int64_t* entry);
+  // Ends a change outside of a step.
+  void keep_changes() { keep_changes(changed_ids()); }
+  // Gives the entries that were saved for a change that was not completed their former values.
+  void take_back(std::span<int64_t* const> arrays);
+
  private:
+  static constexpr int64_t kEntryWords = 5;  // the array, the index, and the words of the entry
+
   void set_writer();
+  int64_t changed_ids() const;
+  void keep_changes(int64_t changed_ids);
   bool begin_block(std::span<const RowArray> arrays, std::span<const int64_t> rows);
   void end_block();
   int64_t* state() const { return static_cast<int64_t*>(state_.data_ptr()); }
@@ -74,6 +107,7 @@ class StepLog {
   torch::Tensor gradients_;
   int64_t used_ = 0;        // words of the gradients that were written or read
   int64_t next_block_ = 0;  // of the step
+  int64_t next_ids_ = 0;    // of the step: the tables whose ids are changed
 };
 
 }  // namespace tutti::embedding

@@ -100,6 +100,7 @@ std::optional<StepResult> AllReduce::complete_step(int64_t step) {
     const int64_t examples = in_flight_->result.examples;
     if (!std::exchange(in_flight_->is_decided, true) && examples > 0) rows->begin_step(step);
   }
+  if (rows != nullptr) rows->resume_adopted(all.last);
   row_squares_ = all.squares;
   if (makes_squares) {
     const auto own = completes ? rows->squares(former_rows_.given()) : metrics::ExactSum();
@@ -107,8 +108,8 @@ std::optional<StepResult> AllReduce::complete_step(int64_t step) {
   }
   if (completes) update(rows);
   if (rows != nullptr && !completes) rows->complete_adopted(all.last);
-  if (rows != nullptr && all.evicted == all.last && evicted_at_ < all.last) {
-    rows->evict(all.last);
+  if (rows != nullptr && all.evicted == all.last) {
+    rows->evict(all.last);  // changes nothing more where they are evicted already
     evicted_at_ = all.last;
   }
   const bool is_dropped = in_flight_ && !is_made && !completes;
