@@ -1,6 +1,6 @@
-// Tests that workers with rows of sharded tables go on without those that are lost, from shared memory or from
-// the copies of their rows (`tutti run --min`, --replicas): the weights have the bits of a training that nothing
-// has disturbed.
+// Tests that workers with rows of sharded tables go on without those that are lost, from shared memory or
+// from the copies of their rows (`tutti run --min`, --replicas): the weights have the bits of a training that
+// nothing has disturbed.
 #include <filesystem>
 
 #include <gmock/gmock.h>
@@ -98,8 +98,8 @@ TEST_F(TablesSurvive, workers_that_are_killed_at_any_time) {
                             with(kGrowing, {"--replace-oldest", "--admit-after", "1"})}) {
     const nlohmann::json expected = undisturbed(kind);
     for (const int microseconds : {100, 400, 700, 1000, 1500, 2500}) {
-      expect_nothing_lost(3, fmt::format("1@4/soon{0},2@8/soon{0}", microseconds), with(kind, {"--comm", "shm"}),
-                          expected);
+      expect_nothing_lost(3, fmt::format("1@4/soon{0},2@8/soon{0}", microseconds),
+                          with(kind, {"--comm", "shm"}), expected);
     }
   }
 }

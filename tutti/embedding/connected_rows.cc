@@ -19,8 +19,7 @@ std::unique_ptr<HeldRows> make_rows(const std::vector<TableSpec>& tables, const 
                                     comm::SharedVectors* shared, int64_t seed, std::vector<int> holders) {
   const int world = comm.world();
   if (shared != nullptr && !holders.empty())
-    return std::make_unique<HeldRows>(tables, comm.rank(), world, seed,
-                                      std::make_unique<RowMemory>(*shared, comm.rank()));
+    return std::make_unique<HeldRows>(tables, comm.rank(), world, seed, *shared);
   if (holders.empty()) holders.assign(static_cast<size_t>(world), kNobody);
   RowPlace place;
   if (shared != nullptr)
@@ -164,6 +163,7 @@ std::unique_ptr<HeldRows> ConnectedRows::release() noexcept {
   } catch (const std::exception&) {
     requests_ = {};  // failed like all that was under way
   }
+  held_->release();
   return std::move(held_);
 }
 
@@ -219,9 +219,8 @@ store::Snapshot ConnectedRows::gather_weights() const {
 
 void ConnectedRows::put(const RowChunk& chunk, bool changed) {
   const auto& shards = rows().shards();
-  const auto shard = std::find_if(shards.begin(), shards.end(), [&](const RowShard& each) {
-    return each.spec().name == chunk.table;
-  });
+  const auto shard = std::find_if(shards.begin(), shards.end(),
+                                  [&](const RowShard& each) { return each.spec().name == chunk.table; });
   if (held_->has_memory() && shard != shards.end()) {
     HeldRows::Room room = held_->room();
     held_->add_rows(room, static_cast<size_t>(shard - shards.begin()), ids_in(chunk.rows));

@@ -20,8 +20,8 @@ class FormerRows {
   void keep(uint64_t epoch, std::unique_ptr<HeldRows> rows);
   void drop() { epochs_.clear(); }
 
-  // Finds the newest epoch of which all rows are here: each owner, or somebody else who holds its rows. Returns
-  // false if there is none. All workers have to call this. Drops the rows of other epochs.
+  // Finds the newest epoch of which all rows are here: each owner, or somebody else who holds its rows.
+  // Returns false if there is none. All workers have to call this. Drops the rows of other epochs.
   bool find(comm::Communicator& comm);
   // Once they were found: what this worker has held; null if it has come since.
   HeldRows* mine() { return epochs_.empty() ? nullptr : epochs_.front().rows.get(); }

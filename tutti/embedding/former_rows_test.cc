@@ -259,15 +259,13 @@ TEST(FormerRows, are_not_lost_while_one_worker_with_the_shared_memory_is_left) {
 // Adagrad, by an optimiser that fails when `updates_left` more tables have been updated.
 thread_local int updates_left = -1;
 OptimizerOptions failing_adagrad() {
-  return ElementwiseOptimizer{.name = "failing",
-                              .rate = 0.1,
-                              .slots = {"sum"},
-                              .update = [](const ElementwiseUpdate& u) {
-                                if (updates_left == 0) throw std::runtime_error("the worker dies");
-                                if (updates_left > 0) --updates_left;
-                                u.slots[0].add_(u.grads * u.grads);
-                                u.values.sub_(u.grads / (u.slots[0].sqrt() + 0.1), u.rate);
-                              }};
+  return ElementwiseOptimizer{
+      .name = "failing", .rate = 0.1, .slots = {"sum"}, .update = [](const ElementwiseUpdate& u) {
+        if (updates_left == 0) throw std::runtime_error("the worker dies");
+        if (updates_left > 0) --updates_left;
+        u.slots[0].add_(u.grads * u.grads);
+        u.values.sub_(u.grads / (u.slots[0].sqrt() + 0.1), u.rate);
+      }};
 }
 
 // How far a worker has come with a step whose gradients all have received.
@@ -275,7 +273,8 @@ enum class Done { Nothing, Ids, OneTable, TwoTables, All };
 
 // The last worker is lost. The first ones have not begun the step, or have made it.
 void expect_completed(const std::string& transport, int world, Done others, Done of_lost) {
-  SCOPED_TRACE(fmt::format("{} {} {} {}", transport, world, static_cast<int>(others), static_cast<int>(of_lost)));
+  SCOPED_TRACE(
+      fmt::format("{} {} {} {}", transport, world, static_cast<int>(others), static_cast<int>(of_lost)));
   constexpr int64_t kStep = 7;
   const OptimizerOptions optimizer = failing_adagrad();
   const std::string expected = undisturbed(optimizer);

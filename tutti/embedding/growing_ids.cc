@@ -197,8 +197,8 @@ void GrowingIds::reserve(int64_t rows, int64_t waiting) {
   waiting_.reserve(waiting);
 }
 
-// An id may wait, get its row and wait no more, and be counted in it, and each bucket may drop its oldest rows
-// once, and once more for each row that is dropped.
+// An id may wait, get its row and wait no more, and be counted in it, and each bucket may drop its oldest
+// rows once, and once more for each row that is dropped.
 int64_t GrowingIds::most_changes(int64_t rows) const {
   constexpr int64_t kOfRow = 4;
   const int64_t dropped = std::min(rows, RowLayout::kBuckets) * most_to_replace() + rows;

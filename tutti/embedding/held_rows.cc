@@ -102,9 +102,12 @@ HeldRows::HeldRows(const std::vector<TableSpec>& tables, int rank, std::vector<i
 }
 
 HeldRows::HeldRows(const std::vector<TableSpec>& tables, int rank, int world, int64_t seed,
-                   std::unique_ptr<RowMemory> memory)
-    : rank_(rank), holders_(static_cast<size_t>(world), kNobody), seed_(seed), memory_(std::move(memory)) {
-  all_.emplace_back(tables, rank, world, seed, memory_->own());
+                   comm::SharedVectors& shared)
+    : rank_(rank), holders_(static_cast<size_t>(world), kNobody), seed_(seed) {
+  memory_ = std::make_unique<RowMemory>(shared, rank, [&](const RowPlace& place) {
+    all_.clear();
+    all_.emplace_back(tables, rank, world, seed, place);
+  });
   size_t largest_row = 0;
   for (const RowShard& shard : own().shards()) largest_row = std::max(largest_row, shard.row_bytes());
   memory_->make_logs(largest_row);
@@ -124,6 +127,10 @@ std::vector<int> HeldRows::given() const {
       owners.push_back(owner);
   }
   return owners;
+}
+
+void HeldRows::release() {
+  if (memory_) memory_->log().release();
 }
 
 void HeldRows::adopt(int owner) {
@@ -232,6 +239,7 @@ void HeldRows::add_up(const Sums& sums, int64_t lanes, int64_t examples, int64_t
 }
 
 void HeldRows::begin_step(int64_t step) {
+  if (memory_) memory_->log().take_over();
   for (OwnedRows& rows : all_)
     if (!is_adopted(rows)) rows.begin_step(step);
 }
@@ -244,6 +252,7 @@ metrics::ExactSum HeldRows::squares(const std::vector<int>& owners) const {
 }
 
 void HeldRows::update(double factor, double rate, int64_t step) {
+  if (memory_) memory_->log().take_over();
   last_ = {factor, rate, step};
   for (OwnedRows& rows : all_) rows.update(factor, rate, step);
   has_received_ = false;

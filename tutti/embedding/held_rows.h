@@ -23,7 +23,8 @@ std::vector<int> holders_of_copies(const std::vector<std::string>& host_of_rank)
 
 // The rows that one worker holds: its own, and rows that others own (--replicas), so that they are not lost
 // with their owner. There are two ways:
-//  - A copy receives the gradients that its owner receives, and makes the same steps, so it has the same bits.
+//  - A copy receives the gradients that its owner receives, and makes the same steps, so it has the same
+//  bits.
 //  - If all workers share memory, they find the rows of an owner that is lost there (RowMemory), and complete
 //    its step.
 // Communicates with nobody, but allocates shared memory together with the others. Not thread-safe.
@@ -34,7 +35,7 @@ class HeldRows {
            const RowPlace& place = {});
   // Has the own rows in shared memory.
   HeldRows(const std::vector<TableSpec>& tables, int rank, int world, int64_t seed,
-           std::unique_ptr<RowMemory> memory);
+           comm::SharedVectors& shared);
 
   int rank() const { return rank_; }
   int world() const { return static_cast<int>(holders_.size()); }
@@ -53,9 +54,11 @@ class HeldRows {
   bool is_whole() const { return is_whole_; }
   // Returns the owners whose rows this worker can give to others, itself first.
   std::vector<int> given() const;
-  // Takes the rows of an owner that is lost, in shared memory. If it had received the last step, which has this
-  // number, resume_adopted() begins the step with them, and update() or, if this worker has made the step,
-  // complete_adopted() ends it.
+  // Says that this worker makes no more steps with the others, so that they may take its rows.
+  void release();
+  // Takes the rows of an owner that is lost, in shared memory. If it had received the last step, which has
+  // this number, resume_adopted() begins the step with them, and update() or, if this worker has made the
+  // step, complete_adopted() ends it.
   void adopt(int owner);
   void resume_adopted(int64_t last);
   void complete_adopted(int64_t last);
@@ -105,9 +108,9 @@ class HeldRows {
   };
 
   const int rank_;
-  const std::vector<int> holders_;           // [owner]
-  const int64_t seed_ = 0;                   // of initial rows
-  const std::unique_ptr<RowMemory> memory_;  // null: the rows of others are copies
+  const std::vector<int> holders_;     // [owner]
+  const int64_t seed_ = 0;             // of initial rows
+  std::unique_ptr<RowMemory> memory_;  // null: the rows of others are copies
   std::vector<OwnedRows> all_;
   bool is_whole_ = false;
   bool has_received_ = false;

@@ -52,9 +52,9 @@ class OwnedRows {
   // Returns the sums of a worker with these lanes, for each table. The numbers stay where they are. Throws
   // InvalidArgument if they cannot be such sums.
   std::vector<RowSumsView> sums_in(const RowGradients& gradients, const LaneRange& range) const;
-  // A step: add_up() adds the sums of the workers, in the order of their lanes, along the tree over all lanes,
-  // and divides them by the divisor unless it is 0. A worker without sums had no data. begin_step() then
-  // makes the rows that tables get in this step.
+  // A step: add_up() adds the sums of the workers, in the order of their lanes, along the tree over all
+  // lanes, and divides them by the divisor unless it is 0. A worker without sums had no data. begin_step()
+  // then makes the rows that tables get in this step.
   void add_up(std::span<const std::vector<RowSumsView>> workers, int64_t lanes, double divisor);
   void begin_step(int64_t step);
   // The sum of the squares of the mean gradients of these rows.

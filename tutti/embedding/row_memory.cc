@@ -8,6 +8,16 @@
 
 namespace tutti::embedding {
 
+namespace {
+
+int64_t aligned_bytes(int64_t elements, torch::ScalarType type) {
+  constexpr int64_t kLineBytes = 64;  // of a cache
+  const auto bytes = elements * static_cast<int64_t>(c10::elementSize(type));
+  return (bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
+}
+
+}  // namespace
+
 torch::Tensor enlarged(const RowPlace& place, const torch::Tensor& rows, int64_t count) {
   std::vector<int64_t> shape = rows.sizes().vec();
   const int64_t before = std::exchange(shape[0], count);
@@ -18,7 +28,29 @@ torch::Tensor enlarged(const RowPlace& place, const torch::Tensor& rows, int64_t
   return larger;
 }
 
-RowMemory::RowMemory(comm::SharedVectors& shared, int rank) : shared_(shared), rank_(rank) {}
+RowMemory::RowMemory(comm::SharedVectors& shared, int rank,
+                     const std::function<void(const RowPlace&)>& make_rows)
+    : shared_(shared), rank_(rank) {
+  int64_t bytes = 0;
+  make_rows({.allocate =
+                 [&](int64_t elements, torch::ScalarType type) {
+                   bytes += aligned_bytes(elements, type);
+                   return torch::empty({elements}, type);  // nothing is written to it
+                 },
+             .has_all = true,
+             .has_rows = true});
+  pool_ = allocate(std::max<int64_t>(bytes, 1), torch::kByte);
+  make_rows(own());
+}
+
+// Takes a part of the pool.
+std::vector<torch::Tensor> RowMemory::take(int64_t elements, torch::ScalarType type) {
+  const auto size = elements * static_cast<int64_t>(c10::elementSize(type));
+  std::vector<torch::Tensor> parts;
+  for (const torch::Tensor& memory : pool_) parts.push_back(memory.narrow(0, used_, size).view(type));
+  used_ += aligned_bytes(elements, type);
+  return parts;
+}
 
 std::vector<torch::Tensor> RowMemory::allocate(int64_t elements, torch::ScalarType type) {
   return shared_.everyones(shared_.allocate(elements, type));
@@ -27,7 +59,7 @@ std::vector<torch::Tensor> RowMemory::allocate(int64_t elements, torch::ScalarTy
 RowPlace RowMemory::own() {
   return {.allocate =
               [this](int64_t elements, torch::ScalarType type) {
-                allocated_.push_back(allocate(elements, type));
+                allocated_.push_back(take(elements, type));
                 return allocated_.back()[static_cast<size_t>(rank_)];
               },
           .replace =
@@ -50,8 +82,10 @@ void RowMemory::end_replacements() {
 }
 
 RowPlace RowMemory::of(int owner) const {
-  return {.allocate = [this, owner, next = std::make_shared<size_t>(0)](
-                          int64_t, torch::ScalarType) { return allocated_.at((*next)++).at(static_cast<size_t>(owner)); },
+  return {.allocate =
+              [this, owner, next = std::make_shared<size_t>(0)](int64_t, torch::ScalarType) {
+                return allocated_.at((*next)++).at(static_cast<size_t>(owner));
+              },
           .has_all = true,
           .has_rows = true};
 }

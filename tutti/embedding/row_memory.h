@@ -28,10 +28,9 @@ torch::Tensor enlarged(const RowPlace& place, const torch::Tensor& rows, int64_t
 // process that uses it, so the others have the rows of a worker that is lost. Not thread-safe.
 class RowMemory {
  public:
-  RowMemory(comm::SharedVectors& shared, int rank);
-
-  // Functions that allocate memory have to be called by all workers, with the same arguments.
-  RowPlace own();
+  // `make_rows` makes rows in such a place, twice: at first to find how much memory they need. All workers
+  // have to call this, and the other functions that allocate memory, with the same arguments.
+  RowMemory(comm::SharedVectors& shared, int rank, const std::function<void(const RowPlace&)>& make_rows);
   void make_logs(size_t largest_row_bytes);
   // Makes room for so many words in the record of a step.
   void reserve(int64_t words);
@@ -46,13 +45,17 @@ class RowMemory {
 
  private:
   std::vector<torch::Tensor> allocate(int64_t elements, torch::ScalarType type);
+  std::vector<torch::Tensor> take(int64_t elements, torch::ScalarType type);
+  RowPlace own();
 
   comm::SharedVectors& shared_;
   const int rank_;
+  std::vector<torch::Tensor> pool_;  // [owner]; allocated at once, since that takes some time
+  int64_t used_ = 0;                 // bytes of it
   std::vector<std::vector<torch::Tensor>> allocated_;  // [allocation][owner]
   // By allocation. If a worker is lost before the others have copied their rows, the former memory is used.
   std::map<size_t, std::vector<torch::Tensor>> replacements_;
-  std::vector<StepLog> logs_;                          // [owner]
+  std::vector<StepLog> logs_;  // [owner]
 };
 
 }  // namespace tutti::embedding

@@ -33,7 +33,8 @@ enum Word : size_t {
   kWords,
 };
 
-constexpr size_t kRowsAhead = 8;  // rows are far apart, so each is fetched before it is needed
+constexpr int64_t kNoProcess = 0;  // in place of a process
+constexpr size_t kRowsAhead = 8;   // rows are far apart, so each is fetched before it is needed
 
 constexpr int64_t kMostEntries = (int64_t{1} << 32) - 1;
 
@@ -110,8 +111,9 @@ void StepLog::take_over() {
   constexpr std::chrono::seconds kLongest{60};
   constexpr std::chrono::milliseconds kPause{1};
   const int64_t writer = state()[kProcess];
+  if (writer == getpid()) return;
   const auto deadline = std::chrono::steady_clock::now() + kLongest;
-  while (writer != getpid() && start_time_of(writer) == state()[kStartTime]) {
+  while (writer != kNoProcess && start_time_of(writer) == state()[kStartTime]) {
     if (std::chrono::steady_clock::now() > deadline)
       fail(ErrorKind::Timeout,
            "the process {} of a worker that is lost has not ended for {} s, so its rows of sharded tables "
@@ -121,6 +123,8 @@ void StepLog::take_over() {
   }
   set_writer();
 }
+
+void StepLog::release() { store(state()[kProcess], kNoProcess); }
 
 void StepLog::set_whole(bool is_whole) { store(state()[kIsWhole], is_whole ? 1 : 0); }
 bool StepLog::is_whole() const { return load(state()[kIsWhole]) != 0; }
@@ -199,14 +203,12 @@ bool StepLog::begin_block(std::span<const RowArray> arrays, std::span<const int6
   if (block < state()[kDone]) return false;
   auto* const saved = static_cast<std::byte*>(static_cast<void*>(state() + kWords));
   if (state()[kSaved] == block + 1) {
-    for_each_row(arrays, rows, saved, [](std::byte* row, const std::byte* copy, size_t width) {
-      std::memcpy(row, copy, width);
-    });
+    for_each_row(arrays, rows, saved,
+                 [](std::byte* row, const std::byte* copy, size_t width) { std::memcpy(row, copy, width); });
     return true;
   }
-  for_each_row(arrays, rows, saved, [](const std::byte* row, std::byte* copy, size_t width) {
-    std::memcpy(copy, row, width);
-  });
+  for_each_row(arrays, rows, saved,
+               [](const std::byte* row, std::byte* copy, size_t width) { std::memcpy(copy, row, width); });
   store(state()[kSaved], block + 1);
   return true;
 }

@@ -23,8 +23,8 @@ struct RowArray {
 // worker completes it.
 //
 // Rows are updated in blocks. Before a block is changed, its rows are saved here, in place of the block
-// before. So a block is either done, or not begun, or can be taken back and be made again. Likewise the ids of
-// each table that grows are changed as a whole. Not thread-safe.
+// before. So a block is either done, or not begun, or can be taken back and be made again. Likewise the ids
+// of each table that grows are changed as a whole. Not thread-safe.
 class StepLog {
  public:
   static constexpr size_t kBlockBytes = size_t{32} << 10;
@@ -36,10 +36,12 @@ class StepLog {
   // The state has to be zeros at first, or the state of the owner that is lost. Both are tensors of int64.
   StepLog(torch::Tensor state, torch::Tensor gradients);
 
-  // Makes this process the one that writes: as the owner, or in place of a process that was lost. Then it
-  // waits until that process has ended, and so writes nothing more; throws Timeout if it does not end.
+  // Makes this process the one that writes: as the owner, or in place of another process. Then it waits until
+  // that process has ended, unless it has released the log, so that only one writes; throws Timeout if it
+  // does not end.
   void begin();
   void take_over();
+  void release();
   // Says that the owner has all of its rows.
   void set_whole(bool is_whole);
   bool is_whole() const;

@@ -44,7 +44,8 @@ class Rows {
   StepLog log() const { return StepLog(state_, gradients_); }
   size_t blocks() const { return (changed_.size() + kInBlock - 1) / kInBlock; }
   // Doubles the rows that the step changes. Before a row of the second array is changed, calls `before_row`.
-  void update(StepLog& log, const std::function<void(size_t)>& before_row = [](size_t) {}) {
+  void update(
+      StepLog& log, const std::function<void(size_t)>& before_row = [](size_t) {}) {
     for (size_t begin = 0; begin < changed_.size(); begin += kInBlock) {
       const auto rows = std::span(changed_).subspan(begin, std::min(kInBlock, changed_.size() - begin));
       log.change(arrays(), rows, [&] {
@@ -68,7 +69,9 @@ class Rows {
     for (int64_t i = 0; i < width; ++i) values[row * width + i] *= 2;
   }
   std::vector<RowArray> arrays() {
-    const auto bytes = [](std::vector<float>& of) { return static_cast<std::byte*>(static_cast<void*>(of.data())); };
+    const auto bytes = [](std::vector<float>& of) {
+      return static_cast<std::byte*>(static_cast<void*>(of.data()));
+    };
     return {{bytes(values_), 3 * sizeof(float)}, {bytes(slots_), sizeof(float)}};
   }
 
@@ -122,8 +125,10 @@ TEST(StepLog, has_the_mean_gradients_and_the_slots_of_a_step) {
   of_owner.begin();
   EXPECT_EQ(of_owner.step(), -1);
   of_owner.begin(5, 4);
-  const RowSums fixed{.dim = 3, .sums = {{.row = 7}, {.row = 9}, {.row = 20}}, .values = {1, 2, 3, 4, 5, 6, 7, 8, 9}};
-  const RowSums growing{.dim = 1, .sums = {{.row = 3, .lookups = 2}, {.row = 4, .lookups = 1}}, .values = {10, 11}};
+  const RowSums fixed{
+      .dim = 3, .sums = {{.row = 7}, {.row = 9}, {.row = 20}}, .values = {1, 2, 3, 4, 5, 6, 7, 8, 9}};
+  const RowSums growing{
+      .dim = 1, .sums = {{.row = 3, .lookups = 2}, {.row = 4, .lookups = 1}}, .values = {10, 11}};
   EXPECT_THAT(of_owner.write(fixed, false).values, ::testing::ElementsAreArray(fixed.values));
   const StepLog::Means written = of_owner.write(growing, true);
   std::fill(written.slots.begin(), written.slots.end(), 77);
