@@ -122,7 +122,8 @@ TEST(GrowingIds, do_not_depend_on_the_number_of_owners) {
       .most_rows = 3 * RowLayout::kBuckets, .when_full = WhenFull::ReplaceOldest, .admit_after = 2};
   const auto rows_after = [&](int owners) {
     const RowLayout layout(Placement::Mod, 0, owners);
-    std::vector<GrowingIds> all(static_cast<size_t>(owners), GrowingIds(growth));
+    std::vector<GrowingIds> all;
+    for (int owner = 0; owner < owners; ++owner) all.emplace_back(growth);
     std::mt19937_64 random(3);
     for (int64_t step = 0; step < 40; ++step) {
       std::vector<std::map<int64_t, int64_t>> counts(static_cast<size_t>(owners));
