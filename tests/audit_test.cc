@@ -6,6 +6,7 @@
 
 #include "tests/together.h"
 #include "tutti/base/error.h"
+#include "tutti/base/file.h"
 #include "tutti/params/lanes.h"
 #include "tutti/train/strategies/audits.h"
 
@@ -179,6 +180,67 @@ TEST(AuditOf, lanes_without_examples_of_bf16_and_of_other_networks_raises_no_fal
       EXPECT_EQ(report.at("weights_sha256"), expected);
       EXPECT_EQ(report.at("audits").at("found").size(), 0U);
       EXPECT_GE(report.at("audits").at("made"), 1);
+    }
+  }
+}
+
+// Returns the parameters and the buffers after all steps.
+std::string weights_of(const std::string& logdir) {
+  return read_file(logdir + "/ckpt-12/weights.safetensors");
+}
+
+// The sum is wrong after the lanes were hashed.
+TEST(AuditOf, sums_names_the_worker_and_ends_with_the_bits_of_an_undisturbed_run) {
+  const TestFolder folder;
+  const std::string plain = folder / "plain";
+  const std::string expected =
+      hash_of(on_workers(1, with(kPlain, {"--own-loop", "--logdir", plain})), folder);
+  for (const char* comm : {"shm", "tcp"}) {
+    const Flags faulty = with(kRun, {"--own-loop", "--comm", comm, "--fault", "1@4/sum", "--audit-action"});
+    const ProgramResult stopped = run(kWorkers, {}, with(faulty, {"stop"}));
+    EXPECT_EQ(stopped.exit_code, exit_code(ErrorKind::DataLoss)) << stopped.err;
+    EXPECT_THAT(stopped.err,
+                AllOf(HasSubstr("DataLoss: at step 4, the sum of the worker's lanes of the gradient of "),
+                      HasSubstr("is wrong at rank 1 (worker/1 on "), HasSubstr("got another result. ")));
+    for (const std::string action : {"redo", "evict"}) {
+      const Flags launch = action == "redo" ? Flags() : Flags{"--min", "1", "--restarts", "2"};
+      const std::string logdir = folder / (comm + action);
+      const nlohmann::json report =
+          report_of_run(kWorkers, launch, with(faulty, {action, "--logdir", logdir}), folder);
+      EXPECT_EQ(report.at("weights_sha256"), expected) << comm << action;
+      EXPECT_TRUE(weights_of(logdir) == weights_of(plain)) << comm << action;
+      EXPECT_EQ(report.at("world"), action == "redo" ? kWorkers : kWorkers - 1);
+      const nlohmann::json& found = report.at("audits").at("found");
+      ASSERT_EQ(found.size(), 1U) << report;
+      EXPECT_EQ(found[0].at("step"), 4);
+      EXPECT_EQ(found[0].at("lane"), nullptr);
+      EXPECT_EQ(found[0].at("ranks"), std::vector<int>{1});
+      EXPECT_EQ(found[0].at("action"), action);
+    }
+  }
+}
+
+// A weight is wrong once the lanes were computed. The others go on without the worker after the step.
+TEST(AuditOf, updates_repairs_them_and_evicts_the_worker) {
+  const TestFolder folder;
+  const std::string plain = folder / "plain";
+  const std::string expected =
+      hash_of(on_workers(1, with(kPlain, {"--own-loop", "--logdir", plain})), folder);
+  for (const char* state : {"replicated", "sharded"}) {
+    const Flags faulty =
+        with(kRun, {"--own-loop", "--optimizer-state", state, "--fault", "1@4/update", "--audit-action"});
+    for (const std::string action : {"redo", "evict"}) {
+      const Flags launch = action == "redo" ? Flags() : Flags{"--min", "1", "--restarts", "2"};
+      const std::string logdir = folder / (state + action);
+      const nlohmann::json report =
+          report_of_run(kWorkers, launch, with(faulty, {action, "--logdir", logdir}), folder);
+      EXPECT_EQ(report.at("weights_sha256"), expected) << state << action;
+      EXPECT_TRUE(weights_of(logdir) == weights_of(plain)) << state << action;
+      EXPECT_EQ(report.at("world"), action == "redo" ? kWorkers : kWorkers - 1);
+      const nlohmann::json& found = report.at("audits").at("found");
+      ASSERT_EQ(found.size(), 1U) << report;
+      EXPECT_EQ(found[0].at("ranks"), std::vector<int>{1});
+      EXPECT_EQ(found[0].at("action"), action);
     }
   }
 }

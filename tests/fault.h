@@ -1,7 +1,8 @@
 // A hook that lets the hardware of one worker of a test compute wrongly, without an error: "1@5/weight" flips
 // a bit on worker 1 before step 5. The places: a weight, a buffer, and in the first lane that the worker
 // computes in this step an activation, its gradient ("backward"), or the gradient of a parameter; "broken" is
-// every activation from this step on.
+// every activation from this step on. In a loop of the program's own, and in the audited range, "sum" is the
+// sum of the worker's lanes, and "update" a weight once the lanes have been computed.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,9 @@
 
 #include "tutti/base/text.h"
 #include "tutti/cluster/context.h"
+#include "tutti/step/audited_range.h"
 #include "tutti/train/hook.h"
+#include "tutti/train/strategies/audits.h"
 
 namespace tutti::testing {
 
@@ -38,6 +41,8 @@ class Fault final : public tutti::Hook {
       });
     }
     due_ = training.step == step_ || (place_ == "broken" && training.step > step_);
+    if (due_)
+      range_ = tutti::draw_audit(training.context.config().training.seed, training.step, 1, {""}, 1).range;
     if (due_ && place_ != "broken") step_ = -1;  // once, also if the step is made again
     if (due_ && place_ == "weight") flip(parameters.trained().back().tensor);
     if (due_ && place_ == "buffer") flip(parameters.buffers().front().tensor);
@@ -49,6 +54,13 @@ class Fault final : public tutti::Hook {
     if (place_ == "backward" && std::exchange(due_, false))
       activation.register_hook([](const torch::Tensor& gradient) { return flipped(gradient); });
     return activation;
+  }
+  // Called when the lanes of a step have been added.
+  void after_lanes(const tutti::Parameters& parameters) {
+    if ((place_ != "sum" && place_ != "update") || !std::exchange(due_, false)) return;
+    const tutti::AuditedRange range = tutti::draw_range(parameters, range_);
+    const tutti::Section& block = parameters.blocks()[parameters.trained()[range.parameter].block];
+    flip(tutti::elements_of(place_ == "sum" ? block.grads : block.values, range.elements));
   }
 
  private:
@@ -66,6 +78,7 @@ class Fault final : public tutti::Hook {
   int64_t worker_ = -1;
   int64_t step_ = 0;
   std::string place_;
+  uint64_t range_ = 0;  // that is audited in this step
   bool due_ = false;
   bool watches_ = false;
 };

@@ -61,10 +61,11 @@ class Worker {
   Worker(const Environment& environment, std::string folder)
       : folder_(std::move(folder)),
         self_{number_in(environment, "TUTTI_TASK_INDEX"), number_in(environment, kLifeVariable)},
-        board_(find_board(environment), self_) {
-    comm::write_job_board(folder_, {.address = environment.get(kMembersVariable).value(),
-                                    .host = host_name(),
-                                    .secret = secret_in(environment)});
+        board_(find_board(environment), self_),
+        job_board_{.address = environment.get(kMembersVariable).value(),
+                   .host = host_name(),
+                   .secret = secret_in(environment)} {
+    comm::write_job_board(folder_, job_board_);
   }
 
   // Returns the exit code.
@@ -95,6 +96,7 @@ class Worker {
   std::optional<Call> take_part(const Members& members) {
     try {
       board_.set_entered(members.epoch);
+      if (members.rank_of(self_) == 0) comm::write_job_board(folder_, job_board_);  // as the chief does
       begin_training(*members.rank_of(self_));
       std::printf("pid %d, worker %d, life %d, rank %d of %d, epoch %d\n", getpid(), self_.worker, self_.life,
                   *members.rank_of(self_), static_cast<int>(members.by_rank.size()),
@@ -139,6 +141,7 @@ class Worker {
   const std::string folder_;
   const Member self_;
   const MembersBoard board_;
+  const comm::JobBoard job_board_;
 };
 
 }  // namespace

@@ -1,6 +1,9 @@
 // A hook that kills and stops workers of a test: "1@5/before,2@7/stop" kills worker 1 before step 5, and
 // stops worker 2 at step 7. "1@5/soon300" kills it 300 microseconds after a lane of step 5, and "1@5/server"
-// lets it kill ps/1 before step 5.
+// lets it kill ps/1 before step 5; "server_within" is after a lane, "server_soon300" so many microseconds
+// later, "server_told" after the step. "1@5/servers" kills ps/0 and ps/1. "1@5/after" kills worker 1 before
+// batch 5 that it counts in the evaluation with this name, and "1@5/after-joined" waits there until a worker
+// asks for a place.
 #pragma once
 
 #include <algorithm>
@@ -63,9 +66,26 @@ class Misfortune final : public tutti::Hook {
     dies_within_update = is_due(training.context, training.step, "update");
     dies_after_update = is_due(training.context, training.step, "updated");
     meet(training, "server", SIGKILL);
+    meet(training, "servers", SIGKILL);
   }
-  // While the others begin the run, or after they have.
-  void begins(const tutti::Context& context) const { meet(context, 0, "begins", SIGKILL); }
+  // While the trainer is made.
+  void is_made(const tutti::Context& context) const { meet(context, 0, "made", SIGKILL); }
+  // While the others begin the run, or after they have: at once or, at "begins300", so many microseconds
+  // later.
+  void begins(const tutti::Context& context) const {
+    meet(context, 0, "begins", SIGKILL);
+    die_soon(context, 0, "begins");
+  }
+  // At "exports300" so many microseconds after the export has begun.
+  void exports(const tutti::Context& context) const { die_soon(context, 0, "exports"); }
+  // Before batch number `batch` that this worker counts in an evaluation.
+  void counts(const tutti::Context& context, const tutti::Group& group, const std::string& evaluation,
+              int64_t batch) const {
+    meet(context, batch, evaluation, SIGKILL);
+    if (!is_due(context, batch, evaluation + "-joined")) return;
+    while (!group.communicator->epochs()->change_is_due()) usleep(kPause);
+    std::raise(SIGKILL);
+  }
   // Before an update that counts from 1, by an optimiser of the program.
   void updates(const tutti::Context& context, int64_t step) const {
     meet(context, step - 1, "update", SIGKILL);
@@ -75,16 +95,13 @@ class Misfortune final : public tutti::Hook {
   void after_lane(tutti::Training& training, int64_t, const tutti::Batch&,
                   const tutti::LossOutput&) override {
     meet(training, "lane", SIGSEGV);
-    for (const One& one : all_) {
-      if (!one.place.starts_with("soon") || !is_due(training.context, training.step, one.place)) continue;
-      std::thread([time = parse_int(one.place.substr(4)).value()] {
-        usleep(static_cast<useconds_t>(time));
-        std::raise(SIGKILL);
-      }).detach();
-    }
+    meet(training, "server_within", SIGKILL);
+    die_soon(training.context, training.step, "soon");
+    die_soon(training.context, training.step, "server_soon");
   }
   void after_step(tutti::Training& training, const tutti::StepResult&) override {
     meet(training, "told", SIGKILL);
+    meet(training, "server_told", SIGKILL);
   }
   void after_validation(tutti::Training& training, const std::map<std::string, double>&) override {
     meet(training, "validated", SIGKILL);
@@ -114,6 +131,21 @@ class Misfortune final : public tutti::Hook {
              return one.worker == context.task().index && one.step == step && one.place == place;
            });
   }
+  // At "soon300" after 300 microseconds.
+  void die_soon(const tutti::Context& context, int64_t step, const std::string& place) const {
+    const bool is_of_server = place.starts_with("server");
+    for (One& one : all_) {
+      if (one.is_over || !one.place.starts_with(place) || !is_due(context, step, one.place)) continue;
+      const auto time = parse_int(one.place.substr(place.size()));
+      if (!time) continue;
+      one.is_over = is_of_server;
+      const pid_t pid = is_of_server ? server_beside_this(one.worker) : getpid();
+      std::thread([wait = static_cast<useconds_t>(*time), pid] {
+        usleep(wait);
+        kill(pid, SIGKILL);
+      }).detach();
+    }
+  }
   void meet(const tutti::Training& training, const std::string& place, int signal) const {
     meet(training.context, training.step, place, signal);
   }
@@ -126,8 +158,10 @@ class Misfortune final : public tutti::Hook {
       one.is_over = true;
       while (place == "saved" && !has_saved(context.config().checkpoints.logdir)) usleep(kPause);
       if (signal == 0) std::_Exit(0);
-      if (place == "server") {
-        kill(server_beside_this(one.worker), signal);
+      if (place.starts_with("server")) {
+        const bool both = place == "servers";
+        for (const int64_t server : both ? std::vector<int64_t>{0, 1} : std::vector<int64_t>{one.worker})
+          kill(server_beside_this(server), signal);
         continue;
       }
       if (signal == SIGSEGV) std::signal(SIGSEGV, SIG_DFL);

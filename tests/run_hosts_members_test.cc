@@ -6,6 +6,7 @@
 #include <thread>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
@@ -30,14 +31,19 @@ class RunMinOnNodes : public Run {
  protected:
   explicit RunMinOnNodes(int count = 2) : count_(count) {}
 
+  // The begin of the command, and variables, that tell a launcher its node.
+  virtual Words begin_of(int node) const {
+    return launcher_of_node(node, fmt::format("127.0.0.1:{}", port_), count_);
+  }
+  virtual Words variables_of(int /*node*/) const { return {}; }
   Words launcher(int node, const Words& flags) const {
-    return launcher_of_node(node, fmt::format("127.0.0.1:{}", port_), count_) +
-           Words{"-n", std::to_string(kWorkers)} + flags +
+    return begin_of(node) + Words{"-n", std::to_string(kWorkers)} + flags +
            Words{"--", program_path("../test/members_program"), folder_.path()};
   }
   void start_node(int node) {
     nodes_[node] = std::make_unique<RunningProgram>(
-        launcher(node, flags_), Words{mark_, "TUTTI_SECRET=ours", "TUTTI_TIMEOUT=" + timeout_});
+        launcher(node, flags_),
+        variables_of(node) + Words{mark_, "TUTTI_SECRET=ours", "TUTTI_TIMEOUT=" + timeout_});
   }
   void start(const Words& flags) {
     flags_ = flags;
@@ -281,7 +287,7 @@ TEST_F(RunMinOnNodes, ends_with_less_than_half_although_it_has_the_list) {
   kill_worker(0);
   wait_for(1, 0, 0, 3);
   kill(nodes_[1]->pid(), SIGKILL);
-  expect_ends(128 + SIGKILL, 128 + SIGKILL);
+  expect_ends(exit_code(ErrorKind::PeerLost), 128 + SIGKILL);
   EXPECT_THAT(err(0), HasSubstr("only the launchers of 1 of the 3 workers of epoch 1 can be reached"));
 }
 
@@ -416,8 +422,10 @@ TEST_F(RunMinOnThreeNodes, go_on_without_the_first_launcher_if_it_is_silent) {
   kill(nodes_[0]->pid(), SIGSTOP);
   for (const int worker : {2, 3, 4, 5}) wait_for(worker, 0, worker - 2, 4);
   kill(nodes_[0]->pid(), SIGCONT);
-  EXPECT_NE(nodes_[0]->wait(), 0);
+  expect_end(0, exit_code(ErrorKind::PeerLost));
   EXPECT_THAT(err(0), HasSubstr("this launcher was stopped for longer than the others wait"));
+  EXPECT_THAT(err(0), HasSubstr("ending the tasks of this host: only the launchers of 2 of the 6 workers"));
+  EXPECT_THAT(err(0), Not(HasSubstr("is gone")));
   kill_worker(5);
   wait_for(4, 0, 2, 3);
   finish();
@@ -430,6 +438,128 @@ TEST_F(RunMinOnThreeNodes, a_signal_to_the_launcher_that_has_taken_the_list_over
   for (const int worker : {2, 3, 4, 5}) wait_for(worker, 0, worker - 2, 4);
   kill(nodes_[1]->pid(), SIGTERM);
   expect_end_on({{1, 128 + SIGTERM}, {2, 128 + SIGTERM}});
+}
+
+// Three nodes whose launchers know the addresses of all.
+class RunMinWithAddresses : public RunMinOnThreeNodes {
+ protected:
+  RunMinWithAddresses() {
+    for (const int port : free_ports(3)) addresses_.push_back(fmt::format("127.0.0.1:{}", port));
+  }
+  void kill_node(int node) {
+    kill(nodes_[node]->pid(), SIGKILL);
+    expect_end(node, 128 + SIGKILL);
+  }
+  // Returns the newest epoch in which this worker was.
+  int epoch_of(int worker) {
+    node_of(worker).read_what_is_there();
+    const std::string& out = node_of(worker).out();
+    const size_t at = out.find(", epoch ", out.rfind(fmt::format(", worker {}, life", worker)));
+    return std::stoi(out.substr(at + std::string(", epoch ").size()));
+  }
+  void finish_on_all() {
+    finish();
+    expect_end_on({{0, 0}, {1, 0}, {2, 0}});
+  }
+  std::vector<std::string> addresses_;
+};
+
+// As Kubernetes starts the pods of an indexed job.
+class RunMinInPods : public RunMinWithAddresses {
+ protected:
+  Words begin_of(int /*node*/) const override {
+    return {program_path("tutti"),
+            "run",
+            "--nnodes",
+            "3",
+            "--rendezvous",
+            fmt::format("{}", fmt::join(addresses_, ","))};
+  }
+  Words variables_of(int node) const override { return {fmt::format("JOB_COMPLETION_INDEX={}", node)}; }
+};
+
+class RunMinFromTfConfig : public RunMinWithAddresses {
+ protected:
+  Words begin_of(int /*node*/) const override { return {program_path("tutti"), "run"}; }
+  Words variables_of(int node) const override {
+    const nlohmann::json config = {{"cluster", {{"worker", addresses_}}},
+                                   {"task", {{"type", "worker"}, {"index", node}}}};
+    return {"TF_CONFIG=" + config.dump()};
+  }
+};
+
+TEST_F(RunMinFromTfConfig, goes_on_without_a_host_and_takes_it_in_again) {
+  start({"--min", "1"});
+  kill_node(2);
+  for (const int worker : {0, 1, 2, 3}) wait_for(worker, 0, worker, 4);
+  start_node(2);
+  nodes_[0]->wait_for_error("has come back: 6 go on");
+  finish_on_all();
+}
+
+TEST_F(RunMinFromTfConfig, goes_on_without_the_first_host_and_takes_it_in_again) {
+  start({"--min", "1"});
+  kill_node(0);
+  for (const int worker : {2, 3, 4, 5}) wait_for(worker, 0, worker - 2, 4);
+  start_node(0);
+  nodes_[1]->wait_for_error("has come back: 6 go on");
+  finish_on_all();
+}
+
+// The launcher of node 0 comes again as one that may take the list over, at another address than before.
+TEST_F(RunMinInPods, take_each_in_again_that_has_had_the_list) {
+  start({"--min", "1"});
+  kill_node(0);
+  for (const int worker : {2, 3, 4, 5}) wait_for(worker, 0, worker - 2, 4);
+  start_node(0);
+  nodes_[1]->wait_for_error("has come back: 6 go on");
+  wait_for(4, 0, 2, 6);
+  for (const int node : {0, 2}) wait_for_vote(node, epoch_of(4), 2);
+  kill_node(1);
+  for (const int worker : {4, 5}) wait_for(worker, 0, worker - 4, 4);
+  nodes_[0]->wait_for_output(" of 4, epoch");
+  start_node(1);
+  nodes_[2]->wait_for_error("has come back: 6 go on");
+  finish_on_all();
+}
+
+TEST_F(RunMinInPods, take_a_launcher_in_again_that_was_replaced_while_it_was_stopped) {
+  timeout_ = "2";
+  start({"--min", "1", "--restarts", "1"});
+  kill(nodes_[0]->pid(), SIGSTOP);
+  for (const int worker : {2, 3, 4, 5}) wait_for(worker, 0, worker - 2, 4);
+  kill(nodes_[0]->pid(), SIGCONT);
+  nodes_[1]->wait_for_error("has come back: 6 go on");
+  finish_on_all();
+}
+
+TEST_F(RunMinInPods, are_scaled_after_the_first_launcher_was_lost) {
+  start({"--min", "1"});
+  kill_node(0);
+  for (const int worker : {2, 3, 4, 5}) wait_for(worker, 0, worker - 2, 4);
+  const ProgramResult scaled =
+      run_program({program_path("tutti"), "scale", fmt::format("{}", fmt::join(addresses_, ",")), "3"},
+                  {"TUTTI_SECRET=ours"});
+  EXPECT_EQ(scaled.exit_code, 0) << scaled.out << scaled.err;
+  wait_for(4, 0, 2, 3);
+  finish();
+  expect_end_on({{1, 0}, {2, 0}});
+}
+
+class RunMinWithLogDirectory : public RunMinOnThreeNodes {
+ protected:
+  Words variables_of(int /*node*/) const override { return {"TUTTI_LOGDIR=" + folder_.path()}; }
+};
+
+TEST_F(RunMinWithLogDirectory, takes_the_first_host_in_again) {
+  start({"--min", "1"});
+  kill(nodes_[0]->pid(), SIGKILL);
+  expect_end(0, 128 + SIGKILL);
+  for (const int worker : {2, 3, 4, 5}) wait_for(worker, 0, worker - 2, 4);
+  start_node(0);
+  nodes_[1]->wait_for_error("has come back: 6 go on");
+  finish();
+  expect_end_on({{0, 0}, {1, 0}, {2, 0}});
 }
 
 // A launcher that starts the launchers of other hosts, and has no workers of its own.
@@ -484,6 +614,17 @@ TEST_F(RunMinOnHosts, goes_on_without_a_host_whose_launcher_is_killed_and_takes_
   finish();
   EXPECT_THAT(program_->err(), HasSubstr("the launcher of b is gone"));
   EXPECT_THAT(program_->err(), HasSubstr("host b answers: starting its workers"));
+}
+
+// As somebody tries it on one machine.
+TEST_F(RunMinOnHosts, may_be_names_of_this_machine) {
+  program_.emplace(Words{program_path("tutti"), "run", "-H", "localhost:2,127.0.0.1:2", "--min", "1", "--",
+                         program_path("../test/members_program"), folder_.path()},
+                   Words{mark_});
+  for (int worker = 0; worker < 4; ++worker) wait_for(worker, 0, worker, 4);
+  kill(pid_of(3), SIGKILL);
+  wait_for(2, 0, 2, 3);
+  finish();
 }
 
 TEST_F(RunMinOnHosts, tries_to_reach_a_lost_host_until_it_answers) {

@@ -565,8 +565,8 @@ TEST_F(RunHosts, nodes_that_do_not_belong_together_are_told_so) {
   first.wait_for_error("refused the launcher at");
   RunningProgram& restarted = start_node(2, 1, {.flags = {"--restarts", "1"}});
   EXPECT_EQ(restarted.wait(), 2);
-  EXPECT_THAT(restarted.err(),
-              HasSubstr("the same --nnodes, --ps, --evaluator, --restarts, --min and PROGRAM"));
+  EXPECT_THAT(restarted.err(), HasSubstr("the same --nnodes, --rendezvous (or TF_CONFIG), --ps, --evaluator, "
+                                         "--restarts, --min and PROGRAM"));
   RunningProgram& late = start_node(3, 0, {.flags = {"--start-timeout", "0.1"}});
   EXPECT_EQ(late.wait(), 13);
   EXPECT_THAT(late.err(), HasSubstr("give each launcher its own --node-rank"));

@@ -238,8 +238,22 @@ TEST_F(RunMin, refuses_what_it_cannot_do) {
   refused({"-n", "2", "--min", "1"}, "--min 1 is not possible with a master", {"TUTTI_STRATEGY=in-graph"});
   refused({"-n", "2", "--min", "1"}, "TUTTI_TIMEOUT='soon' is not a number", {"TUTTI_TIMEOUT=soon"});
   refused(
-      {"--min", "1"}, "--min 1 is not possible with TF_CONFIG",
-      {R"(TF_CONFIG={"cluster": {"worker": ["127.0.0.1:4000"]}, "task": {"type": "worker", "index": 0}})"});
+      {"--min", "1"}, "--min is not possible with the servers of TF_CONFIG",
+      {R"(TF_CONFIG={"cluster": {"worker": ["a:1"], "ps": ["b:1"]}, "task": {"type": "worker", "index": 0}})"});
+}
+
+// The task knows nothing of the other host that its launcher does not.
+TEST_F(RunMin, takes_a_TF_CONFIG_with_one_host_or_an_evaluator) {
+  const auto with = [](const std::string& task) {
+    return Words{R"(TF_CONFIG={"cluster": {"worker": ["127.0.0.1:4000"]}, "task": )" + task + "}"};
+  };
+  const std::string script = "echo \"[$_TUTTI_MEMBERS][$TF_CONFIG]\"";
+  const auto worker = run({"--min", "1"}, script, with(R"({"type": "worker", "index": 0})"));
+  EXPECT_EQ(worker.exit_code, 0) << worker.err;
+  EXPECT_THAT(worker.out, ContainsRegex("\\[127.0.0.1:[0-9]+\\]\\[\\]"));
+  const auto evaluator = run({"--min", "2"}, script, with(R"({"type": "evaluator", "index": 0})"));
+  EXPECT_EQ(evaluator.exit_code, 0) << evaluator.err;
+  EXPECT_THAT(evaluator.out, HasSubstr("[][{"));
 }
 
 TEST_F(RunMin, alone_gives_its_workers_a_board) {

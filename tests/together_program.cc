@@ -298,6 +298,8 @@ struct Options {
   int64_t flip_on = 1;
   int64_t break_gradient_at = -1;
   bool evaluate = false;
+  bool evaluate_outside = false;
+  bool validate_at_start = false;
   int64_t examples = 60000;
   bool other_labels = false;
   bool only_chief = false;
@@ -323,6 +325,7 @@ struct Options {
 
 constexpr int64_t kValidated = 300;  // examples
 constexpr int64_t kTested = 1000;
+constexpr int64_t kMeasuredAt = 5;  // a step
 constexpr double kLeastGain = 0.3;  // of the loss, so that the training ends early
 
 void die_once(const std::string& mark) {
@@ -370,7 +373,7 @@ tutti::ElementwiseOptimizer mortal() {
       }};
 }
 
-tutti::OptimizerOptions optimizer_of(const Options& options) {
+tutti::OptimizerOptions optimizer_of(const tutti::Context& ctx, const Options& options) {
   std::vector<tutti::ParameterGroup> groups = {{.names = "*.bias", .weight_decay = 0},
                                                {.names = "pred.*", .rate = 0.3}};
   if (options.frozen) groups.push_back({.names = "pred.bias", .frozen = true});
@@ -381,7 +384,8 @@ tutti::OptimizerOptions optimizer_of(const Options& options) {
   if (options.optimizer == "ftrl")
     return {tutti::FtrlOptions{.rate = 0.05, .l1 = 0.01, .l2_shrinkage = 0.001, .beta = 1}, groups};
   if (options.optimizer == "replicated")
-    return tutti::ReplicatedOptimizer{.name = "whole", .make = [](const std::vector<torch::Tensor>& all) {
+    return tutti::ReplicatedOptimizer{.name = "whole", .make = [&](const std::vector<torch::Tensor>& all) {
+                                        tutti::testing::Misfortune(options.misfortune).is_made(ctx);
                                         return std::make_unique<torch::optim::Adam>(
                                             all, torch::optim::AdamOptions(1e-3));
                                       }};
@@ -402,6 +406,39 @@ void print_history(const tutti::Context& ctx, const tutti::History& history) {
                nlohmann::json(row.validation).dump());
 }
 
+// With --evaluate-outside: evaluates on small batches, in which a worker may be killed, and prints the values
+// on each worker.
+class Measure {
+ public:
+  using Evaluate = std::function<std::map<std::string, double>(const tutti::metrics::List&,
+                                                               const tutti::EvaluateOptions&)>;
+  Measure(const tutti::Context& context, const tutti::Group& group, const Options& options, Evaluate evaluate)
+      : context_(context), group_(group), options_(options), evaluate_(std::move(evaluate)) {}
+
+  // The mean label, as a metric that counts the batches of this worker.
+  tutti::metrics::MetricPtr counted(const std::string& name) const {
+    return tutti::metrics::mean("label", [this, name, batch = std::make_shared<int64_t>(0)](
+                                             const torch::Tensor&, const tutti::Batch& examples) {
+      tutti::testing::Misfortune(options_.misfortune).counts(context_, group_, name, (*batch)++);
+      return examples["label"].to(torch::kDouble);
+    });
+  }
+  void operator()(const std::string& name) const {
+    if (!options_.evaluate_outside) return;
+    const auto values = evaluate_({tutti::metrics::accuracy("label"), counted(name)}, {.batch = kSmall});
+    fmt::print("{}: {} {}\n", name, values.at("accuracy"), values.at("label"));
+    std::fflush(stdout);
+  }
+
+ private:
+  static constexpr int64_t kSmall = 20;
+
+  const tutti::Context& context_;
+  const tutti::Group& group_;
+  const Options& options_;
+  const Evaluate evaluate_;
+};
+
 // Trains as train() does with a Trainer, but in a loop of its own.
 template <class Net>
 void train_in_own_loop(tutti::Context& ctx, const Options& options) {
@@ -409,7 +446,7 @@ void train_in_own_loop(tutti::Context& ctx, const Options& options) {
   const auto feed = digits.train().shuffle();
   const auto net = make_net<Net>(options);
   tutti::Parameters params(*net);
-  tutti::DistributedOptimizer opt(ctx, params, optimizer_of(options), {.clip_norm = options.clip_norm});
+  tutti::DistributedOptimizer opt(ctx, params, optimizer_of(ctx, options), {.clip_norm = options.clip_norm});
   const tutti::data::Sampler sampler(feed.size(), {.seed = ctx.config().training.seed,
                                                    .lanes = opt.all_lanes(),
                                                    .batch = ctx.config().training.batch,
@@ -418,6 +455,10 @@ void train_in_own_loop(tutti::Context& ctx, const Options& options) {
                    {.steps_per_epoch = sampler.steps_per_epoch(), .average = options.average});
   loop.add_hook(std::make_unique<KillChief>(options.kill_at));
   loop.add_hook(std::make_unique<tutti::testing::Misfortune>(options.misfortune));
+  const Measure measure_as(
+      ctx, opt.group(), options, [&](const tutti::metrics::List& list, const tutti::EvaluateOptions& how) {
+        return loop.measure(tutti::make_trainable(net), digits.test().take(kTested), list, how);
+      });
   tutti::testing::Misfortune(options.misfortune).begins(ctx);
   loop.add_hook(std::make_unique<tutti::testing::AwaitWorld>(options.await_world));
   loop.add_hook(std::make_unique<tutti::testing::Dawdle>(options.dawdle));
@@ -444,6 +485,7 @@ void train_in_own_loop(tutti::Context& ctx, const Options& options) {
   }
   std::vector<int64_t> examples;
   while (loop.goes_on()) {
+    if (loop.batch() == kMeasuredAt) measure_as("inside");
     for (const int64_t lane : opt.lanes_of_step()) {
       sampler.examples(loop.batch(), lane, examples);
       const tutti::Batch batch = feed.read(examples);
@@ -451,8 +493,11 @@ void train_in_own_loop(tutti::Context& ctx, const Options& options) {
       const torch::Tensor prediction = fault.in(net->forward(batch["image"]));
       opt.backward(gradient.in(torch::cross_entropy_loss(prediction, batch["label"])), batch.size());
     }
+    fault.after_lanes(opt.parameters());
     opt.step();
   }
+  measure_as("after");
+  measure_as("again");
   if (options.validate_every > 0) print_history(ctx, loop.history());
   if (!options.evaluate) return;
   for (const auto& [name, value] :
@@ -466,7 +511,7 @@ void train(tutti::Context& ctx, const Options& options) {
   const auto digits = example::digits("");
   auto breaks = std::make_unique<BreakGradient>(options.break_gradient_at);
   auto faults = std::make_unique<tutti::testing::Fault>(options.fault);
-  tutti::Trainer trainer(ctx, make_net<Net>(options), optimizer_of(options),
+  tutti::Trainer trainer(ctx, make_net<Net>(options), optimizer_of(ctx, options),
                          [&gradient = *breaks, &fault = *faults](Net& net, const tutti::Batch& batch) {
                            const torch::Tensor prediction = fault.in(net.forward(batch["image"]));
                            return gradient.in(torch::cross_entropy_loss(prediction, batch["label"]));
@@ -477,7 +522,12 @@ void train(tutti::Context& ctx, const Options& options) {
   trainer.add_hook(std::move(faults));
   trainer.add_hook(std::make_unique<KillChief>(options.kill_at));
   trainer.add_hook(std::make_unique<tutti::testing::Misfortune>(options.misfortune));
+  const Measure measure_as(ctx, trainer.group(), options,
+                           [&](const tutti::metrics::List& list, const tutti::EvaluateOptions& how) {
+                             return trainer.evaluate(digits.test().take(kTested), list, how);
+                           });
   tutti::testing::Misfortune(options.misfortune).begins(ctx);
+  measure_as("first");
   trainer.add_hook(std::make_unique<tutti::testing::AwaitWorld>(options.await_world));
   trainer.add_hook(std::make_unique<tutti::testing::Dawdle>(options.dawdle));
   trainer.add_hook(std::make_unique<FlipBit>(options.flip_at, options.flip_on));
@@ -503,14 +553,22 @@ void train(tutti::Context& ctx, const Options& options) {
                     .metrics = {tutti::metrics::accuracy("label")},
                     .every_steps = options.validate_every};
   }
+  if (options.validate_at_start) {
+    fit.validate.metrics.push_back(measure_as.counted("start"));
+    fit.validate.batch = 20;
+    fit.validate.at_start = true;
+  }
   trainer.add_hook(std::make_unique<KillServerAndWorker>(options.kill_both_at));
   const tutti::data::Feed feed = digits.train().take(options.examples);
   if (options.fits_twice) {
     trainer.fit(feed.shuffle());
     tutti::testing::Misfortune(options.misfortune).is_between_fits(ctx);
+    measure_as("between");
   }
   const tutti::History history =
       trainer.fit((options.other_labels ? with_other_labels(feed) : feed).shuffle(), fit);
+  measure_as("after");
+  measure_as("again");
   if (options.validate_every > 0) print_history(ctx, history);
   if (options.say_memory) fmt::print("private memory {}\n", private_memory());
   if (ctx.rank() == 1 && !options.die_once.empty()) die_once(options.die_once);
@@ -520,8 +578,10 @@ void train(tutti::Context& ctx, const Options& options) {
   if (options.evaluate)
     trainer.evaluate(other_feed ? digits.train() : digits.test().take(kTested),
                      {tutti::metrics::accuracy("label")}, {.here = options.here});
-  if (!options.export_into.empty())
+  if (!options.export_into.empty()) {
+    tutti::testing::Misfortune(options.misfortune).exports(ctx);
     fmt::print("rank {} exported {}\n", ctx.rank(), trainer.export_model(options.export_into, digits.test()));
+  }
 }
 
 // A program that does not use tutti::run().
@@ -583,6 +643,10 @@ int main(int argc, char** argv) {
     flags.add("--break-gradient-at", options.break_gradient_at,
               "the step at which rank 1 has a gradient that is no number");
     flags.add("--evaluate", options.evaluate, "count the accuracy at the end");
+    flags.add(
+        "--evaluate-outside", options.evaluate_outside,
+        "count the accuracy in small batches before, between and after the fits, or in and after the loop");
+    flags.add("--validate-at-start", options.validate_at_start, "validate before the first step, too");
     flags.add("--examples", options.examples, "train on so many of the digits");
     flags.add("--other-labels", options.other_labels, "train on the digits with other labels");
     flags.add("--only-chief", options.only_chief, "the chief alone does that, by mistake");

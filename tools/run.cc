@@ -1,4 +1,9 @@
 #include <algorithm>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -6,11 +11,13 @@
 #include "tools/commands.h"
 #include "tools/launch/host_link.h"
 #include "tools/launch/host_slots.h"
+#include "tools/launch/hosts.h"
 #include "tools/launch/launcher.h"
 #include "tools/launch/meeting.h"
+#include "tools/launch/nodes.h"
+#include "tools/launch/planner.h"
 #include "tools/launch/signal_pipe.h"
 #include "tools/launch/ssh.h"
-#include "tutti/base/address.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
@@ -32,13 +39,14 @@ constexpr const char* kAbout =
     "                                                                             on each of N hosts\n"
     "  TF_CONFIG='{...}' tutti run [-n WORKERS] -- PROGRAM [ARGUMENTS...]         on each host that "
     "TF_CONFIG names\n"
+    "  srun -N NODES --ntasks-per-node 1 tutti run -- PROGRAM [ARGUMENTS...]      on each host of a step\n"
     "Without -n there is one worker per visible GPU (CUDA_VISIBLE_DEVICES, NVIDIA_VISIBLE_DEVICES), and\n"
     "one worker if there is no GPU. If the ARGUMENTS contain --strategy in-graph, or TUTTI_STRATEGY is\n"
     "in-graph, a master is started as one more task.";
 
 struct RunOptions {
   LaunchOptions launch;
-  NodeOptions nodes;
+  NodeFlags nodes;
   std::string ports;
   std::string preempt_signal;
   std::string hosts;
@@ -76,13 +84,15 @@ void add_options(CLI::App& app, RunOptions& options) {
       ->needs("--discover");
   app.add_option("--nnodes", options.nodes.count,
                  "Number of hosts. `tutti run` is started on each of them, with the same flags except for "
-                 "--node-rank (default: 1)")
+                 "--node-rank (default: 1, or the number of tasks of srun)")
       ->check(CLI::Range(1, 100'000));
   app.add_option("--node-rank", options.nodes.rank,
-                 "With --nnodes: which of the hosts this is, from 0 (default: 0)")
+                 "With --nnodes: which of the hosts this is, from 0 (default: JOB_COMPLETION_INDEX, which "
+                 "Kubernetes sets in an indexed job, or 0)")
       ->check(CLI::Range(0, 99'999));
   app.add_option("--rendezvous", options.nodes.rendezvous,
-                 "With --nnodes: HOST:PORT of the first host, where the launchers meet");
+                 "With --nnodes: HOST:PORT of the first host, where the launchers meet; or HOST:PORT,... of "
+                 "all, so that with --min a host can come again after the first one was lost");
   app.add_option("--ports", options.ports,
                  "Ports for the tasks, FIRST-LAST, on each host (default: any that are free)");
   app.add_option("--rsh", options.rsh,
@@ -100,8 +110,8 @@ void add_options(CLI::App& app, RunOptions& options) {
       ->check(CLI::Range(0, 1'000'000));
   app.add_option("--min", options.launch.min,
                  "Go on without workers that are killed, as long as this many are left; --restarts then "
-                 "restarts the lost worker alone. With --ps for --strategy ps-sync; not with TF_CONFIG "
-                 "(default: a lost worker ends the job)")
+                 "restarts the lost worker alone. With --ps for --strategy ps-sync (default: a lost worker "
+                 "ends the job)")
       ->check(CLI::Range(1, kMostWorkersOfAHost));
   app.add_option(
          "--max", options.launch.max,
@@ -131,17 +141,6 @@ void add_options(CLI::App& app, RunOptions& options) {
   app.prefix_command();  // `--` may be left out if PROGRAM does not begin with '-'
 }
 
-// Returns true if the program's own flags, or its environment, choose the strategy that has a master.
-bool wants_master(const std::vector<std::string>& command, const Environment& environment) {
-  constexpr const char* kInGraph = "in-graph";
-  std::string strategy = environment.get("TUTTI_STRATEGY").value_or("");
-  for (size_t i = 1; i < command.size(); ++i) {
-    if (command[i] == "--strategy" && i + 1 < command.size()) strategy = command[i + 1];
-    if (command[i].starts_with("--strategy=")) strategy = command[i].substr(command[i].find('=') + 1);
-  }
-  return strategy == kInGraph;
-}
-
 // --insecure and TUTTI_INSECURE mean the same, here and for the tasks.
 Environment with_insecure(const Environment& environment, RunOptions& options) {
   constexpr const char* kVariable = "TUTTI_INSECURE";
@@ -151,23 +150,23 @@ Environment with_insecure(const Environment& environment, RunOptions& options) {
   return Environment(std::move(variables));
 }
 
-// Fills in launch.nodes. A single node has no other launchers to meet.
-void fill_in_nodes(RunOptions& options) {
-  const NodeOptions& nodes = options.nodes;
-  if (nodes.rank >= nodes.count)
-    fail(ErrorKind::InvalidArgument,
-         "tutti run: --node-rank {} is not one of the {} nodes of --nnodes, which are counted from 0",
-         nodes.rank, nodes.count);
-  if (nodes.count == 1) return;
-  if (nodes.rendezvous.empty())
-    fail(ErrorKind::InvalidArgument,
-         "tutti run: --nnodes {} needs --rendezvous HOST:PORT, a free port of node 0; give all launchers the "
-         "same",
-         nodes.count);
-  if (parse_address(nodes.rendezvous).port == 0)
-    fail(ErrorKind::InvalidArgument, "tutti run: --rendezvous {} needs a port other than 0",
-         nodes.rendezvous);
-  options.launch.nodes = nodes;
+// Fills in launch.nodes. With --min, the hosts of a TF_CONFIG are nodes like others: their tasks do not read
+// it. An evaluator has no part in the job of the others.
+Environment fill_in_nodes(RunOptions& options, const Environment& environment) {
+  const auto hosts = options.launch.min && !options.nodes.count ? JobHosts::from(environment) : std::nullopt;
+  if (!hosts) {
+    options.launch.nodes = find_nodes(options.nodes, environment);
+    return environment;
+  }
+  if (!hosts->own_index()) {
+    options.launch.min.reset();
+    options.launch.max.reset();
+    return environment;
+  }
+  options.launch.nodes = nodes_of(*hosts);
+  std::map<std::string, std::string> variables = environment.variables();
+  variables.erase("TF_CONFIG");
+  return Environment(std::move(variables));
 }
 
 int run_on_hosts(const RunOptions& options, const std::vector<std::string>& command,
@@ -177,7 +176,7 @@ int run_on_hosts(const RunOptions& options, const std::vector<std::string>& comm
          "tutti run: -H and --discover cannot be combined with TF_CONFIG, which also names hosts; omit them, "
          "or unset "
          "TF_CONFIG");
-  if (options.launch.nodes)
+  if (options.nodes.count.value_or(1) > 1)
     fail(ErrorKind::InvalidArgument,
          "tutti run: -H and --discover start the launchers of all hosts, so they cannot be combined with "
          "--nnodes; omit one "
@@ -214,15 +213,15 @@ int run_command(const std::vector<std::string>& arguments, const Environment& en
   if (command.empty()) {
     fail(ErrorKind::InvalidArgument, "tutti run: name the program to start, as in tutti run -n 2 -- ./mnist");
   }
-  const ForwardedVariables variables =
-      forward_variables(options.variables, with_insecure(environment, options));
-  fill_in_nodes(options);
+  ForwardedVariables variables = forward_variables(options.variables, with_insecure(environment, options));
   if (app.count("--ports") > 0) options.launch.ports = parse_port_range(options.ports);
   if (app.count("--preempt-signal") > 0)
     options.launch.preempt_signal = parse_preempt_signal(options.preempt_signal);
-  options.launch.master = wants_master(command, variables.environment);
+  options.launch.master =
+      flag_of_program(command, variables.environment, "--strategy", "TUTTI_STRATEGY") == "in-graph";
   if (app.count("--hosts") + app.count("--discover") > 0)
     return run_on_hosts(options, command, variables, environment);
+  variables.environment = fill_in_nodes(options, variables.environment);
   return launch(command, variables.environment, options.launch);
 }
 

@@ -90,6 +90,7 @@ class Chaos : public ::testing::TestWithParam<Kind> {
   void add_blows_to_launchers();
   void add_blows_to_files();
   std::optional<pid_t> any(const std::string& kind);
+  bool kill_server_with_copy();
   bool damage_newest();
   void disturb(const Plan& plan);
   void heal();
@@ -110,7 +111,8 @@ class Chaos : public ::testing::TestWithParam<Kind> {
   std::vector<Blow> blows_;
   std::map<std::string, int> struck_;
   std::set<std::string> damaged_;
-  std::string failure_;  // why the job has ended although it must not
+  bool has_copies_ = false;  // servers have copies, and no checkpoint
+  std::string failure_;      // why the job has ended although it must not
   bool is_done_ = false;
   bool may_end_ = false;  // since a blow that ends jobs
   bool is_cut_ = false;
@@ -144,7 +146,9 @@ void Chaos::set_up(int64_t seed, const Plan& plan) {
   const auto drawn = [&](uint64_t one_in) { return random_() % one_in == 0; };
   const std::string name = fmt::format("{}", seed);
   report_ = folder_ / fmt::format("report-{}.json", seed);
-  const bool saves = kind_.has_rows || kind_.has_servers || kind_.has_small_disk || drawn(2);
+  has_copies_ = kind_.has_servers && drawn(2);
+  const bool saves =
+      !has_copies_ && (kind_.has_rows || kind_.has_servers || kind_.has_small_disk || drawn(2));
   logdir_ = logdir_outside_ = saves ? folder_ / fmt::format("run-{}", seed) : "";
   JobSetting setting{.launch = {},
                      .program = with(program(plan.steps), {"--timeout", "5", "--report", report_})};
@@ -156,6 +160,7 @@ void Chaos::set_up(int64_t seed, const Plan& plan) {
   if (drawn(2)) add({"--own-loop"});
   if (kind_.has_servers) {
     setting.launch = {"--ps", "2", "-n", "3", "--restarts", "1000"};
+    if (has_copies_) setting.launch = with(setting.launch, {"--min", "1"});
     add({"--strategy", "ps-sync", "--start-timeout", "30"});
   } else {
     setting.launch = {"-n", kind_.nodes == 2 ? "2" : "4", "--min", "1", "--restarts", "1000"};
@@ -187,6 +192,20 @@ void Chaos::list_blows() {
   add_blows_to_files();
 }
 
+// Kills no server before the last one has its part again. There is no checkpoint to go back to.
+bool Chaos::kill_server_with_copy() {
+  job_->read();
+  const std::string log = job_->err();
+  size_t at = log.find("received");  // the run has begun
+  for (int kills = struck_["kill a server"]; kills > 0 && at != std::string::npos; --kills)
+    at = log.find("restarting ps/", at + 1);
+  for (const char* line : {"has its part of the parameters again", "going on at step"}) {
+    if (at != std::string::npos && struck_["kill a server"] > 0) at = log.find(line, at);
+  }
+  const auto pid = at == std::string::npos ? std::nullopt : any("ps");
+  return pid && job_->strike(*pid, SIGKILL);
+}
+
 void Chaos::add_blows_to_tasks() {
   const auto strike = [this](const std::string& kind, int signal) {
     const auto pid = any(kind);
@@ -202,7 +221,8 @@ void Chaos::add_blows_to_tasks() {
   blows_.push_back({"kill a worker", 6, [=] { return strike("worker", SIGKILL); }});
   blows_.push_back({"slow a worker", 2, [=] { return slow("worker"); }});
   if (kind_.has_servers) {
-    blows_.push_back({"kill a server", 4, [=] { return strike("ps", SIGKILL); }});
+    blows_.push_back({"kill a server", 4,
+                      [=, this] { return has_copies_ ? kill_server_with_copy() : strike("ps", SIGKILL); }});
     blows_.push_back({"slow a server", 1, [=] { return slow("ps"); }});
     return;
   }

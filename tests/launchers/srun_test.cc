@@ -155,6 +155,15 @@ TEST_F(Srun, tcp_does_the_same) {
 
 TEST_F(Srun, so_do_tasks_that_are_told_by_pmi2) { training_.expect_the_bits_of_one(srun({"--mpi=pmi2"}), 4); }
 
+// Each task is the launcher of a node.
+TEST_F(Srun, launchers_that_go_on_without_lost_workers_know_each_other) {
+  setenv("TUTTI_SECRET", "ours", 1);
+  const auto result = srun({program_path("tutti"), "run", "--min", "1", "--"});
+  unsetenv("TUTTI_SECRET");
+  training_.expect_the_bits_of_one(result, 4);
+  EXPECT_THAT(result.err, HasSubstr("node 0 starts 1 worker and waits up to"));
+}
+
 TEST_F(Srun, ends_all_when_a_task_is_killed) {
   RunningProgram run(training_.endless_command({"srun", "-n", "4"}),
                      training_.environment({slurm->environment()}));

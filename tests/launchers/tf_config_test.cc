@@ -1,4 +1,6 @@
 // Tests training by hand: TF_CONFIG or flags tell every task who it is.
+#include <csignal>
+#include <filesystem>
 #include <fstream>
 
 #include <fmt/format.h>
@@ -8,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/launchers/training.h"
+#include "tests/together.h"
 #include "tutti/base/ports.h"
 
 namespace tutti::testing::tf_config_test {
@@ -84,6 +87,35 @@ TEST_F(ByHand, launchers_that_add_workers_of_their_own_do_the_same) {
   for (const ProgramResult& result : results) EXPECT_EQ(result.exit_code, 0) << result.err;
   training_.expect_the_bits_of_one(results.back(), 4);
   EXPECT_THAT(results.back().err, HasSubstr("chief/0 4 workers connected over shm"));
+}
+
+// The launcher that is killed has the list of the workers, and worker/0 beside it.
+TEST_F(ByHand, launchers_go_on_without_the_first_host_and_take_it_in_again) {
+  const Flags program = {"--net", "normed", "--lanes", "6", "--batch", "2", "--steps", "300"};
+  const std::string report = training_.folder() / "report.json";
+  const std::string slow = training_.folder().write("slow", "");
+  const auto start = [&](int index) {
+    const std::vector<std::string> workers(addresses_.begin(), addresses_.begin() + 3);
+    const nlohmann::json config = {{"cluster", {{"worker", workers}}},
+                                   {"task", {{"type", "worker"}, {"index", index}}}};
+    const Flags command = Flags{program_path("tutti"), "run",       "--min",    "1",        "--",
+                                together_program(),    "--threads", "1",        "--report", report,
+                                "--await-world",       "3",         "--dawdle", slow} +
+                          program;
+    return std::make_unique<RunningProgram>(
+        command, training_.environment({"TF_CONFIG=" + config.dump(), "CUDA_VISIBLE_DEVICES="}));
+  };
+  for (const int index : {0, 1, 2}) tasks_.push_back(start(index));
+  tasks_[0]->wait_for_error("training with allreduce: 3 workers");
+  kill(tasks_[0]->pid(), SIGKILL);
+  tasks_[1]->wait_for_error("with 2 workers: worker/0 is gone");
+  std::filesystem::remove(slow);
+  tasks_[0]->wait();
+  tasks_[0] = start(0);
+  for (const ProgramResult& result : wait_for_all(tasks_)) EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(json_of(report).value("weights_sha256", "there is none"),
+            hash_of(on_workers(1, program), training_.folder()));
+  EXPECT_TRUE(eventually([&] { return training_.processes().empty(); }));
 }
 
 TEST_F(ByHand, flags_do_the_same) {

@@ -36,8 +36,7 @@ class MinOnTwoHosts : public ::testing::Test {
   }
   void start_node(int node) {
     const Host& host = node == 0 ? hosts_->east() : hosts_->west();
-    const std::string rendezvous = fmt::format("{}:4000", TwoHosts::kEastAddress);
-    const Flags command = host.here() + launcher_of_node(node, rendezvous) +
+    const Flags command = host.here() + launcher_of_node(node, rendezvous_) +
                           Flags{"-n", workers_[static_cast<size_t>(node)]} + launch_ +
                           Flags{"--", together_program(), "--threads", "1", "--report", report_} + program_ +
                           disturbs_;
@@ -77,6 +76,7 @@ class MinOnTwoHosts : public ::testing::Test {
   const std::string mark_ = "MARK_OF_THIS_TEST=" + folder_.path();
   Flags program_ = {"--net", "normed", "--lanes", "8", "--batch", "2", "--steps", "300"};
   std::vector<std::string> workers_ = {"2", "2"};  // by node
+  std::string rendezvous_ = fmt::format("{}:4000", TwoHosts::kEastAddress);
   std::string timeout_ = "60";
   Flags launch_;
   Flags disturbs_;
@@ -134,6 +134,21 @@ TEST_F(MinOnTwoHosts, goes_on_without_the_launcher_that_has_the_list) {
   expect_the_bits_of_one(west());
   EXPECT_THAT(west().err(), HasSubstr("with 3 workers: worker/0 is gone"));
   EXPECT_NE(east().wait(), 0);
+  expect_that_nobody_is_left();
+}
+
+TEST_F(MinOnTwoHosts, takes_the_host_in_again_that_has_had_the_list) {
+  workers_ = {"1", "3"};
+  rendezvous_ += fmt::format(",{}:4000", TwoHosts::kWestAddress);
+  start({"--min", "1"}, {"--steps", "1000"}, {"--await-world", "4"});
+  await_training();
+  if (const pid_t pid = launcher_of(0); pid > 0) kill(pid, SIGKILL);
+  west().wait_for_error("with 3 workers: ");
+  east().wait();
+  start_node(0);
+  expect_the_bits_of_one(west());
+  EXPECT_THAT(west().err(), HasSubstr("worker/0 has come back: 4 go on"));
+  EXPECT_EQ(east().wait(), 0) << east().err();
   expect_that_nobody_is_left();
 }
 

@@ -22,6 +22,7 @@
 #include "tools/launch/signal_pipe.h"
 #include "tools/launch/survival.h"
 #include "tutti/base/environment.h"
+#include "tutti/base/time_of_day.h"
 
 namespace tutti {
 
@@ -200,7 +201,8 @@ class TaskGroup {
 template <class... Args>
 void TaskGroup::say(fmt::format_string<Args...> text, Args&&... args) {
   const std::string place = options_.host.empty() ? "" : " on " + options_.host;
-  err_.add("tutti run" + place + ": " + fmt::format(text, std::forward<Args>(args)...) + "\n");
+  err_.add(time_of_day() + " tutti run" + place + ": " + fmt::format(text, std::forward<Args>(args)...) +
+           "\n");
   err_.pass_on();
 }
 

@@ -102,12 +102,11 @@ std::optional<JobHosts> JobHosts::from(const Environment& environment) {
 bool JobHosts::is_server(size_t host) const { return is_server_job(row_.at(host).job); }
 
 std::string JobHosts::name_of(size_t host) const {
-  const Task& task = row_.at(host);
-  return fmt::format("{} ({})", task.short_name(), cluster_.address(task.job, task.index));
+  return fmt::format("{} ({})", row_.at(host).short_name(), address_of(host));
 }
 
-const std::string& JobHosts::first_address() const {
-  return cluster_.address(row_.front().job, row_.front().index);
+const std::string& JobHosts::address_of(size_t host) const {
+  return cluster_.address(row_.at(host).job, row_.at(host).index);
 }
 
 std::string JobHosts::fingerprint() const {

@@ -31,8 +31,8 @@ class JobHosts {
   bool is_server(size_t host) const;
   // Returns a name for messages, such as "worker/1 (node7:2222)".
   std::string name_of(size_t host) const;
-  // HOST:PORT of the first host.
-  const std::string& first_address() const;
+  // HOST:PORT of a host.
+  const std::string& address_of(size_t host) const;
   // Equal for two launchers exactly if their TF_CONFIGs name the same hosts.
   std::string fingerprint() const;
 

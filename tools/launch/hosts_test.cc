@@ -39,7 +39,7 @@ TEST(JobHosts, stand_in_the_order_of_ranks) {
               ElementsAre(Task{"chief", 0}, Task{"worker", 0}, Task{"worker", 1}, Task{"ps", 0}));
   EXPECT_EQ(hosts->own_index(), 2U);
   EXPECT_EQ(hosts->name_of(2), "worker/1 (b:1)");
-  EXPECT_EQ(hosts->first_address(), "c:1");
+  EXPECT_EQ(hosts->address_of(0), "c:1");
   EXPECT_TRUE(hosts->is_server(3));
   EXPECT_FALSE(hosts->is_server(0));
 }

@@ -28,14 +28,18 @@ void KeeperBoard::look(MembersKeeper::Time now, const std::vector<std::string>& 
     propose(launchers);
     settle();
   }
-  if (is_open() && !agreement_.can_go_on(launchers)) {
-    keeper_.give_up(fmt::format("only the launchers of {} can be reached, and the others may go on",
-                                agreement_.describe(launchers)));
-    agreement_.withdraw();
-    // Workers that still read this board may belong to those who go on: it does not tell them of the end.
-    published_ = keeper_.epochs().size();
-  }
+  if (is_open()) give_up_if_too_few(launchers);
   publish_change();
+}
+
+void KeeperBoard::give_up_if_too_few(const std::vector<std::string>& launchers) {
+  if (agreement_.can_go_on(launchers) || keeper_.ended()) return;
+  keeper_.give_up(fmt::format("only the launchers of {} can be reached, and the others may go on",
+                              agreement_.describe(launchers)));
+  agreement_.withdraw();
+  has_given_up_ = true;
+  // Workers that still read this board may belong to those who go on: it does not tell them of the end.
+  published_ = keeper_.epochs().size();
 }
 
 // Reads the votes only while they matter.

@@ -27,6 +27,10 @@ class KeeperBoard {
   // Reads the calls and votes, decides and publishes. `launchers`: by host, the tokens of those that can be
   // reached, or "". If they are too few to agree on anything, the keeper ends the job.
   void look(MembersKeeper::Time now, const std::vector<std::string>& launchers = {});
+  // Ends the job if these launchers are too few to agree on anything.
+  void give_up_if_too_few(const std::vector<std::string>& launchers);
+  // Returns true if it has.
+  bool has_given_up() const { return has_given_up_; }
   // Returns true if the launchers have not agreed on the newest epoch yet.
   bool is_open() const { return agreement_.open().has_value(); }
   // Workers that have come back and have become members since the last call.
@@ -47,6 +51,7 @@ class KeeperBoard {
   size_t published_ = 0;                     // epochs of the keeper
   std::optional<uint64_t> published_change_;
   std::vector<comm::Member> joined_;
+  bool has_given_up_ = false;
 };
 
 // Returns true if a worker has only said that it has lost the others.

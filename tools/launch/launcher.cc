@@ -23,6 +23,7 @@
 #include "tools/launch/planner.h"
 #include "tools/launch/restart_pause.h"
 #include "tools/launch/ssh.h"
+#include "tools/launch/survival_board.h"
 #include "tools/launch/survival_guest.h"
 #include "tools/launch/survival_keeper.h"
 #include "tools/launch/survival_peer.h"
@@ -32,6 +33,7 @@
 #include "tutti/base/ports.h"
 #include "tutti/base/secret.h"
 #include "tutti/base/text.h"
+#include "tutti/base/time_of_day.h"
 #include "tutti/base/version.h"
 #include "tutti/cluster/identity.h"
 #include "tutti/train/stop_signals.h"
@@ -69,8 +71,8 @@ int run_with_restarts(int restarts, SignalPipe& signals, const std::function<Gro
     if (result.exit_code == 0 && result.lost_output) return exit_code(ErrorKind::Overloaded);
     if (result.exit_code == 0 || !may_restart || before >= restarts) return result.exit_code;
     const std::chrono::seconds pause = pauses.next(std::chrono::steady_clock::now() - begin);
-    print(STDERR_FILENO,
-          fmt::format("tutti run: restart {} of {}{}\n", before + 1, restarts, describe_pause(pause)));
+    print(STDERR_FILENO, fmt::format("{} tutti run: restart {} of {}{}\n", time_of_day(), before + 1,
+                                     restarts, describe_pause(pause)));
     if (const auto signal = await_signal(signals, std::chrono::steady_clock::now() + pause))
       return ended_by(*signal).exit_code;
   }
@@ -139,6 +141,8 @@ std::unique_ptr<Survival> survival_of(const Plan& plan, const LaunchOptions& opt
   PeerOptions peer{.keeper = keeper_options(options, restarts_before, of_tasks),
                    .token = plan.hosts[plan.own].launcher,
                    .comes_again = plan.comes_again,
+                   .keeper_host = plan.keeper,
+                   .meeting = plan.meeting,
                    .start_timeout = options.start_timeout};
   SurvivalOptions& keeper = peer.keeper;
   int workers = 0;
@@ -148,14 +152,13 @@ std::unique_ptr<Survival> survival_of(const Plan& plan, const LaunchOptions& opt
     keeper.hosts.push_back({plan.names[host], offer.workers});
     const bool was_there = host != plan.own || !plan.comes_again;
     keeper.launchers.push_back(was_there ? offer.launcher : "");
-    peer.addresses.push_back({is_loopback(offer.address) ? "127.0.0.1" : offer.address, offer.members_port});
   }
   keeper.first = plan.first;
   check_limits(options, plan.first.value_or(workers));
   keeper.own = plan.own;
   keeper.launch = plan.launch;
   if (plan.hosts.size() == 1) return std::make_unique<SurvivalKeeper>(keeper);
-  if (plan.meeting) keeper.at_end = [meeting = plan.meeting] { meeting->close(); };
+  peer.keeper_address = board_address_in(plan.hosts[plan.keeper].launcher).value();
   keeper.port = static_cast<uint16_t>(plan.hosts[plan.own].members_port);
   if (!is_loopback(plan.hosts[plan.own].address)) keeper.listen_at = "";
   return std::make_unique<SurvivalPeer>(peer);
@@ -295,7 +298,7 @@ int run_on_hosts(std::vector<HostSlots> hosts, Discovered* discovered,
 int launch(const std::vector<std::string>& command, const Environment& environment,
            const LaunchOptions& options) {
   const Log log = launcher_log(environment);
-  const Planner planner(command.front(), environment, options, log);
+  const Planner planner(command, environment, options, log);
   if (planner.has_other_hosts()) require_program(command.front());  // before the others begin without it
   const Environment of_tasks = environment_of_tasks(environment, options, !planner.has_other_hosts());
   Watching watching(options.preempt_signal);

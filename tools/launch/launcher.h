@@ -14,8 +14,9 @@ namespace tutti {
 // The hosts of a job, on each of which a launcher is started.
 struct NodeOptions {
   int count = 1;
-  int rank = 0;            // of this host
-  std::string rendezvous;  // HOST:PORT, at which the launcher of host 0 listens
+  int rank = 0;  // of this host
+  // HOST:PORT, where the launchers meet: of the first host, or of all hosts in their order.
+  std::vector<std::string> addresses = {};
 };
 
 struct LaunchOptions {

@@ -13,13 +13,13 @@
 #include <fmt/ranges.h>
 
 #include "tools/launch/host_link.h"
-#include "tutti/base/address.h"
+#include "tools/launch/open_meeting.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
-#include "tutti/base/net.h"
 #include "tutti/base/secret.h"
 #include "tutti/base/this_host.h"
 #include "tutti/comm/board/tcp_rendezvous.h"
+#include "tutti/comm/members.h"
 
 namespace tutti {
 namespace {
@@ -31,42 +31,18 @@ using Clock = std::chrono::steady_clock;
 constexpr milliseconds kPause{50};
 constexpr milliseconds kShortPause{5};
 constexpr milliseconds kBetweenReports{10000};
+constexpr milliseconds kBetweenLooks{500};
 // The time for one attempt to connect. Signals wait for its end.
 constexpr milliseconds kAttempt{1000};
 // The time that the other launchers have to read the answer and to disconnect.
 constexpr milliseconds kFarewell{5000};
 constexpr size_t kMostNamed = 20;
-constexpr const char* kPurpose = "launchers";
 
-// The keys of the board. The first launcher sets the terms, and the answer, which is "" if it ends without an
-// answer; the others hold their offers.
-constexpr const char* kTerms = "terms";
-constexpr const char* kAnswer = "answer";
-constexpr const char* kRefused = "refused";  // the last launcher that was refused, and why
+constexpr const char* kRefused = "refused";
 std::string offer_key(size_t host) { return fmt::format("offer/{}", host); }
 
 // Identifies this process in messages.
 std::string this_launcher() { return fmt::format("{} (pid {})", host_name(), getpid()); }
-
-Json to_json(const HostOffer& offer) {
-  return {{"address", offer.address},
-          {"ports", offer.ports},
-          {"workers", offer.workers},
-          {"members_port", offer.members_port},
-          {"launcher", offer.launcher}};
-}
-
-HostOffer offer_in(const Json& json) {
-  HostOffer offer;
-  json.at("address").get_to(offer.address);
-  json.at("ports").get_to(offer.ports);
-  json.at("workers").get_to(offer.workers);
-  json.at("members_port").get_to(offer.members_port);
-  json.at("launcher").get_to(offer.launcher);
-  if (offer.workers < 1 || offer.workers > kMostWorkersOfAHost)
-    fail(ErrorKind::DataLoss, "a launcher offers {} workers", offer.workers);
-  return offer;
-}
 
 // The last client that was not a launcher. Thread-safe.
 class UnknownClient {
@@ -94,12 +70,14 @@ class Participant {
         options_(options),
         signals_(signals),
         log_(log),
+        own_(own),
         entry_(Json{{"offer", to_json(own)}, {"from", this_launcher()}, {"id", random_key()}}.dump()) {}
 
-  MeetingResult host();
-  MeetingResult visit();
+  MeetingResult take_part();
 
  private:
+  MeetingResult host();
+  MeetingResult visit();
   const std::string& name(size_t host) const { return meeting_.hosts.at(host); }
   std::optional<int> pause() { return await_signal(signals_, std::min(deadline_, Clock::now() + kPause)); }
   bool is_late() const { return Clock::now() >= deadline_; }
@@ -107,7 +85,8 @@ class Participant {
   comm::ServedRendezvous serve();
   void take_notice(comm::Rendezvous& board);
   std::shared_ptr<comm::Rendezvous> try_to_find();
-  std::optional<MeetingResult> take_part(comm::Rendezvous& board);
+  std::optional<MeetingResult> wait_for_answer(comm::Rendezvous& board);
+  std::optional<MeetingResult> look_elsewhere();
   void require_to_fit(comm::Rendezvous& board);
   void await_departure(comm::Rendezvous& board) const;
   MeetingResult result_in(const std::string& answer);
@@ -118,31 +97,38 @@ class Participant {
   const MeetingOptions& options_;
   SignalPipe& signals_;
   const Log& log_;
+  const HostOffer& own_;
   const std::string entry_;  // this launcher's entry on the board, with a unique id
   const Clock::time_point deadline_ = Clock::now() + options_.timeout;
   Clock::time_point next_report_ = Clock::now() + kBetweenReports;
+  Clock::time_point next_look_ = Clock::now() + kBetweenLooks;  // elsewhere
+  size_t next_place_ = 0;                                       // where to look
 
-  std::set<size_t> noticed_ = {};  // the hosts that have come
-  std::string refused_;            // the value of kRefused that was reported
-  std::string trouble_;            // why the last attempt to connect to the board has failed
-  bool failed_ = false;            // for good
+  std::set<size_t> noticed_ = {};                  // the hosts that have come
+  std::string refused_;                            // the value of kRefused that was reported
+  std::string trouble_;                            // why the last attempt to connect to the board has failed
+  std::shared_ptr<comm::ServedBoard> open_board_;  // of the first host, if the meeting stays open
+  bool failed_ = false;                            // for good
   const std::shared_ptr<UnknownClient> unknown_client_ = std::make_shared<UnknownClient>();
 };
 
+MeetingResult Participant::take_part() {
+  MeetingResult result = meeting_.own == 0 ? host() : visit();
+  if (result.signal || !options_.stays_open) return result;
+  MeetingResult told = result;
+  told.keeper = meeting_.own;
+  told.hosts[meeting_.own] = own_;  // a launcher that comes again may have other ports than before
+  result.open = std::make_shared<OpenMeeting>(meeting_, options_.secret, std::move(told), open_board_, log_);
+  return result;
+}
+
 comm::ServedRendezvous Participant::serve() {
-  const Address address = parse_address(meeting_.address);
-  comm::ServeOptions serve{.port = static_cast<uint16_t>(address.port),
-                           .credentials = {.secret = options_.secret},
-                           .purpose = kPurpose,
-                           .report =
-                               [log = log_, unknown = unknown_client_](const std::string& text) {
-                                 log.warning("{}", text);
-                                 unknown->note(text);
-                               },
-                           .farewell = kFarewell};
-  serve.host = is_loopback(address.host) ? address.host : "";
   try {
-    return comm::serve_tcp_rendezvous(serve);
+    return serve_meeting(meeting_.addresses.front(), options_.secret,
+                         [log = log_, unknown = unknown_client_](const std::string& text) {
+                           log.warning("{}", text);
+                           unknown->note(text);
+                         });
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::Overloaded) throw;
     fail(error.kind(), "{}. If another launcher of this job has the port, {}", error.what(),
@@ -160,16 +146,20 @@ MeetingResult Participant::host() {
   const comm::ServedRendezvous served = serve();
   comm::ServedBoard& board = *served.board;
   board.set(offer_key(0), entry_);
-  board.set(kTerms, meeting_.terms);
+  board.set(kTermsKey, meeting_.terms);
   for (take_notice(board); !missing(board).empty(); take_notice(board)) {
     if (is_late()) {
       const std::string who = missing(board);
-      board.set(kAnswer, Json{{"missing", who}}.dump());
+      board.set(kAnswerKey, Json{{"missing", who}}.dump());
       fail_late(who);
     }
     report_wait(missing(board));
+    if (auto result = look_elsewhere()) {
+      board.set(kAnswerKey, "");
+      return *std::move(result);
+    }
     if (const auto signal = pause()) {
-      board.set(kAnswer, "");
+      board.set(kAnswerKey, "");
       return {.signal = signal};
     }
   }
@@ -177,23 +167,22 @@ MeetingResult Participant::host() {
   // the chief may listen there.
   if (!options_.stays_open) board.stop_listening();
   if (const std::string left = missing(board); !left.empty()) {
-    board.set(kAnswer, "");
+    board.set(kAnswerKey, "");
     fail(ErrorKind::PeerLost,
          "tutti run: the launcher of {} disconnected after all launchers had connected; start all of them "
          "again",
          left);
   }
-  Json answer = {{"launch", random_key()}, {"offers", Json::array()}};
+  MeetingResult result{.launch = random_key()};
   for (size_t host = 0; host < meeting_.hosts.size(); ++host)
-    answer["offers"].push_back(
-        parse_message(*board.peek(offer_key(host)), [](const Json& json) { return json.at("offer"); }));
-  board.set(kAnswer, answer.dump());
+    result.hosts.push_back(parse_message(*board.peek(offer_key(host)),
+                                         [](const Json& json) { return host_offer_of(json.at("offer")); }));
+  board.set(kAnswerKey, to_text(result));
   // The side that closes a TCP connection first keeps its port for a minute. This port is needed at once, so
   // the destructor of the board waits until the other launchers have disconnected.
-  MeetingResult result = result_in(answer.dump());
   if (options_.stays_open) {
     await_departure(board);
-    result.open = std::make_shared<OpenMeeting>(served.board);
+    open_board_ = served.board;
   }
   return result;
 }
@@ -228,14 +217,15 @@ MeetingResult Participant::visit() {
   while (!is_late()) {
     try {
       if (const auto board = try_to_find()) {
-        if (auto result = take_part(*board)) return *std::move(result);
+        if (auto result = wait_for_answer(*board)) return *std::move(result);
       }
+      if (auto result = look_elsewhere()) return *std::move(result);
     } catch (const Error& error) {
       const bool may_come_again = error.kind() == ErrorKind::PeerLost || error.kind() == ErrorKind::Timeout;
       if (failed_ || !may_come_again) throw;
       trouble_ = "it answered, but then disconnected";
     }
-    report_wait(fmt::format("{} at {} ({})", name(0), meeting_.address, trouble_));
+    report_wait(fmt::format("{} at {} ({})", name(0), meeting_.addresses.front(), trouble_));
     if (const auto signal = pause()) return {.signal = signal};
   }
   fail(ErrorKind::Timeout,
@@ -245,13 +235,8 @@ MeetingResult Participant::visit() {
 }
 
 std::shared_ptr<comm::Rendezvous> Participant::try_to_find() {
-  const Address address = parse_address(meeting_.address);
   const comm::FindAttempt attempt =
-      comm::try_tcp_rendezvous({.hosts = {address.host},
-                                .port = static_cast<uint16_t>(address.port),
-                                .credentials = {.secret = options_.secret},
-                                .purpose = kPurpose,
-                                .timeout = std::min(until(deadline_), kAttempt)});
+      try_to_find_meeting(meeting_.addresses.front(), options_.secret, std::min(until(deadline_), kAttempt));
   if (attempt.board) return attempt.board;
   if (attempt.refused)
     fail(ErrorKind::InvalidArgument,
@@ -264,15 +249,40 @@ std::shared_ptr<comm::Rendezvous> Participant::try_to_find() {
 }
 
 // Returns nullopt if the board ends without an answer.
-std::optional<MeetingResult> Participant::take_part(comm::Rendezvous& board) {
+std::optional<MeetingResult> Participant::wait_for_answer(comm::Rendezvous& board) {
   while (true) {
     require_to_fit(board);
-    const auto answer = board.peek(kAnswer);
+    const auto answer = board.peek(kAnswerKey);
     if (answer && answer->empty()) return std::nullopt;
     if (answer) return result_in(*answer);
     if (is_late()) fail_late(missing(board));
     report_wait(missing(board));
     if (const auto signal = pause()) return MeetingResult{.signal = signal};
+  }
+}
+
+// The job may go on where another launcher has taken the place of the first one. Looks at one place with each
+// call, since a host that is gone does not answer at once: in the log directory, or at another address.
+std::optional<MeetingResult> Participant::look_elsewhere() {
+  if (!options_.stays_open || Clock::now() < next_look_) return std::nullopt;
+  next_look_ = Clock::now() + kBetweenLooks;
+  const size_t place = next_place_++ % meeting_.addresses.size();
+  if (place == meeting_.own && place > 0) return std::nullopt;
+  try {
+    const std::shared_ptr<comm::Rendezvous> board =
+        place == 0 ? try_to_find_keeper(meeting_.folder)
+                   : try_to_find_meeting(meeting_.addresses[place], options_.secret, kAttempt).board;
+    const std::string answer = board ? board->peek(kAnswerKey).value_or("") : "";
+    if (answer.empty()) return std::nullopt;
+    const bool is_another_job = place == 0 && board->peek(kTermsKey) != meeting_.terms;
+    if (is_another_job) return std::nullopt;
+    require_to_fit(*board);
+    const MeetingResult result = result_in(answer);
+    log_.info("the launcher of {} has the list of the workers: this host joins them", name(result.keeper));
+    return result;
+  } catch (const Error& error) {
+    if (!comm::is_loss(error)) throw;
+    return std::nullopt;
   }
 }
 
@@ -282,7 +292,7 @@ void Participant::require_to_fit(comm::Rendezvous& board) {
     board.set(kRefused, fmt::format("{}: {}", this_launcher(), why));
     fail(ErrorKind::InvalidArgument, "tutti run: the launcher of {} refused this one: {}", name(0), why);
   };
-  if (board.get(kTerms, kFarewell) != meeting_.terms) refuse(meeting_.if_terms_differ);
+  if (board.get(kTermsKey, kFarewell) != meeting_.terms) refuse(meeting_.if_terms_differ);
   const std::string there = board.hold(offer_key(meeting_.own), entry_);
   if (there == entry_) return;
   refuse(
@@ -292,15 +302,13 @@ void Participant::require_to_fit(comm::Rendezvous& board) {
 }
 
 MeetingResult Participant::result_in(const std::string& answer) {
-  return parse_message(answer, [&](const Json& json) {
-    if (json.contains("missing")) fail_late(json.at("missing").get<std::string>());
-    MeetingResult result{.launch = json.at("launch").get<std::string>()};
-    for (const Json& offer : json.at("offers")) result.hosts.push_back(offer_in(offer));
-    if (result.hosts.size() != meeting_.hosts.size())
-      fail(ErrorKind::DataLoss, "the launcher of {} answers for {} hosts, not {}", name(0),
-           result.hosts.size(), meeting_.hosts.size());
-    return result;
-  });
+  const std::optional<MeetingResult> result = meeting_result_of(answer);
+  if (!result)
+    fail_late(parse_message(answer, [](const Json& json) { return json.at("missing").get<std::string>(); }));
+  if (result->hosts.size() != meeting_.hosts.size())
+    fail(ErrorKind::DataLoss, "the launcher of {} answers for {} hosts, not {}", name(0),
+         result->hosts.size(), meeting_.hosts.size());
+  return *result;
 }
 
 // Returns the names of the hosts whose launchers are missing: "worker/1 (b:2222), worker/3 (d:2222)".
@@ -321,15 +329,10 @@ void Participant::fail_late(const std::string& missing) {
   fail(ErrorKind::Timeout,
        "tutti run: after {:g} s not all launchers have connected to {}; missing: {}. Start tutti run there "
        "too, or raise --start-timeout{}",
-       seconds(options_.timeout), meeting_.address, missing, refused);
+       seconds(options_.timeout), meeting_.addresses.front(), missing, refused);
 }
 
 }  // namespace
-
-void OpenMeeting::close() {
-  board_->set(kAnswer, "");
-  board_->stop_listening();
-}
 
 MeetingResult meet(const Meeting& meeting, const HostOffer& own, const MeetingOptions& options,
                    SignalPipe& signals, const Log& log) {
@@ -338,29 +341,8 @@ MeetingResult meet(const Meeting& meeting, const HostOffer& own, const MeetingOp
            meeting.hosts[meeting.own], own.workers == 1 ? "1 worker" : fmt::format("{} workers", own.workers),
            seconds(options.timeout),
            meeting.hosts.size() == 2 ? "host" : fmt::format("{} hosts", meeting.hosts.size() - 1),
-           meeting.address);
-  Participant participant(meeting, own, options, signals, log);
-  return meeting.own == 0 ? participant.host() : participant.visit();
-}
-
-std::optional<MeetingResult> find_meeting(const std::string& address, const std::string& secret) {
-  const Address at = parse_address(address);
-  const comm::FindAttempt attempt = comm::try_tcp_rendezvous({.hosts = {at.host},
-                                                              .port = static_cast<uint16_t>(at.port),
-                                                              .credentials = {.secret = secret},
-                                                              .purpose = kPurpose,
-                                                              .timeout = kFarewell});
-  if (attempt.refused)
-    fail(ErrorKind::InvalidArgument, "{}: another secret is needed; set its TUTTI_SECRET ({})", address,
-         attempt.obstacle);
-  const auto answer = attempt.board ? attempt.board->peek(kAnswer) : std::nullopt;
-  if (!answer || answer->empty()) return std::nullopt;
-  return parse_message(*answer, [](const Json& json) -> std::optional<MeetingResult> {
-    if (json.contains("missing")) return std::nullopt;
-    MeetingResult result{.launch = json.at("launch").get<std::string>()};
-    for (const Json& offer : json.at("offers")) result.hosts.push_back(offer_in(offer));
-    return result;
-  });
+           meeting.addresses.front());
+  return Participant(meeting, own, options, signals, log).take_part();
 }
 
 std::optional<int> next_stop_signal(SignalPipe& signals) {

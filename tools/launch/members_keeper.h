@@ -53,7 +53,7 @@ class MembersKeeper {
   // No further epoch begins, since `why`. Members that need one, and workers that ask for a place, are told
   // this reason. A second reason is ignored.
   void finish(const std::string& why);
-  // The newest epoch, which nobody has seen yet, does not begin: the job ends, since `why`.
+  // The newest epoch does not begin or does not go on here: the job ends, since `why`.
   void give_up(const std::string& why);
   // May be repeated. A call of an earlier epoch or life is ignored.
   void called(const comm::Member& member, const comm::Call& call, Time now);

@@ -6,8 +6,10 @@
 #include <map>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tools/launch/gpus.h"
+#include "tools/launch/survival_board.h"
 #include "tutti/base/address.h"
 #include "tutti/base/error.h"
 #include "tutti/base/net.h"
@@ -44,7 +46,7 @@ std::string counted(size_t number, std::string_view what) {
 std::optional<Meeting> meeting_of(const JobHosts& hosts, int restarts) {
   if (!hosts.own_index()) return std::nullopt;
   Meeting meeting{.own = *hosts.own_index(),
-                  .address = hosts.first_address(),
+                  .addresses = {hosts.address_of(0)},
                   .terms = fmt::format("{}, {} restarts", hosts.fingerprint(), restarts)};
   for (size_t host = 0; host < hosts.row().size(); ++host) meeting.hosts.push_back(hosts.name_of(host));
   meeting.if_terms_differ = fmt::format(
@@ -55,34 +57,49 @@ std::optional<Meeting> meeting_of(const JobHosts& hosts, int restarts) {
   return meeting;
 }
 
-// Launchers compare the file name of the program: it may be in another folder on each host.
-std::optional<Meeting> meeting_of(const LaunchOptions& options, const std::string& program) {
+// Launchers compare the file name of the program: it may be in another folder on each host. The first host
+// may have another name on each, but a list of all is the same.
+std::optional<Meeting> meeting_of(const LaunchOptions& options, const std::vector<std::string>& command,
+                                  const Environment& environment) {
   const NodeOptions& nodes = *options.nodes;
   Meeting meeting{
       .own = static_cast<size_t>(nodes.rank),
-      .address = nodes.rendezvous,
-      .terms = fmt::format("{} nodes, {} servers, {} more, {} restarts, least {} of {}", nodes.count,
-                           options.servers, more_tasks(options) - options.servers, options.restarts,
-                           options.min.value_or(0), std::filesystem::path(program).filename().string()),
+      .addresses = nodes.addresses,
+      .terms = fmt::format(
+          "{} nodes, {} servers, {} more, {} restarts, least {} of {}{}", nodes.count, options.servers,
+          more_tasks(options) - options.servers, options.restarts, options.min.value_or(0),
+          std::filesystem::path(command.front()).filename().string(),
+          nodes.addresses.size() > 1 ? fmt::format(" at {}", fmt::join(nodes.addresses, ",")) : ""),
+      .folder = flag_of_program(command, environment, "--logdir", "TUTTI_LOGDIR"),
       .if_terms_differ =
           "its flags are not those of node 0; give all launchers the same "
-          "--nnodes, --ps, --evaluator, --restarts, --min and PROGRAM",
-      .if_index_is_taken = "give each launcher its own --node-rank"};
+          "--nnodes, --rendezvous (or TF_CONFIG), --ps, --evaluator, --restarts, --min and PROGRAM",
+      .if_index_is_taken = "give each launcher its own --node-rank, or index in TF_CONFIG"};
   for (int node = 0; node < nodes.count; ++node) meeting.hosts.push_back(fmt::format("node {}", node));
   return meeting;
 }
 
-std::optional<Meeting> meeting_of(const LaunchOptions& options, const std::string& program,
-                                  const std::optional<JobHosts>& hosts) {
+std::optional<Meeting> meeting_of(const LaunchOptions& options, const std::vector<std::string>& command,
+                                  const Environment& environment, const std::optional<JobHosts>& hosts) {
   if (options.nodes && hosts)
     fail(ErrorKind::InvalidArgument,
          "tutti run: --nnodes cannot be combined with TF_CONFIG, which also names hosts; omit --nnodes, or "
          "unset TF_CONFIG");
-  if (options.nodes) return meeting_of(options, program);
+  if (options.nodes) return meeting_of(options, command, environment);
   return hosts ? meeting_of(*hosts, options.restarts) : std::nullopt;
 }
 
 }  // namespace
+
+std::string flag_of_program(const std::vector<std::string>& command, const Environment& environment,
+                            const std::string& flag, const std::string& variable) {
+  std::string value = environment.get(variable).value_or("");
+  for (size_t i = 1; i < command.size(); ++i) {
+    if (command[i] == flag && i + 1 < command.size()) value = command[i + 1];
+    if (command[i].starts_with(flag + "=")) value = command[i].substr(flag.size() + 1);
+  }
+  return value;
+}
 
 int more_tasks(const LaunchOptions& options) {
   return options.servers + (options.master ? 1 : 0) + (options.evaluator ? 1 : 0);
@@ -136,20 +153,15 @@ void check_limits(const LaunchOptions& options, int workers) {
          workers);
 }
 
-Planner::Planner(const std::string& program, const Environment& environment, const LaunchOptions& options,
-                 const Log& log)
+Planner::Planner(const std::vector<std::string>& command, const Environment& environment,
+                 const LaunchOptions& options, const Log& log)
     : options_(options),
       secret_(environment.get("TUTTI_SECRET").value_or("")),
       log_(log),
       hosts_(JobHosts::from(environment)),
-      meeting_(meeting_of(options, program, hosts_)),
+      meeting_(meeting_of(options, command, environment, hosts_)),
       gpus_(visible_gpus(environment)),
       ports_(ports_here(), options.ports) {
-  if (options_.min && hosts_)
-    fail(ErrorKind::InvalidArgument,
-         "tutti run: --min {} is not possible with TF_CONFIG; omit one of them, or name the hosts by "
-         "--nnodes, --node-rank and --rendezvous",
-         *options_.min);
   if (options_.max && meeting_)
     fail(ErrorKind::InvalidArgument,
          "tutti run: --max {} is not possible with several launchers, where -n of each says how many workers "
@@ -178,7 +190,7 @@ Planner::Planner(const std::string& program, const Environment& environment, con
          "own, whose task has the type \"evaluator\"");
   }
   if (has_other_hosts())
-    require_secret(parse_address(meeting_->address).host, !secret_.empty(), options_.insecure);
+    require_secret(parse_address(meeting_->addresses.front()).host, !secret_.empty(), options_.insecure);
   if (stands_outside()) return;
   warn_of_missing_gpus(gpus_, log_);
   compare_numbers(static_cast<size_t>(most_workers_here()), gpus_.size(), options_.evaluator, log_);
@@ -214,18 +226,21 @@ Plan Planner::plan(SignalPipe& signals) const {
           .names = meeting_->hosts,
           .own = meeting_->own,
           .comes_again = comes_again,
+          .keeper = met.keeper,
           .meeting = met.open};
 }
 
 HostOffer Planner::own_offer() const {
   HostOffer own{.ports = ports_.numbers(), .workers = workers_here()};
   if (hosts_) return own;
-  const std::string first = parse_address(meeting_->address).host;
-  own.address = meeting_->own == 0 ? first : address_towards(first);
+  const std::vector<std::string>& known = meeting_->addresses;
+  const bool is_known = meeting_->own < known.size();
+  own.address = is_known ? parse_address(known[meeting_->own]).host
+                         : address_towards(parse_address(known.front()).host);
   if (options_.min && has_other_hosts()) {
     own.members_port = own.ports.back();
     own.ports.pop_back();
-    own.launcher = random_key();
+    own.launcher = launcher_token({is_loopback(own.address) ? "127.0.0.1" : own.address, own.members_port});
   }
   return own;
 }

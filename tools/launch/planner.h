@@ -20,6 +20,10 @@ inline constexpr const char* kMasterJob = "master";
 inline constexpr const char* kWorkerJob = "worker";
 inline constexpr const char* kEvaluatorJob = "evaluator";
 
+// Returns the value of a flag among the program's own, or else of this variable; "" if neither is set.
+std::string flag_of_program(const std::vector<std::string>& command, const Environment& environment,
+                            const std::string& flag, const std::string& variable);
+
 // The number of servers, masters and evaluators, which are on the first host besides its workers.
 int more_tasks(const LaunchOptions& options);
 // Assigns the workers to these hosts, which offer one port for each task. Throws DataLoss if they do not.
@@ -46,17 +50,18 @@ struct Plan {
   size_t own = 0;
   bool comes_again = false;                   // another launcher of this host was at the meeting
   std::optional<int> first = {};              // how many workers the job begins with; nullopt: all
-  std::shared_ptr<OpenMeeting> meeting = {};  // with --min, at the first of several hosts
+  size_t keeper = 0;                          // the host whose launcher has the list of the workers
+  std::shared_ptr<OpenMeeting> meeting = {};  // with --min, if there are several hosts
 };
 
 // Decides which tasks this launcher starts, and which ports and which GPU each of them has. It must outlive
 // the tasks, since it reserves their ports.
 class Planner {
  public:
-  // `program` is the program of the tasks. Logs a line if the numbers of workers and GPUs differ. Throws
+  // `command` is that of the tasks. Logs a line if the numbers of workers and GPUs differ. Throws
   // InvalidArgument if it would have to listen to other hosts without a secret.
-  Planner(const std::string& program, const Environment& environment, const LaunchOptions& options,
-          const Log& log);
+  Planner(const std::vector<std::string>& command, const Environment& environment,
+          const LaunchOptions& options, const Log& log);
 
   // Must be called for every start of the job. Meets the launchers of the other hosts, if there are any; they
   // come to the meeting when their former tasks have ended.

@@ -371,8 +371,7 @@ class HostsStarter {
   // Workers can use the addresses at which ssh has reached the hosts, even if a host is named by an alias of
   // ssh's configuration. Without these addresses, the names must be known on all hosts.
   std::string address_of(const StartingHost& host) const {
-    const bool alone = hosts_.size() == 1;
-    if (host.here() && alone) return "127.0.0.1";
+    if (!has_others()) return "127.0.0.1";
     if (!shell_.is_ssh()) return usable_name(host);
     if (!host.here()) return host.ready()->own_address.empty() ? host.name() : host.ready()->own_address;
     const auto other = std::find_if(hosts_.begin(), hosts_.end(), [](const auto& h) {

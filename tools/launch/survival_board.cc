@@ -1,8 +1,13 @@
 #include "tools/launch/survival_board.h"
 
+#include <optional>
+#include <string>
+
 #include <fmt/format.h>
 
 #include "tools/launch/host_link.h"
+#include "tutti/base/address.h"
+#include "tutti/base/secret.h"
 
 namespace tutti {
 namespace {
@@ -156,6 +161,16 @@ EpochProposal epoch_proposal_of(const std::string& text) {
 
 std::string standing_key(size_t host) { return fmt::format("standing/{}", host); }
 std::string vote_key(size_t host) { return fmt::format("vote/{}", host); }
+std::string launcher_token(const Address& board) {
+  return fmt::format("{}@{}", random_key(), to_string(board));
+}
+
+std::optional<Address> board_address_in(const std::string& token) {
+  const size_t at = token.find('@');
+  if (at == std::string::npos) return std::nullopt;
+  return parse_address(token.substr(at + 1));
+}
+
 std::string host_key(size_t host) { return fmt::format("host/{}", host); }
 std::string welcome_key(const std::string& token) { return "welcome/" + token; }
 std::string ended_key(const comm::Member& member) {

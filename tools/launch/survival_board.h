@@ -7,10 +7,11 @@
 
 #include "tools/launch/epoch_agreement.h"
 #include "tools/launch/survival.h"
+#include "tutti/base/address.h"
 #include "tutti/comm/members.h"
 
 // The messages between the launchers of a job with --min, on the board of the launcher that keeps the list of
-// members (comm/members.h). Each start of another launcher has a random token. The keys:
+// members (comm/members.h). Each start of a launcher has a random token. The keys:
 //
 //   host/HOST           the token of the launcher of this host, which holds it as long as it is connected
 //   welcome/TOKEN       the lives of the host's workers, in JSON, once the keeper has noticed the launcher;
@@ -25,9 +26,16 @@
 //   standing/HOST       HostStanding, by the launcher of this host before its first vote
 //   vote/HOST           EpochVote, by the launcher of this host
 //   proposal            the keeper's newest EpochProposal
+//   terms, answer       on the keeper's board: those of the meeting (open_meeting.h)
 namespace tutti {
 
 inline constexpr int kAway = -1;
+
+// Makes the token of a launcher. It ends with the address of its board: a launcher that comes again has
+// another one, which the others learn together with the epoch in which it votes.
+std::string launcher_token(const Address& board);
+// Returns nullopt for "".
+std::optional<Address> board_address_in(const std::string& token);
 
 // All that the keeper has told the launcher of one host so far.
 struct HostOrders {

@@ -47,6 +47,13 @@ TEST(SurvivalBoard, votes_arrive_as_they_were_sent) {
   EXPECT_EQ(to_text(epoch_proposal_of(to_text(proposal))), to_text(proposal));
 }
 
+TEST(SurvivalBoard, tokens_have_the_address_of_the_board) {
+  const Address address{"10.0.0.7", 4001};
+  EXPECT_EQ(board_address_in(launcher_token(address)), address);
+  EXPECT_NE(launcher_token(address), launcher_token(address));
+  EXPECT_EQ(board_address_in(""), std::nullopt);
+}
+
 TEST(SurvivalBoard, damaged_messages_are_refused) {
   const std::string unknown_order =
       R"({"orders": [[7, 0, 0, 0]], "done": true, "lost": false, "restarts": 0, "end": null})";

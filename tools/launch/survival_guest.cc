@@ -10,6 +10,7 @@
 #include "tutti/base/address.h"
 #include "tutti/base/error.h"
 #include "tutti/base/secret.h"
+#include "tutti/base/text.h"
 #include "tutti/cluster/identity.h"
 #include "tutti/comm/board/tcp_rendezvous.h"
 #include "tutti/comm/job_board.h"
@@ -26,6 +27,11 @@ constexpr milliseconds kLookForOrders{20};
 constexpr milliseconds kLookForChosen{2};
 // The time for one attempt to connect to another launcher, which may be gone.
 constexpr milliseconds kAttemptToConnect{2000};
+
+// Returns the term for which the launcher of this board is the keeper.
+uint64_t term_on(comm::Rendezvous& board) {
+  return static_cast<uint64_t>(parse_int(board.peek(kTermKey).value_or("0")).value_or(0));
+}
 
 }  // namespace
 
@@ -61,7 +67,9 @@ void SurvivalGuest::find_keeper(milliseconds timeout) {
        .answer = options_.timeout});
   board_ = found.board;
   address_ = to_string(Address{found.host, options_.port});
-  if (options_.launchers) options_.launchers->own->set(comm::kKeeperKey, address_);
+  if (!voter_) return;
+  options_.launchers->own.board->set(comm::kKeeperKey, address_);
+  voter_->promise(term_on(*board_));
 }
 
 // Waits until the keeper has noticed this launcher.
@@ -156,8 +164,8 @@ void SurvivalGuest::follow_successor(Lock& lock, const std::string& lost) {
   received_.orders.clear();
   taken_ = 0;
   if (successor.agreement) {
-    launchers.own->set(standing_key(options_.host), to_text(standing_));
-    for (const auto& [key, value] : reports_) launchers.own->set(key, value);
+    launchers.own.board->set(standing_key(options_.host), to_text(standing_));
+    for (const auto& [key, value] : reports_) launchers.own.board->set(key, value);
     reports_.clear();
     election_ = std::move(successor.agreement);
     is_elected_ = true;
@@ -165,32 +173,47 @@ void SurvivalGuest::follow_successor(Lock& lock, const std::string& lost) {
   }
   board_ = successor.board;
   keeper_ = "the launcher of " + launchers.hosts[successor.host];
-  launchers.own->set(comm::kKeeperKey, to_string(launchers.addresses[successor.host]));
+  launchers.own.board->set(comm::kKeeperKey, to_string(reached_));
+}
+
+// A launcher that has come again may vote in an epoch of which this one does not know yet if it is chosen.
+std::optional<Address> SurvivalGuest::board_of(size_t host) const {
+  const EpochVote& vote = voter_->vote();
+  const auto in = [host](const EpochDecision& decision) {
+    return host < decision.launchers.size() ? board_address_in(decision.launchers[host]) : std::nullopt;
+  };
+  const std::optional<Address> newer = vote.accepted ? in(vote.accepted->next) : std::nullopt;
+  return newer ? newer : in(vote.chosen);
 }
 
 SuccessionOptions SurvivalGuest::succession_options() {
   const LaunchersBoards& launchers = *options_.launchers;
   return {.hosts = launchers.hosts,
           .host_of_worker = launchers.host_of_worker,
-          .own_board = launchers.own,
-          .connect =
-              [this, &launchers](size_t host) {
-                const Address& address = launchers.addresses[host];
-                return comm::try_tcp_rendezvous(
-                           {.hosts = {address.host},
-                            .port = static_cast<uint16_t>(address.port),
-                            .credentials = {.secret = comm::members_secret(options_.launch, options_.secret)},
-                            .holder = "the launcher of " + launchers.hosts[host],
-                            .timeout = std::min(options_.timeout, kAttemptToConnect),
-                            .answer = options_.timeout})
-                    .board;
-              },
+          .own_board = launchers.own.board,
+          .connect = [this](size_t host) { return connect_to(host); },
           .timeout = options_.timeout,
           .sleep =
               [this](milliseconds time) {
                 Lock lock(mutex_);
                 if (changed_.wait_for(lock, time, [this] { return leaves_; })) throw Leaves();
               }};
+}
+
+// Returns nullptr if the launcher of this host does not answer, or has no vote.
+std::shared_ptr<comm::Rendezvous> SurvivalGuest::connect_to(size_t host) {
+  const std::optional<Address> address = board_of(host);
+  if (!address) return nullptr;
+  auto board = comm::try_tcp_rendezvous(
+                   {.hosts = {address->host},
+                    .port = static_cast<uint16_t>(address->port),
+                    .credentials = {.secret = comm::members_secret(options_.launch, options_.secret)},
+                    .holder = "the launcher of " + options_.launchers->hosts[host],
+                    .timeout = std::min(options_.timeout, kAttemptToConnect),
+                    .answer = options_.timeout})
+                   .board;
+  if (board) reached_ = *address;
+  return board;
 }
 
 std::optional<EpochAgreement> SurvivalGuest::take_election() {
@@ -208,8 +231,7 @@ void SurvivalGuest::report(const std::string& key, const std::string& value) {
 
 void SurvivalGuest::add_variables(int worker, std::map<std::string, std::string>& variables) const {
   const auto* const launchers = options_.launchers ? &*options_.launchers : nullptr;
-  variables[kMembersVariable] =
-      launchers ? fmt::format("127.0.0.1:{}", launchers->addresses[options_.host].port) : address_;
+  variables[kMembersVariable] = launchers ? fmt::format("127.0.0.1:{}", launchers->own.port) : address_;
   variables[kLifeVariable] = std::to_string(life_of(worker));
 }
 

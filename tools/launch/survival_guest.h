@@ -26,9 +26,8 @@ namespace tutti {
 // The launchers of a job of which each may take the place of the keeper.
 struct LaunchersBoards {
   std::vector<std::string> hosts = {};  // their names, for messages
-  std::vector<Address> addresses = {};  // of their boards, by host
   std::vector<int> host_of_worker = {};
-  std::shared_ptr<comm::ServedBoard> own = {};
+  comm::ServedRendezvous own = {};
   EpochVote vote = {};       // of this launcher, in the beginning
   bool comes_again = false;  // another launcher of this host was part of the job
 };
@@ -84,6 +83,8 @@ class SurvivalGuest final : public Survival {
   void exchange(Lock& lock);
   void follow_successor(Lock& lock, const std::string& lost);
   SuccessionOptions succession_options();
+  std::optional<Address> board_of(size_t host) const;
+  std::shared_ptr<comm::Rendezvous> connect_to(size_t host);
   void report(const std::string& key, const std::string& value);
   HostStanding::Worker& entry_of(int worker) {
     return standing_.workers.at(static_cast<size_t>(worker - options_.first_worker));
@@ -92,7 +93,8 @@ class SurvivalGuest final : public Survival {
 
   const GuestOptions options_;
   const std::string token_;
-  std::string address_;  // HOST:PORT that has answered
+  std::string address_;   // HOST:PORT that has answered
+  Address reached_ = {};  // the board of another launcher that has answered last
   std::shared_ptr<comm::Rendezvous> board_;
   std::optional<EpochVoter> voter_;
   std::string seen_proposal_;

@@ -180,6 +180,8 @@ std::vector<WorkerOrder> SurvivalKeeper::look(const Say& say) {
   for (size_t host = 0; host < hosts_.size(); ++host) {
     if (host != options_.own) look_at_host(host, say);
   }
+  // If its own workers have given up meanwhile, that is not the end of the job.
+  if (was_stopped() && !job_is_done() && !end_) keeper_board_.give_up_if_too_few(launchers());
   settle_losses(say);
   welcome_hosts();
   for (const comm::Member& joined : keeper_board_.take_joined()) {
@@ -305,7 +307,8 @@ void SurvivalKeeper::lose_host(size_t host, const Say& say) {
     else
       lost_.push_back({.worker = worker, .outcome = Outcome(SIGKILL), .text = text});
   }
-  if (any && !end_) say(fmt::format("the launcher of {} is gone", hosts_[host].name));
+  // After a stop of this launcher, the others may have gone on.
+  if (any && !end_ && !was_stopped()) say(fmt::format("the launcher of {} is gone", hosts_[host].name));
 }
 
 bool SurvivalKeeper::goes_on_without_host(size_t host) {
@@ -330,6 +333,7 @@ void SurvivalKeeper::settle_losses(const Say& say) {
     keeper_.lost(ended.worker, again ? MembersKeeper::Then::ComesBack : MembersKeeper::Then::StaysAway);
   }
   keeper_board_.look(Clock::now(), launchers());
+  if (keeper_board_.has_given_up()) return end_here(say);
   for (size_t i = 0; i < lost.size(); ++i) {
     const bool ends_job = keeper_.ended() && (was_member[i] || !job_is_done());
     ends_job ? fail_job_for(lost[i]) : go_on_without(lost[i], say);
@@ -350,6 +354,13 @@ void SurvivalKeeper::go_on_without(const EndedWorker& lost, const Say& say) {
         .worker = lost.worker,
         .life = keeper_.life_of(lost.worker),
         .pause = pause});
+}
+
+// The others may go on with the list: what becomes of the workers says nothing about the job.
+void SurvivalKeeper::end_here(const Say& say) {
+  if (end_) return;
+  say(fmt::format("ending the tasks of this host: {}", keeper_.epochs().back().end));
+  stop({.exit_code = exit_code(ErrorKind::PeerLost), .signal = SIGTERM, .grace = kFailureGrace});
 }
 
 // The launcher of the worker prints its last lines. This launcher ends the job now; or, if the worker is one

@@ -113,6 +113,7 @@ class SurvivalKeeper final : public Survival {
   void lose_host(size_t host, const Say& say);
   void settle_losses(const Say& say);
   void go_on_without(const EndedWorker& lost, const Say& say);
+  void end_here(const Say& say);
   void fail_job_for(const EndedWorker& lost);
   void give(const WorkerOrder& order);
   void end_with(const JobEnd& end);

@@ -7,16 +7,23 @@
 #include <string>
 #include <vector>
 
+#include "tools/launch/epoch_agreement.h"
+#include "tools/launch/open_meeting.h"
 #include "tools/launch/survival_guest.h"
 #include "tools/launch/survival_keeper.h"
+#include "tutti/base/address.h"
+#include "tutti/comm/board/tcp_rendezvous.h"
 
 namespace tutti {
 
 struct PeerOptions {
-  SurvivalOptions keeper = {};          // for the time when this launcher keeps the list; `own` is set
-  std::vector<Address> addresses = {};  // of the boards of all launchers, by host
-  std::string token = {};               // of this launcher
-  bool comes_again = false;             // another launcher of this host was part of the job
+  SurvivalOptions keeper = {};  // for the time when this launcher keeps the list; `own` is set
+  std::string token = {};       // of this launcher
+  bool comes_again = false;     // another launcher of this host was part of the job
+  // The launcher that has the list in the beginning: its host, and its board.
+  size_t keeper_host = 0;
+  Address keeper_address = {};
+  std::shared_ptr<OpenMeeting> meeting = {};
   std::chrono::milliseconds start_timeout{300'000};
 };
 
@@ -48,7 +55,10 @@ class SurvivalPeer final : public Survival {
  private:
   Survival& present() const { return keeper_ ? static_cast<Survival&>(*keeper_) : *guest_; }
 
+  void keep_list(EpochAgreement agreement);
+
   const SurvivalOptions options_;
+  const std::shared_ptr<OpenMeeting> meeting_;
   const comm::ServedRendezvous served_;
   std::unique_ptr<SurvivalGuest> guest_;  // as long as another launcher keeps the list
   std::unique_ptr<SurvivalKeeper> keeper_;

@@ -139,7 +139,9 @@ void add_comm_flags(FlagSet& set, RunConfig& config) {
   set.add(
       "--replicas", config.reduction.replicas,
       "with tutti run --min: copies of each row of sharded embeddings on another worker, on another host if "
-      "there is one, so that nothing is lost with a worker; 0: the others go back to the newest checkpoint");
+      "there is one, and of each parameter server's part on another server, so that nothing is lost with "
+      "one; "
+      "0: the others go back to the newest checkpoint");
   set.between("--replicas", 0, 1);
   set.scope(FlagScope::Job,
             {"--reduce", "--wire-precision", "--error-feedback", "--optimizer-state", "--replicas"});

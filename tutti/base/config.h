@@ -57,7 +57,7 @@ struct RunConfig {
     bool error_feedback = true;           // add the rounding error to the next gradient
     // "replicated", "sharded"; auto: sharded in a Trainer whose workers all share memory.
     std::string optimizer_state = "auto";
-    // Copies of the rows of sharded tables on other workers, which go on from there without a lost one.
+    // Copies of rows of sharded tables and of servers' parts, from which others go on without a lost one.
     int64_t replicas = 1;
   };
 

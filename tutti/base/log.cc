@@ -1,7 +1,5 @@
 #include "tutti/base/log.h"
 
-#include <chrono>
-#include <ctime>
 #include <string>
 #include <unistd.h>
 
@@ -10,21 +8,9 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
+#include "tutti/base/time_of_day.h"
 
 namespace tutti {
-namespace {
-
-std::string time_of_day() {
-  const auto now = std::chrono::system_clock::now();
-  const std::time_t seconds = std::chrono::system_clock::to_time_t(now);
-  const auto millis =
-      std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() % 1000;
-  std::tm local{};
-  localtime_r(&seconds, &local);
-  return fmt::format("{:02}:{:02}:{:02}.{:03}", local.tm_hour, local.tm_min, local.tm_sec, millis);
-}
-
-}  // namespace
 
 const std::vector<std::string>& log_level_names() {
   static const std::vector<std::string> kNames = {"debug", "info", "warning", "error", "off"};

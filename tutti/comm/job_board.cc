@@ -8,10 +8,13 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/address.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/hashes.h"
 #include "tutti/base/json.h"
+#include "tutti/base/net.h"
+#include "tutti/base/this_host.h"
 
 namespace tutti::comm {
 
@@ -19,6 +22,12 @@ std::string members_secret(const std::string& launch, const std::string& secret)
   Sha256 hash;
   hash.update(as_bytes(fmt::format("members\n{}\n{}", launch, secret)));
   return hash.hex();
+}
+
+std::string address_from_here(const JobBoard& board) {
+  Address at = parse_address(board.address);
+  if (is_loopback(at.host) && board.host != host_name()) at.host = board.host;
+  return to_string(at);
 }
 
 void write_job_board(const std::string& folder, const JobBoard& board) {

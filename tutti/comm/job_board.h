@@ -11,11 +11,15 @@ std::string members_secret(const std::string& launch, const std::string& secret)
 
 struct JobBoard {
   std::string address = {};  // HOST:PORT
-  std::string host = {};     // the machine at which the address is valid
+  std::string host = {};     // the machine of the process that has written this
   std::string secret = {};   // members_secret()
 
   bool operator==(const JobBoard&) const = default;
 };
+
+// Returns the address at which this machine may reach the board: that of another machine's loopback is not
+// valid here, but its launcher may listen at all addresses.
+std::string address_from_here(const JobBoard& board);
 
 // The name of the file in the folder of a run.
 inline constexpr const char* kJobBoardName = "launcher.json";

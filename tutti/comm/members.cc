@@ -216,8 +216,9 @@ void MembersBoard::set_fit(int64_t fit) const {
 }
 
 std::optional<int64_t> MembersBoard::fit() const {
-  for (;;) {
+  for (bool has_moved = false;; has_moved = true) {
     try {
+      if (has_moved && told_fit_) board_->set(kFitKey, std::to_string(*told_fit_));
       const auto text = board_->peek(kFitKey);
       return text ? parse_int(*text) : std::nullopt;
     } catch (const Error& error) {

@@ -320,6 +320,26 @@ std::vector<Optimizer::Slot> Optimizer::slots() const {
   return slots;
 }
 
+std::vector<Optimizer::Slot> Optimizer::slots_in(size_t block, const comm::ElementRange& elements) const {
+  std::vector<Slot> parts;
+  for_each_slot([&](const Chunk& chunk, size_t /*slot*/, const SlotView& view) {
+    const Section& section = sections_[chunk.section];
+    const int64_t offset = section.offset + chunk.offset;
+    const int64_t begin = std::max(elements.begin, offset);
+    const int64_t end = std::min(elements.end, offset + chunk.values.numel());
+    if (section.block == block && begin < end)
+      parts.push_back({view.name, block, begin, view.tensor->narrow(0, begin - offset, end - begin)});
+  });
+  return parts;
+}
+
+std::unique_ptr<Optimizer> Optimizer::for_section(const Section& section, const State& state) const {
+  auto optimizer = std::make_unique<Optimizer>(std::vector{section}, options_, ranges_);
+  optimizer->restore(state);
+  optimizer->set_learning_rate(rate_);
+  return optimizer;
+}
+
 void Optimizer::restore(const State& restored) {
   const torch::NoGradGuard no_grad;
   if (restored.steps == 0 || options_.is_replicated()) make_anew();

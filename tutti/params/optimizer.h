@@ -13,6 +13,7 @@
 #include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
+#include "tutti/comm/reduce.h"
 #include "tutti/params/optimizer_options.h"
 #include "tutti/params/parameter_groups.h"
 #include "tutti/params/parameters.h"
@@ -92,6 +93,13 @@ class Optimizer {
   void move_slots(const SlotVectors& to);
   // Makes a step that writes the slots to these vectors, and leaves the slots before the step as they are.
   void step_into(const SlotVectors& to);
+
+  // Returns the parts of the slots that lie in these elements of a block, without copies, as far as there are
+  // any.
+  std::vector<Slot> slots_in(size_t block, const comm::ElementRange& elements) const;
+  // Returns an optimiser like this one, with the learning rate of this one, that continues from the state and
+  // updates this section in its place. Not for a ReplicatedOptimizer.
+  std::unique_ptr<Optimizer> for_section(const Section& section, const State& state) const;
 
   // The number of chunks in which a step updates the parameters.
   size_t chunks() const { return chunks_.size(); }

@@ -32,6 +32,14 @@ std::string new_run() {
   return fmt::format("{:08x}{:08x}", random(), random());
 }
 
+// Returns the servers, and then for each the one that holds its copy.
+std::vector<Task> called_tasks(const Context& context, int64_t replicas) {
+  const std::vector<Task> servers = servers_of(context.cluster());
+  std::vector<Task> tasks = servers;
+  for (size_t i = 1; replicas > 0 && i <= servers.size(); ++i) tasks.push_back(servers[i % servers.size()]);
+  return tasks;
+}
+
 // Returns the parameters in row-major order on the CPU.
 Tensors on_host(std::span<const Parameters::View> views) {
   Tensors all;
@@ -52,16 +60,17 @@ Allocate arena_allocator(std::shared_ptr<rpc::Arena> arena) {
 }
 
 Client::Client(const Context& context, Group group, Parameters& parameters, const Placement& placement,
-               std::shared_ptr<rpc::Arena> arena)
+               std::shared_ptr<rpc::Arena> arena, const ClientOptions& options)
     : context_(context),
       group_(std::move(group)),
       parameters_(parameters),
       placement_(placement),
       in_step_(context.config().training.strategy == "ps-sync"),
       same_bits_(in_step_ && context.config().servers.backup == 0),
-      peers_(context, servers_of(context.cluster()), "parameter servers", std::move(arena), group_) {
+      peers_(context, called_tasks(context, options.replicas), "parameter servers", std::move(arena), group_,
+             options.replicas > 0 ? static_cast<size_t>(servers()) : 0) {
   for (size_t i = 0; i < peers_.size(); ++i)
-    block_ranges_.push_back(placement.block_ranges_of(static_cast<int>(i)));
+    block_ranges_.push_back(placement.block_ranges_of(static_cast<int>(part_of(i))));
 }
 
 Client::~Client() = default;
@@ -73,12 +82,16 @@ void Client::enter_epoch(const Group& group) {
 
 std::string Client::common_run() {
   std::string run;
-  for (const Json& state : states_of_all()) {
-    const std::string of_server = state.value("run", "");
-    if (of_server.empty() || (!run.empty() && of_server != run)) return "";
-    run = of_server;
+  std::vector<bool> is_there(static_cast<size_t>(servers()));
+  const std::vector<Json> states = note_states();
+  for (size_t i = 0; i < states.size(); ++i) {
+    const std::string of_peer = states[i].value("run", "");
+    if (of_peer.empty()) continue;
+    if (!run.empty() && of_peer != run) return "";
+    run = of_peer;
+    is_there[part_of(i)] = true;
   }
-  return run;
+  return std::find(is_there.begin(), is_there.end(), false) == is_there.end() ? run : "";
 }
 
 void Client::abandon(const std::string& why) noexcept {
@@ -95,9 +108,28 @@ void Client::abandon(const std::string& why) noexcept {
   }
 }
 
+// Nothing is handed over before all that have the run have entered the epoch, so that no step is made
+// meanwhile.
 void Client::regroup(const std::string& run) {
   run_ = run;
-  tell_all("regroup", {{"workers", group_.world}}, "the next epoch");
+  const std::vector<Json> states = states_of_all();
+  const auto has_run = [&](size_t i) { return states[i].value("run", "") == run; };
+  peers_.for_all([&](size_t i) {
+    if (!has_run(i)) return;
+    peers_.call(i, "regroup", request({{"workers", group_.world}}), peers_.patience("the next epoch"));
+  });
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    if (!has_run(i)) hand_over((i + static_cast<size_t>(servers())) % peers_.size(), i);
+  }
+}
+
+void Client::hand_over(size_t from, size_t to) {
+  const char* const what = "the part of a lost server";
+  peers_.call(to, "begin", peers_.call(from, "hand_over", request(), peers_.patience(what)),
+              peers_.patience(what));
+  if (!is_copy(to))
+    context_.log().info("{} has its part of the parameters again, from its copy on {}", peers_.name(to),
+                        peers_.name(from));
 }
 
 rpc::Message Client::request(const Json& more, const Tensors& tensors) const {
@@ -143,20 +175,25 @@ std::vector<Json> Client::states_of_all() {
   return states;
 }
 
-std::optional<Client::Standing> Client::standing() {
-  const std::vector<Json> states = states_of_all();
+// Returns the states of all, after it has noted who is in no run, and the furthest step.
+std::vector<Json> Client::note_states() {
+  std::vector<Json> states = states_of_all();
   furthest_step_ = 0;
   without_run_.clear();
-  bool all = true;
   for (size_t i = 0; i < states.size(); ++i) {
-    const bool begun = states[i].value("begun", false);
-    if (begun)
+    if (states[i].value("begun", false))
       furthest_step_ = std::max(furthest_step_, number_in(states[i], "step"));
-    else
+    else if (!is_copy(i))
       without_run_.push_back(static_cast<int>(i));
-    all = all && begun && states[i].value("run", "") == states[0].value("run", "");
   }
-  if (!all) return std::nullopt;
+  return states;
+}
+
+std::optional<Client::Standing> Client::standing() {
+  const std::vector<Json> states = note_states();
+  const std::string run = states[0].value("run", "");
+  const auto is_elsewhere = [&](const Json& state) { return state.value("run", "") != run; };
+  if (run.empty() || std::any_of(states.begin(), states.end(), is_elsewhere)) return std::nullopt;
   Standing standing{.step = number_in(states[0], "step"),
                     .progress = states[0].at("progress"),
                     .staleness = {},
@@ -168,7 +205,9 @@ std::optional<Client::Standing> Client::standing() {
 
 double Client::cpu_seconds() {
   double seconds = 0;
-  for (const Json& state : states_of_all()) seconds += state.at("cpu_seconds").get<double>();
+  const std::vector<Json> states = states_of_all();
+  for (size_t i = 0; i < states.size(); ++i)
+    seconds += is_copy(i) ? 0 : states[i].at("cpu_seconds").get<double>();
   return seconds;
 }
 
@@ -186,8 +225,8 @@ void Client::begin(const RunOptions& options, const Standing& standing, const Op
       for (Optimizer::Slot& slot : slots_in(state, range.block, range.begin, range.end))
         mine.slots.push_back(std::move(slot));
     }
-    const Extras extras = i == 0 ? extras_ : Extras{};
-    const Tensors frozen = i == 0 ? on_host(parameters_.frozen()) : Tensors{};
+    const Extras extras = part_of(i) == 0 ? extras_ : Extras{};
+    const Tensors frozen = part_of(i) == 0 ? on_host(parameters_.frozen()) : Tensors{};
     std::vector<rpc::Piece> pieces = pieces_of(elements_held_by(i, own_values()));
     rpc::Message message{{{"run", run},
                           {"plan", plan},

@@ -61,6 +61,12 @@ struct RunOptions {
   bool has_rows = false;  // begin_rows() was called before
 };
 
+struct ClientOptions {
+  // 1: the next server holds a copy of each server's part, for which there have to be several, and no sharded
+  // tables. A copy receives what its server receives, in the same calls, and so has the same bits.
+  int64_t replicas = 0;
+};
+
 // A worker's connection to all parameter servers. Results are written into the parameters and the extras.
 // Throws PeerLost with the name of a server that was lost; after that, connect() and join() have to be called
 // again. Not thread-safe.
@@ -69,7 +75,7 @@ class Client {
   // Uses the servers of the context's cluster, together with the other workers of the group. The context and
   // the parameters must outlive the client.
   Client(const Context& context, Group group, Parameters& parameters, const Placement& placement,
-         std::shared_ptr<rpc::Arena> arena);
+         std::shared_ptr<rpc::Arena> arena, const ClientOptions& options = {});
   ~Client();
 
   // Waits until all servers are connected, for --start-timeout (Waiting).
@@ -94,15 +100,18 @@ class Client {
   };
   std::optional<Standing> standing();
   // Returns the run that all servers are in, which other workers may have begun, and the run that this worker
-  // has joined; "": there is none.
+  // has joined; "": there is none. A server that was started again is in no run, but its copy may be.
   std::string common_run();
   const std::string& run() const { return run_; }
-  // Chief only: lets this run go on with the workers of the epoch, who have to join it again.
+  // Chief only: lets this run go on with the workers of the epoch, who have to join it again. A server that
+  // was started again gets its part from its copy, and the copy that it holds from the server that has the
+  // part.
   void regroup(const std::string& run);
   // Tells the servers that this worker leaves its epoch because of an error, so that the others do too. Does
   // not throw.
   void abandon(const std::string& why) noexcept;
-  // Returns the servers that were in no run at the last call of standing(), if begin() was not called since.
+  // Returns the servers that were in no run at the last call of standing() or common_run(), if begin() was
+  // not called since.
   const std::vector<int>& servers_without_run() const { return without_run_; }
   // Returns the CPU time that all servers together have used so far.
   double cpu_seconds();
@@ -245,12 +254,25 @@ class Client {
   bool is_connected(int server) const { return peers_.is_connected(static_cast<size_t>(server)); }
   // Returns views into a server's parts of the gradients.
   std::vector<torch::Tensor> gradients_of(int server) const;
-  int servers() const { return static_cast<int>(peers_.size()); }
+  int servers() const { return placement_.servers(); }
+  bool has_copies() const { return peers_.size() > static_cast<size_t>(servers()); }
   // "ps/0 (h:2222)".
   const std::string& name(int server) const { return peers_.name(static_cast<size_t>(server)); }
   const Placement& placement() const { return placement_; }
 
  private:
+  // The peers are the servers and then the copies of their parts, in the same order.
+  size_t part_of(size_t peer) const { return peer % static_cast<size_t>(servers()); }
+  bool is_copy(size_t peer) const { return peer >= static_cast<size_t>(servers()); }
+  // Like Peers::for_all(), without the copies.
+  template <class Body>
+  void for_servers(Body body) {
+    peers_.for_all([&](size_t i) {
+      if (!is_copy(i)) body(i);
+    });
+  }
+  void hand_over(size_t from, size_t to);
+  std::vector<Json> note_states();
   Agreement kernels() const;
   Agreement kernels_of_updates();
   Json call(size_t server, const char* method, const rpc::Message& request,

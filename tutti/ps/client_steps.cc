@@ -107,7 +107,7 @@ int64_t Client::common_step() {
 int64_t Client::pull_at(std::optional<int64_t> step) {
   const rpc::Message message = request(step ? Json{{"step", std::max<int64_t>(0, *step)}} : Json::object());
   std::vector<Json> answers(peers_.size());
-  peers_.for_all([&](size_t i) {
+  for_servers([&](size_t i) {
     answers[i] =
         call(i, "pull", message, places(i, own_values(), extras_), peers_.patience("the parameters"));
   });
@@ -117,19 +117,30 @@ int64_t Client::pull_at(std::optional<int64_t> step) {
 Client::Summed Client::push_synchronous(const Push& push, int64_t workers) {
   std::vector<torch::Tensor> control_words(peers_.size());
   std::vector<Json> answers(peers_.size());
-  peers_.for_all([&](size_t i) {
+  const auto message_to = [&](size_t i) {
     rpc::Message message =
-        request({{"step", push.step}, {"expected", workers}, {"scaled", push.scaled}}, {push.control_word});
+        request({{"step", push.step}, {"expected", workers}, {"scaled", push.scaled}, {"copy", is_copy(i)}},
+                {push.control_word});
+    const size_t part = part_of(i);
     if (push.learning_rate) message.head["rate"] = *push.learning_rate;
-    append_segments(message, push.gradients[i]);
-    if (i == 0) ps::append(message, push.extras);
-    if (!push.rows.empty()) append_rows(message, push.rows[i]);
+    append_segments(message, push.gradients[part]);
+    if (part == 0) ps::append(message, push.extras);
+    if (!push.rows.empty()) append_rows(message, push.rows[part]);
+    return message;
+  };
+  // The answers of the servers are written over the gradients and buffers that are sent.
+  if (has_copies()) {
+    peers_.for_all([&](size_t i) {
+      if (is_copy(i)) call(i, "push", message_to(i), {}, peers_.patience("gradients", push.step));
+    });
+  }
+  for_servers([&](size_t i) {
     const bool is_added_up = added_up_[i].step == push.step;
     control_words[i] = torch::empty(
         {is_added_up ? added_up_[i].numbers : push.control_word.numel() * group_.world}, torch::kDouble);
     Tensors into = {control_words[i]};
     append(into, places(i, push.scaled ? tutti::gradients_of(parameters_) : own_values(), extras_));
-    answers[i] = call(i, "push", message, into, peers_.patience("gradients", push.step));
+    answers[i] = call(i, "push", message_to(i), into, peers_.patience("gradients", push.step));
   });
   metrics::ExactSum row_squares;
   for (const Json& answer : answers) {
@@ -142,9 +153,10 @@ Client::Summed Client::push_synchronous(const Push& push, int64_t workers) {
 }
 
 void Client::scale(int64_t step, double factor) {
-  const rpc::Message message = request({{"step", step}, {"factor", factor}});
   peers_.for_all([&](size_t i) {
-    call(i, "scale", message, places(i, own_values(), extras_), peers_.patience("the parameters", step));
+    const rpc::Message message = request({{"step", step}, {"factor", factor}, {"copy", is_copy(i)}});
+    call(i, "scale", message, is_copy(i) ? Tensors() : places(i, own_values(), extras_),
+         peers_.patience("the parameters", step));
   });
 }
 
@@ -217,9 +229,9 @@ std::optional<std::vector<rpc::Message>> Client::try_to_snapshot(Slots slots, Ro
   Json point = ask(0, "hold", Json::object()).head;
   point["keep"] = slots == Slots::Keep;
   point["changed_rows"] = rows == RowShard::Which::Changed;
-  std::vector<rpc::Message> answers(peers_.size());
+  std::vector<rpc::Message> answers(static_cast<size_t>(servers()));
   try {
-    peers_.for_all([&](size_t i) { answers[i] = ask(i, "snapshot", point); });
+    for_servers([&](size_t i) { answers[i] = ask(i, "snapshot", point); });
   } catch (const Error&) {
     try {
       release();
@@ -249,7 +261,7 @@ Client::Snapshot Client::snapshot(Slots slots, RowShard::Which rows) {
   const std::vector<rpc::Message>& answers = *found;
   Snapshot snapshot{
       .step = number_in(answers[0].head, "step"), .progress = answers[0].head.at("progress"), .state = {}};
-  for (size_t i = 0; i < peers_.size(); ++i) {
+  for (size_t i = 0; i < answers.size(); ++i) {
     Reader reader(answers[i]);
     reader.take_into(places(i, own_values(), extras_));
     const Json& outline = answers[i].head.at("state");
@@ -268,8 +280,8 @@ Client::Snapshot Client::snapshot(Slots slots, RowShard::Which rows) {
 }
 
 bool Client::all_share(const std::string& mark) {
-  std::vector<int> share(peers_.size());
-  peers_.for_all([&](size_t i) {
+  std::vector<int> share(static_cast<size_t>(servers()));
+  for_servers([&](size_t i) {
     const Json answer =
         peers_.call(i, "shares", {{{"mark", mark}}, {}}, peers_.patience("the folder of a checkpoint")).head;
     share[i] = answer.at("shares").get<bool>() ? 1 : 0;

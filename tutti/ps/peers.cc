@@ -1,6 +1,7 @@
 #include "tutti/ps/peers.h"
 
 #include <algorithm>
+#include <map>
 #include <unistd.h>
 #include <utility>
 
@@ -67,7 +68,7 @@ rpc::HostOptions host_at_own_address(const Context& context,
 }
 
 Peers::Peers(const Context& context, const std::vector<Task>& tasks, std::string_view what,
-             std::shared_ptr<rpc::Arena> arena, const Group& group)
+             std::shared_ptr<rpc::Arena> arena, const Group& group, size_t copies)
     : context_(context),
       what_(what),
       options_({.credentials = net::credentials_of(context.config()),
@@ -79,6 +80,7 @@ Peers::Peers(const Context& context, const std::vector<Task>& tasks, std::string
     Peer& peer = peers_.emplace_back(Peer{.task = task,
                                           .name = fmt::format("{} ({})", task.short_name(), address),
                                           .chooses_its_port = chooses_its_port(context.cluster(), task),
+                                          .holds_copy = peers_.size() + copies >= tasks.size(),
                                           .address = {},
                                           .channel = {},
                                           .thread = std::make_unique<comm::Executor>()});
@@ -94,6 +96,7 @@ void Peers::lead(Peer& peer, const std::string& address) {
   peer.address = address;
   rpc::ChannelOptions options = options_;
   options.who = fmt::format("{} ({})", peer.task.short_name(), address);
+  if (peer.holds_copy) options.hello["copy"] = true;
   peer.channel = std::make_unique<rpc::Channel>(address, options);
 }
 
@@ -125,9 +128,14 @@ void Peers::connect() {
   for (Waiting waiting = wait_for_start();;) {
     std::vector<std::string> missing(peers_.size());
     for_all([&, patience = waiting.patience()](size_t i) { missing[i] = attempt(i, patience); });
-    std::erase(missing, "");
-    if (missing.empty()) return waiting.end(fmt::format("all {} are connected", what_));
-    waiting.go_on(missing);
+    std::map<std::string_view, std::string> of_tasks;  // a task may be called as two peers
+    for (size_t i = 0; i < peers_.size(); ++i) {
+      if (!missing[i].empty()) of_tasks.try_emplace(peers_[i].name, missing[i]);
+    }
+    if (of_tasks.empty()) return waiting.end(fmt::format("all {} are connected", what_));
+    std::vector<std::string> lines;
+    for (const auto& [task, line] : of_tasks) lines.push_back(line);
+    waiting.go_on(lines);
   }
 }
 

@@ -53,9 +53,10 @@ rpc::HostOptions host_at_own_address(const Context& context,
 class Peers {
  public:
   // `what` describes the tasks in messages: "parameter servers". This task calls them as a worker of the
-  // group. The context must outlive this object.
+  // group. The last `copies` tasks are called as holders of copies (GroupServices). The context must outlive
+  // this object.
   Peers(const Context& context, const std::vector<Task>& tasks, std::string_view what,
-        std::shared_ptr<rpc::Arena> arena, const Group& group = {});
+        std::shared_ptr<rpc::Arena> arena, const Group& group = {}, size_t copies = 0);
 
   size_t size() const { return peers_.size(); }
   // "ps/0 (h:2222)".
@@ -111,6 +112,7 @@ class Peers {
     Task task;
     std::string name;
     bool chooses_its_port;
+    bool holds_copy;
     std::string address;                    // the address of the channel; "": none yet
     std::unique_ptr<rpc::Channel> channel;  // null: none yet
     std::unique_ptr<comm::Executor> thread;

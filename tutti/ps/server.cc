@@ -45,6 +45,8 @@ std::vector<int> first_ranks(size_t count) {
   return ranks;
 }
 
+bool is_for_copy(const rpc::Caller& caller) { return caller.hello.contains("copy"); }
+
 // Both are in ascending order.
 bool overlap(const std::vector<int>& one, const std::vector<int>& other) {
   return std::any_of(one.begin(), one.end(),
@@ -57,6 +59,7 @@ GroupServices::GroupServices(const Log& log, const ServiceOptions& options)
     : log_(log),
       options_(options),
       all_(first_ranks(options.workers.size())),
+      copy_(std::make_shared<ps::Service>(Log(LogLevel::Off), options)),
       whole_(std::make_shared<ps::Service>(log, options)),
       reminder_(log, options.patience) {}
 
@@ -107,6 +110,7 @@ std::shared_ptr<ps::Service> GroupServices::service_of(const rpc::Caller& caller
   std::vector<std::shared_ptr<ps::Service>> replaced;  // destroyed after the lock is released
   const std::lock_guard lock(mutex_);
   if (const auto found = callers_.find(caller.id); found != callers_.end()) return found->second;
+  if (is_for_copy(caller)) return callers_[caller.id] = copy_;
   const std::optional<Ranks> found_ranks = ranks_of(caller);
   if (!found_ranks)
     fail(ErrorKind::InvalidArgument,
@@ -151,6 +155,7 @@ rpc::Message GroupServices::serve(const rpc::Caller& caller, const std::string& 
   {
     const std::lock_guard lock(mutex_);
     is_ending_ = true;
+    copy_->stop();
     for (const auto& [ranks, service] : parts_) service->stop();
     arrived_.notify_all();
   }
@@ -177,6 +182,7 @@ void GroupServices::gone(const rpc::Caller& caller) {
     if (const auto found = ranks ? parts_.find(*ranks) : parts_.end(); found != parts_.end())
       part = found->second;
   }
+  if (is_for_copy(caller)) return copy_->gone(caller);
   if (part) part->gone(caller);
   whole_->gone(caller);  // which may have got its "stop"
 }

@@ -23,7 +23,10 @@ namespace tutti::ps {
 // Serves the groups of workers of a job, each of which trains a model of its own, with a Service for each. A
 // group is known by the ranks of its workers in the job, which they send when they connect (hello_of()). No
 // worker is in two groups. The job is over when every worker belongs to a group whose run is over; "stop"
-// ends it for all groups. Thread-safe.
+// ends it for all groups.
+//
+// If the workers change, the next server holds a copy of each server's part (--replicas): workers call it
+// once more, with "copy" in what they send when they connect, and another Service answers. Thread-safe.
 class GroupServices final : public rpc::Service {
  public:
   // `options` has all workers of the job.
@@ -55,6 +58,7 @@ class GroupServices final : public rpc::Service {
   const Log log_;
   const ServiceOptions options_;
   const Ranks all_;
+  const std::shared_ptr<ps::Service> copy_;   // of another server's part
   const std::shared_ptr<ps::Service> whole_;  // of the job: the service of callers that name no group
   mutable std::mutex mutex_;
   std::condition_variable arrived_;

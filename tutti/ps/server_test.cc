@@ -61,6 +61,20 @@ TEST_F(Groups, have_parameters_and_settings_of_their_own) {
   EXPECT_TRUE(services_.takes_incoming(member(3, odd_), "push"));
 }
 
+TEST_F(Groups, have_a_copy_of_another_servers_part_beside_their_own) {
+  rpc::Caller of_copy = caller(4);
+  of_copy.hello["copy"] = true;
+  call(of_copy, "begin", begin("ps-sync", 1));
+  call(of_copy, "join", join(0));
+  EXPECT_TRUE(services_.takes_incoming(of_copy, "push"));
+  rpc::Message push = push_of_step(0, 0.25);
+  push.head["copy"] = true;
+  EXPECT_TRUE(call(of_copy, "push", push).pieces.empty()) << "it has no answer to anybody";
+  EXPECT_EQ(call(of_copy, "state").head.at("step"), 1);
+  EXPECT_FALSE(call(caller(0), "state").head.at("begun").get<bool>());
+  EXPECT_EQ(services_.callers(), 1) << "the job does not wait for those of the copy";
+}
+
 TEST_F(Groups, have_notes_of_their_own) {
   start("ps-async", even_);
   start("ps-async", odd_);

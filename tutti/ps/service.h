@@ -97,6 +97,9 @@ struct ServiceOptions {
 // - regroup: from the chief of a new epoch (comm/members.h): the run goes on with other workers. They join
 //   anew, and whatever is of an earlier epoch is refused. Once a worker of the epoch is lost or late, all
 //   requests of the epoch fail.
+// - hand_over: from that chief: returns everything that this server holds, as a request of begin for a server
+//   that was started again. A copy of the part (GroupServices) gets the same requests as its server, but for
+//   those that only read, and so has the same.
 // - tables, rows, rows_saved: from the chief, before begin: the sharded tables of the run; values of their
 //   rows; and that a checkpoint has all of the rows so far.
 // - read_rows: returns rows, the present ones or those at a given step.
@@ -161,7 +164,12 @@ class Service final : public rpc::Service {
         std::function<std::string(int rank)> name_of_rank);
     // Returns values, buffers and counters, in this order.
     std::vector<torch::Tensor> everything() const;
+    // Convert what belongs to the last step that was added up. take_last_step() returns whether a worker had
+    // data in it.
+    Json pack_last_step(std::vector<rpc::Piece>& pieces) const;
+    bool take_last_step(const Json& last, Reader& reader);
 
+    const Json begun_with;    // the head of the request
     const std::string id;     // new after each return to a checkpoint
     const Agreement plan;     // the chief's, as all others
     const Agreement kernels;  // without lines, those of others may be any
@@ -256,6 +264,7 @@ class Service final : public rpc::Service {
   rpc::Message leave(Lock&, const rpc::Caller&, const rpc::Message& request);
   rpc::Message stop_all(Lock&, const rpc::Caller&, const rpc::Message& request);
   rpc::Message regroup(Lock&, const rpc::Caller& caller, const rpc::Message& request);
+  rpc::Message hand_over(Lock&, const rpc::Caller& caller, const rpc::Message& request);
   rpc::Message abandon(Lock&, const rpc::Caller& caller, const rpc::Message& request);
 
   // Returns true if the request is of the present run and epoch, which is not over.

@@ -1,7 +1,12 @@
+#include <vector>
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "tutti/base/error.h"
+#include "tutti/params/optimizer_state.h"
 #include "tutti/ps/peers.h"
 #include "tutti/ps/service.h"
 #include "tutti/ps/wire.h"
@@ -12,6 +17,14 @@ namespace {
 
 int64_t epoch_in(const rpc::Message& request) {
   return number_within(request.head, "epoch", -1, kMostSteps, -1);
+}
+
+using Tensors = std::vector<torch::Tensor>;
+
+Tensors clones_of(const Tensors& tensors) {
+  Tensors clones;
+  for (const torch::Tensor& tensor : tensors) clones.push_back(tensor.clone());
+  return clones;
 }
 
 }  // namespace
@@ -67,6 +80,54 @@ rpc::Message Service::regroup(Lock&, const rpc::Caller& caller, const rpc::Messa
             run_->workers == 1 ? "" : "s", name_of(caller));
   changed_.notify_all();
   return {};
+}
+
+Json Service::Run::pack_last_step(std::vector<rpc::Piece>& pieces) const {
+  Tensors tensors = clones_of(previous);
+  for (const Section& section : shard.sections()) tensors.push_back(section.grads.clone());
+  tensors.push_back(control_words);
+  return {{"index", added_up},
+          {"workers", workers_added_up},
+          {"row_squares", row_squares},
+          {"rate", shard.optimizer().learning_rate()},
+          {"had_data", sync->had_data()},
+          {"tensors", pack(tensors, pieces)}};
+}
+
+bool Service::Run::take_last_step(const Json& last, Reader& reader) {
+  added_up = number_within(last, "index", -1, kMostSteps);
+  workers_added_up = static_cast<int>(number_within(last, "workers", 0, kMostWorkers));
+  row_squares = last.at("row_squares").get<std::vector<double>>();
+  shard.optimizer().set_learning_rate(last.at("rate").get<double>());
+  Tensors places = previous;
+  for (const Section& section : shard.sections()) places.push_back(section.grads);
+  const Tensors tensors = unpack(last.at("tensors"), reader);
+  if (tensors.size() != places.size() + 1)
+    fail(ErrorKind::InvalidArgument, "the last step has {} tensors, expected {}", tensors.size(),
+         places.size() + 1);
+  for (size_t i = 0; i < places.size(); ++i) places[i].copy_(tensors[i]);
+  control_words = tensors.back();
+  return last.at("had_data").get<bool>();
+}
+
+// What is handed over are copies, since this server may go on meanwhile.
+rpc::Message Service::hand_over(Lock&, const rpc::Caller&, const rpc::Message& request) {
+  require_run(request);
+  if (!run_->sync || run_->rows)
+    fail(ErrorKind::InvalidArgument, "only the parameters of a synchronous run can be handed over");
+  const torch::NoGradGuard no_grad;
+  rpc::Message all{run_->begun_with, {}};
+  all.head.update({{"epoch", run_->epoch},
+                   {"workers", run_->workers},
+                   {"step", run_->step},
+                   {"progress", run_->progress}});
+  for (const Section& section : run_->shard.sections()) append(all, {section.values.clone()});
+  all.head["buffers"] = pack(clones_of(run_->buffers), all.pieces);
+  all.head["counters"] = pack(clones_of(run_->counters), all.pieces);
+  all.head["frozen"] = pack(run_->frozen, all.pieces);
+  all.head["state"] = pack_snapshot(snapshot_of(run_->shard.optimizer().state()), all.pieces);
+  all.head["last_step"] = run_->pack_last_step(all.pieces);
+  return all;
 }
 
 }  // namespace tutti::ps

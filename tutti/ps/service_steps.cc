@@ -25,6 +25,7 @@ constexpr int64_t kMostExamples = int64_t{1} << 40;  // per push
 void require_as_long_as_said(const Json& head, const rpc::Message& message) {
   int64_t bytes = store::bytes_in(head.at("buffers")) + store::bytes_in(head.at("counters")) +
                   store::bytes_in(head.at("frozen")) + store::bytes_in(head.at("state").at("tensors"));
+  if (head.contains("last_step")) bytes += store::bytes_in(head.at("last_step").at("tensors"));
   for (const BlockRange& range : block_ranges_from_json(head.at("block_ranges")))
     bytes += (range.end - range.begin) * static_cast<int64_t>(c10::elementSize(range.type));
   if (bytes != bytes_of(message))
@@ -42,6 +43,9 @@ Tensors vectors_in(const Json& outlines, Reader& reader) {
   }
   return vectors;
 }
+
+// The workers take no values from a copy.
+bool is_for_copy(const rpc::Message& request) { return request.head.value("copy", false); }
 
 // Gives a lock up for the lifetime of this object.
 class Unlocked {
@@ -61,7 +65,8 @@ Service::Run::Run(const Json& head, const rpc::Message& message,
                   std::span<const ElementwiseOptimizer> optimizers,
                   std::unique_ptr<embedding::OwnedRows> rows_of_tables,
                   std::function<std::string(int rank)> name_of_rank)
-    : id(text_in(head, "run")),
+    : begun_with(head),
+      id(text_in(head, "run")),
       plan{"the chief", lines_in(head, "plan")},
       kernels(agreement_in(head, "kernels")),
       mixed(head.value("mixed", false)),
@@ -82,19 +87,23 @@ Service::Run::Run(const Json& head, const rpc::Message& message,
   counters = vectors_in(head.at("counters"), reader);
   frozen = vectors_in(head.at("frozen"), reader);
   shard.optimizer().restore(tutti::state_of(unpack_snapshot(head.at("state"), reader)));
-  reader.end();
   if (synchronous && head.at("redo").get<bool>()) {
     for (const torch::Tensor& tensor : everything()) previous.push_back(tensor.clone());
     if (rows) rows->remember_steps();
   }
+  if (synchronous) {
+    for (const Section& section : shard.sections()) section.grads.zero_();
+  }
+  const bool had_data = head.contains("last_step") && take_last_step(head.at("last_step"), reader);
+  reader.end();
   if (!synchronous) return;
-  for (const Section& section : shard.sections()) section.grads.zero_();
   sync = std::make_shared<SyncStep>(std::vector<Section>(shard.sections().begin(), shard.sections().end()),
                                     shard.optimizer(), buffers, counters,
                                     SyncOptions{.workers = workers,
                                                 .lanes = number_within(head, "lanes", 1, kMostLanes),
                                                 .rows = rows.get(),
-                                                .name_of = std::move(name_of_rank)});
+                                                .name_of = std::move(name_of_rank),
+                                                .had_data = had_data});
 }
 
 std::vector<torch::Tensor> Service::Run::everything() const {
@@ -260,6 +269,7 @@ rpc::Message Service::push_synchronous(Lock& lock, const rpc::Caller& caller, in
       throw;
     }
   }
+  if (is_for_copy(request)) return {};
   rpc::Message answer{Json::object(), {piece_of(run_->control_words)}};
   if (scaled) {
     if (run_->rows) answer.head["row_squares"] = run_->row_squares;
@@ -359,6 +369,7 @@ rpc::Message Service::scale(Lock&, const rpc::Caller& caller, const rpc::Message
   if (!made)
     fail(ErrorKind::InvalidArgument, "{} is at step {}, the server at step {}", name_of(caller), step,
          run_->step);
+  if (is_for_copy(request)) return {};
   rpc::Message answer;
   add_values(answer, request);
   return answer;

@@ -1,6 +1,7 @@
 // Tests the parameter server without a network, with valid and invalid messages.
 #include "tutti/ps/service.h"
 
+#include <array>
 #include <atomic>
 #include <future>
 #include <thread>
@@ -277,6 +278,54 @@ TEST_F(ServiceOfEpochs, ends_an_epoch_for_all_when_one_worker_gives_up_or_is_lat
   impatient.head["patience"] = 1;
   expect_error(ErrorKind::Timeout, HasSubstr("worker/1"), [&] { call(0, "push", impatient); });
   expect_lost("no gradients for step 0 from worker/1", 1, "pull", of(1, {head(), {}}));
+}
+
+std::vector<std::byte> bytes_in(const rpc::Message& message) {
+  std::vector<std::byte> all;
+  for (const rpc::Piece& piece : message.pieces)
+    all.insert(all.end(), piece.bytes.begin(), piece.bytes.end());
+  return all;
+}
+
+// Before a step, when its sum is known, and after it.
+TEST_F(ServiceOfEpochs, hands_over_everything_to_a_server_that_goes_on_with_the_same_bits) {
+  for (const int calls : {0, 1, 2}) {
+    std::array<Service, 2> services = {Service(Log(LogLevel::Off)), Service(Log(LogLevel::Off))};
+    const auto call_one = [&](size_t i, const char* method, int64_t epoch, const rpc::Message& request) {
+      return services.at(i).serve(caller(0), method, of(epoch, request));
+    };
+    const auto push_at = [](int64_t step) {
+      const double rate = step == 0 ? 1 : 0.25;
+      rpc::Message request = push_of_step(step, 0.5 + static_cast<double>(step), rate);
+      request.head.update({{"scaled", true}, {"rate", rate}});
+      return request;
+    };
+    rpc::Message beginning = begin("ps-sync", 1);
+    beginning.head["optimizer"] = tutti::to_json(torch::optim::SGDOptions(1.0).momentum(0.9));
+    call_one(0, "begin", 0, beginning);
+    call_one(0, "join", 0, join(0));
+    call_one(0, "push", 0, push_at(0));
+    call_one(0, "scale", 0, scale(0, 0.5));
+    if (calls > 0) call_one(0, "push", 0, push_at(1));
+    if (calls > 1) call_one(0, "scale", 0, scale(1, 0.75));
+    call_one(0, "regroup", 1, regroup(1, 1));
+    call_one(1, "begin", 1, call_one(0, "hand_over", 1, {head(), {}}));
+    const auto expect_same = [&](const char* method, const rpc::Message& request) {
+      const rpc::Message one = call_one(0, method, 1, request);
+      const rpc::Message other = call_one(1, method, 1, request);
+      EXPECT_EQ(one.head, other.head) << method;
+      EXPECT_EQ(bytes_in(one), bytes_in(other)) << method;
+    };
+    rpc::Message pull{head(), {}};
+    pull.head["step"] = 1;
+    expect_same("join", join(0));
+    expect_same("pull", pull);
+    for (const int64_t step : {1, 2}) {
+      expect_same("push", push_at(step));
+      expect_same("scale", scale(step, 0.75));
+    }
+    expect_same("hand_over", {head(), {}});
+  }
 }
 
 // Three workers, of which two make a step.

@@ -52,13 +52,15 @@ SyncStep::SyncStep(std::vector<Section> sections, Optimizer& optimizer, Tensors 
       control_(ranges_, options.lanes, kNumbers),
       subtrees_(subtrees_in(control_, options.workers)),
       control_words_(static_cast<size_t>(options.workers)),
-      offers_(static_cast<size_t>(options.workers)) {}
+      offers_(static_cast<size_t>(options.workers)),
+      had_data_(options.had_data) {}
 
 SyncStep SyncStep::with_workers(int workers) const {
-  SyncStep other(sections_, optimizer_, buffers_, counters_,
-                 {.workers = workers, .lanes = lanes_, .rows = rows_, .name_of = name_of_});
-  other.any_data_ = any_data_;
-  return other;
+  return {sections_,
+          optimizer_,
+          buffers_,
+          counters_,
+          {.workers = workers, .lanes = lanes_, .rows = rows_, .name_of = name_of_, .had_data = had_data_}};
 }
 
 bool SyncStep::has_any_data(int rank, const torch::Tensor& control_word) const {
@@ -240,12 +242,12 @@ SyncStep::Result SyncStep::add_up(int64_t step) {
     add_rows(step);
   }
   withdraw_all();
-  any_data_ = result.outcome.any_data;
+  had_data_ = result.outcome.any_data;
   return result;
 }
 
 void SyncStep::apply(double factor) {
-  if (!any_data_) {
+  if (!had_data_) {
     if (rows_ != nullptr) rows_->skip_step();
     return;
   }

@@ -23,6 +23,7 @@ struct SyncOptions {
   int64_t lanes = 1;
   embedding::OwnedRows* rows = nullptr;  // of sharded tables, trained in the same steps; may be null
   std::function<std::string(int rank)> name_of = {};  // for errors; empty: "rank 1"
+  bool had_data = false;                              // in a step that was added up before
 };
 
 // One synchronous step of a server that holds the parameters or a part of them: collects the gradients of all
@@ -101,6 +102,8 @@ class SyncStep {
     torch::Tensor control_words = {};  // of all workers, concatenated
   };
   Result add_up(int64_t step);
+  // Returns true if a worker had data in the last add_up().
+  bool had_data() const { return had_data_; }
   // Updates the part with that gradient times the factor. Does nothing if no worker had data.
   void apply(double factor);
 
@@ -137,7 +140,7 @@ class SyncStep {
   std::vector<std::optional<Offer>> offers_;  // [rank]
   torch::Tensor numbers_;  // of all control words together, once the first segment is added
   size_t added_ = 0;       // the number of segments that have been added
-  bool any_data_ = false;  // in the last add_up()
+  bool had_data_;
 };
 
 }  // namespace tutti::ps

@@ -51,6 +51,8 @@ class BucketSums {
 
   // "tree", "tree, bfloat16 on the wire" or "fast".
   std::string name() const;
+  // Returns true if gradients are rounded before they are sent.
+  bool rounds() const { return rounded_.has_value(); }
   // Returns true if sending one bucket after the other can overlap communication with computation. If all
   // workers share memory, one sync point before and one after all sums take less time.
   bool overlap() const { return comm_.world() > 1 && (memory_ == nullptr || comm_.shared() == nullptr); }

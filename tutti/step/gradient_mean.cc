@@ -112,14 +112,20 @@ void GradientMean::begin_step(int64_t step, const Wishes& wishes, double learnin
   own_ = {};
   step_ = step;
   audited_.reset();
+  audited_sum_.reset();
   copies_ = false;
 }
 
-void GradientMean::audit(int64_t lane, bool copies) {
+void GradientMean::audit(int64_t lane, bool copies, uint64_t bits) {
   vectors_.keep_buffers();
   audited_ = lane;
   copies_ = copies;
   hashes_ = {};
+  if (parameters_.trained().empty() || !reducer_.is_exact()) return;
+  const AuditedRange range = draw_range(parameters_, bits);
+  const Buckets& buckets = reducer_.buckets();
+  audited_sum_.emplace(comm_, parameters_, buckets.all[buckets.of_parameter[range.parameter]], range,
+                       reducer_.all_lanes(), scatter_, vectors_.numbers());
 }
 
 void GradientMean::break_off() {
@@ -207,6 +213,7 @@ void GradientMean::add() {
   for (size_t bucket = 0; bucket < reducer_.buckets().all.size(); ++bucket) {
     if (!was_watching || missing_[bucket] > 0) require_finite(bucket);
   }
+  if (audited_sum_) audited_sum_->add();
   reducer_.add();
   ++lanes_added_;
   own_.examples += of_lane_.examples;
@@ -215,6 +222,7 @@ void GradientMean::add() {
 
 void GradientMean::skip() {
   if (copies_) return drop_copy();
+  if (audited_sum_) audited_sum_->skip();
   reducer_.skip();
   ++lanes_added_;
 }
@@ -225,8 +233,15 @@ void GradientMean::drop_copy() {
 }
 
 GradientMean::Result GradientMean::finish() {
-  const ReduceOutcome outcome = reducer_.finish();
-  if (!outcome.any_data) return {.wishes = outcome.wishes};
+  const ReduceOutcome outcome =
+      reducer_.finish([this](size_t bucket, const std::vector<TreeSum::Subtree>& sums) {
+        if (audited_sum_ && audited_sum_->is_in(reducer_.buckets().all[bucket]))
+          audited_sum_->take_branches(sums);
+      });
+  if (!outcome.any_data) {
+    audited_sum_.reset();
+    return {.wishes = outcome.wishes};
+  }
   if (!lane_begun_) vectors_.save_buffers();  // this worker had no data
   share_counters(outcome);
   vectors_.take_over_buffers();

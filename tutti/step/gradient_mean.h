@@ -12,6 +12,7 @@
 #include "tutti/comm/communicator.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
+#include "tutti/step/audited_range.h"
 #include "tutti/step/lane_sum.h"
 #include "tutti/step/reducer.h"
 
@@ -57,13 +58,17 @@ class GradientMean final : public LaneSum {
   void begin_step(int64_t step, const Wishes& wishes = {}, double learning_rate = kNoRate);
   // Audits a lane in the step that has begun: nothing is sent before finish(), and lane_hashes() has the
   // hashes of what the lane computes. With `copies`, the first lane that follows is another worker's, which
-  // is computed for the comparison only: it is not added, and leaves nothing behind.
-  void audit(int64_t lane, bool copies);
+  // is computed for the comparison only: it is not added, and leaves nothing behind. The sum of a range of
+  // gradients that these random bits choose is computed again as well (audited_sum()).
+  void audit(int64_t lane, bool copies, uint64_t bits);
   struct LaneHashes {
     std::string own = {};   // of the lane as this worker's; "" if it has no examples, or is not
     std::string copy = {};  // of the lane as it was computed for the comparison
   };
   const LaneHashes& lane_hashes() const { return hashes_; }
+  // After finish(). Null if the step is not audited, if no lane had data, if nothing is trained here, or if
+  // the sums have other bits than along the tree (ReducerOptions::fast, wire).
+  AuditedSum* audited_sum() { return audited_sum_ ? &*audited_sum_ : nullptr; }
   void begin_lane() override;
   void begin_backward(const torch::Tensor& loss, int64_t examples) override;
   bool is_sending() const override { return reducer_.is_open(); }
@@ -120,6 +125,7 @@ class GradientMean final : public LaneSum {
   bool copies_ = false;             // the next lane is the copy
   LaneHashes hashes_;
   Reducer reducer_;
+  std::optional<AuditedSum> audited_sum_;
 
   // While a backward pass is watched: which gradients are complete, and how many each bucket still waits for.
   std::vector<bool> heard_;

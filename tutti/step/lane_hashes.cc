@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <vector>
 
 #include <torch/utils.h>
@@ -35,6 +36,11 @@ std::string hashes_of_lane(const Parameters& parameters, const torch::Tensor& nu
     hashes += hash_of(gradients.at(view.block), view.offset, view.tensor.numel());
   for (const Parameters::View& view : parameters.buffers()) hashes += hash_of(view.tensor);
   return hashes + hash_of(numbers);
+}
+
+// Which of two NaNs a sum takes over depends on their order.
+std::string hash_of_numbers(const torch::Tensor& numbers) {
+  return hash_of(numbers.masked_fill(numbers.isnan(), std::numeric_limits<double>::quiet_NaN()));
 }
 
 std::string first_difference(const Parameters& parameters, const std::string& one, const std::string& other) {

@@ -26,6 +26,7 @@ Reducer::Reducer(comm::Communicator& comm, Buckets buckets, torch::Tensor number
       buckets_(std::move(buckets)),
       numbers_(std::move(numbers)),
       fast_(options.fast),
+      lanes_(lanes),
       own_lanes_(lanes_of(comm.rank(), comm.world(), lanes)),
       numbers_sum_(make_sum({numbers_}, lanes)),
       control_(word_for(comm.world(), lanes, numbers_.numel(), options.fast)),
@@ -144,18 +145,23 @@ void Reducer::sum(size_t begin, size_t end) {
   if (outcome_.any_data) sums_.add(begin, end, totals_, step_);
 }
 
-ReduceOutcome Reducer::finish() {
+void Reducer::finish_buckets(const SeeSums& see) {
+  for (size_t i = 0; i < progress_.size(); ++i) {
+    const std::vector<TreeSum::Subtree> sums = progress_[i].sum.finish();
+    if (see) see(i, sums);
+    progress_[i].complete = true;
+  }
+}
+
+ReduceOutcome Reducer::finish(const SeeSums& see) {
   const torch::NoGradGuard no_grad;
   if (lanes_done_ != own_lanes_.size()) {
     fail(ErrorKind::InvalidArgument, "step {} was finished after {} of the {} lanes of this worker", step_,
          lanes_done_, own_lanes_.size());
   }
+  if (!opened_) finish_buckets(see);
   if (comm_.world() == 1) return finish_alone();
   if (!opened_) {
-    for (Progress& bucket : progress_) {
-      bucket.sum.finish();
-      bucket.complete = true;
-    }
     exchange_control_words();
     overlaps() ? start_ready() : sum(0, progress_.size());
   }
@@ -175,7 +181,6 @@ void Reducer::wait_for_jobs() {
 }
 
 ReduceOutcome Reducer::finish_alone() {
-  for (Progress& bucket : progress_) bucket.sum.finish();
   const bool any_data = numbers_sum_.finish().front().values.has_value();
   if (any_data) sums_.divide(numbers_);
   return {.any_data = any_data, .data_everywhere = any_data, .first_with_data = 0, .wishes = wishes_};

@@ -43,6 +43,9 @@ class Reducer {
   const Buckets& buckets() const { return buckets_; }
   BucketSums& sums() { return sums_; }
   const BucketSums& sums() const { return sums_; }
+  int64_t all_lanes() const { return lanes_; }
+  // Returns true if all sums have the bits of the tree over all lanes.
+  bool is_exact() const { return (!fast_ || comm_.world() == 1) && !sums_.rounds(); }
   // Returns true if calling open() can overlap communication with computation.
   bool overlaps() const { return sums_.overlap(); }
 
@@ -63,8 +66,10 @@ class Reducer {
 
   // Leaves the sums of all lanes in the vectors and numbers of every worker or, if gradients are scattered,
   // each worker's own slices. Throws InvalidArgument if the workers are not at the same step, if lanes of
-  // this worker are missing, or if learning rates differ.
-  ReduceOutcome finish();
+  // this worker are missing, or if learning rates differ. Unless the step is open, passes the sums of this
+  // worker's lanes in each bucket to `see`, before they are sent.
+  using SeeSums = std::function<void(size_t bucket, const std::vector<TreeSum::Subtree>& sums)>;
+  ReduceOutcome finish(const SeeSums& see = {});
 
  private:
   // One bucket in one step.
@@ -83,6 +88,7 @@ class Reducer {
   void sum(size_t begin, size_t end);
   void give_up();
   void wait_for_jobs();
+  void finish_buckets(const SeeSums& see);
   ReduceOutcome finish_alone();
   void agree_on_order();
 
@@ -90,6 +96,7 @@ class Reducer {
   const Buckets buckets_;
   const torch::Tensor numbers_;
   const bool fast_;  // ReducerOptions::fast
+  const int64_t lanes_;
   const LaneRange own_lanes_;
   TreeSum numbers_sum_;
   std::vector<Progress> progress_;  // [bucket]

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <csignal>
 #include <utility>
 
@@ -9,10 +10,63 @@
 // The part of TrainingRun in which its workers change while they train (`tutti run --min`).
 namespace tutti {
 
-bool TrainingRun::passes_over(int64_t fit) const {
-  if (!joins_) return false;
-  const std::optional<int64_t> others = epochs()->fit();
-  return others && fit < *others;
+bool TrainingRun::passes_over(int64_t fit) {
+  if (joins_) {
+    const std::optional<int64_t> others = epochs()->fit();
+    if (!others || fit >= *others) return false;
+  } else if (!calls_.has_ended(fit)) {
+    return false;
+  }
+  calls_.pass_fit(fit);
+  has_ended_ = true;
+  return true;
+}
+
+// Makes the call to which this worker has come, unless all have made it (Calls). A loss is thrown.
+Json TrainingRun::make_with_all(const std::function<Json()>& make) {
+  if (epochs() == nullptr) return make();
+  if (!calls_.is_over()) {
+    calls_.made(make());
+    strategy_.group().communicator->barrier({.what = "the end of a call of all workers"}).wait();
+  }
+  const Json outcome = calls_.outcome();
+  calls_.pass();
+  return outcome;
+}
+
+Json TrainingRun::with_all(const std::function<Json()>& make) {
+  if (handles_loss_ || !has_begun_) return make();
+  const LossIsHandled here(handles_loss_);
+  const bool was_running = is_running_;
+  const bool had_ended = has_ended_;
+  for (;;) {
+    try {
+      return make_with_all(make);
+    } catch (const Error& error) {
+      if (!may_change() || !is_loss(error)) throw;
+      change_unless_over(error);
+      // The step that the program makes in its loop cannot be made any more.
+      if (was_running && !is_running_) throw;
+      has_ended_ = had_ended;
+      // The others may have begun the next fit, and compare no plans with this one.
+      if (const auto fit = epochs()->fit()) joined_in_ = std::max(joined_in_, *fit);
+    }
+  }
+}
+
+TrainingRun::Values TrainingRun::values_of_all(bool here, const std::function<Values()>& measure) {
+  if (here) return measure();
+  return with_all([&]() -> Json { return measure(); }).get<Values>();
+}
+
+// Comes together with the others after a loss. A worker that has made its call may find that there is no
+// other epoch, since one that has made it as well has ended with success: then this one needs nobody.
+void TrainingRun::change_unless_over(const Error& why) {
+  try {
+    change(why);
+  } catch (const Error& error) {
+    if (!calls_.is_over() || error.kind() != ErrorKind::PeerLost) throw;
+  }
 }
 
 // Returns null if the workers never change.
@@ -55,11 +109,18 @@ void TrainingRun::change(std::optional<Error> why, int leaving) {
   }
   enter_epoch(why, [&](const std::optional<Error>& reason) {
     if (!strategy_.has_run() || !go_on(reason)) start_again(reason);
+    finish_if_ended();
   });
+}
+
+// If the workers are outside of the steps, their last fit has ended for all of them.
+void TrainingRun::finish_if_ended() {
+  if (calls_.has_ended(progress_.fit)) strategy_.finish(progress_);
 }
 
 // Another worker was lost at the end of this fit, which the others have left already.
 void TrainingRun::leave_fit() {
+  calls_.pass_fit(progress_.fit - 1);
   has_ended_ = true;
   is_running_ = false;
   joined_in_ = progress_.fit;
@@ -92,16 +153,16 @@ void TrainingRun::leave(int leaving) {
 // Goes on in the middle of a training, with the state in the memory of the workers. Returns false if too much
 // of it is lost.
 bool TrainingRun::go_on(const std::optional<Error>& why) {
-  is_prepared_ = has_ended_ = false;
+  is_prepared_ = false;
   if (!go_on_with_others()) return false;
   const Group& group = strategy_.group();
   if (group.is_chief() && !is_chief_) {
     session_.take_over(progress_.step);
-    session_.note(progress_, RunState::Phase::Training);
+    if (!calls_.has_ended(progress_.fit)) session_.note(progress_, RunState::Phase::Training);
     open_files();
   }
   is_chief_ = group.is_chief();
-  begin_feed();
+  if (is_running_) begin_feed();
   note_change(why);
   return true;
 }
@@ -111,6 +172,7 @@ void TrainingRun::note_change(const std::optional<Error>& error) {
   const Group& group = strategy_.group();
   const std::string why = epochs()->change();
   report_.changes.push_back({{"step", progress_.step}, {"world", group.world}, {"why", why}});
+  report_.world = group.world;
   if (error) context_.log().debug("{}", error->what());
   if (!group.is_chief()) return;
   context_.log().info("going on at step {} with {} worker{}: {}", progress_.step, group.world,
@@ -136,14 +198,19 @@ bool TrainingRun::go_on_with_others() {
 // again, or take over the state of one that has begun.
 void TrainingRun::begin_together() {
   bool has_taken_over = false;
+  const InEpoch take_over_or_begin = [&](const std::optional<Error>& /*why*/) {
+    has_taken_over = strategy_.has_run() && go_on_with_others();
+    if (!has_taken_over) begin_run();
+  };
+  // One was lost before this worker was connected: others may have tried to begin the run without this one.
+  const bool is_late = epochs() != nullptr && epochs()->number() > 0 && changes_in_step_ == 0;
   try {
-    return begin_run();
+    if (!is_late) return begin_run();
+    calls_.agree(*strategy_.group().communicator, joins_);
+    take_over_or_begin({});
   } catch (const Error& error) {
     if (!may_change() || !is_loss(error)) throw;
-    enter_epoch(error, [&](const std::optional<Error>& /*why*/) {
-      has_taken_over = strategy_.has_run() && go_on_with_others();
-      if (!has_taken_over) begin_run();
-    });
+    enter_epoch(error, take_over_or_begin);
   }
   joined_in_ = progress_.fit;
   const bool is_chief = strategy_.group().is_chief();
@@ -154,6 +221,7 @@ void TrainingRun::begin_together() {
 void TrainingRun::join() {
   enter_epoch({}, [&](const std::optional<Error>& /*why*/) {
     if (!strategy_.has_run() || !go_on_with_others()) begin_run();
+    finish_if_ended();
   });
   joins_ = false;
   joined_in_ = progress_.fit;
@@ -162,7 +230,12 @@ void TrainingRun::join() {
 void TrainingRun::enter_epoch(std::optional<Error> why, const InEpoch& come_together) {
   tutti::enter_epoch(
       std::move(why), epochs() != nullptr,
-      [this](const std::optional<Error>& reason) { strategy_.regroup(reason); }, come_together);
+      [this](const std::optional<Error>& reason) { strategy_.regroup(reason); },
+      [&](const std::optional<Error>& reason) {
+        if (epochs() == nullptr) return come_together(reason);
+        calls_.agree(*strategy_.group().communicator, joins_);
+        come_together(reason);
+      });
 }
 
 Strategy::Standing TrainingRun::standing() {

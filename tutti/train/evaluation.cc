@@ -298,16 +298,23 @@ std::optional<std::map<std::string, double>> TrainingRun::evaluate(const Evaluat
 
 torch::Tensor TrainingRun::predict(const data::Feed& feed, const EvaluateOptions& options) {
   std::vector<torch::Tensor> rows;
-  with_weights(options, [&] {
-    for_each_batch(feed, options, {}, 0, 1, replica_, &tables_,
-                   [&](const Batch& batch) { rows.push_back(replica_->predict(batch).cpu()); });
-  });
+  const auto predict_all = [&]() -> Json {
+    rows.clear();
+    with_weights(options, [&] {
+      for_each_batch(feed, options, {}, 0, 1, replica_, &tables_,
+                     [&](const Batch& batch) { rows.push_back(replica_->predict(batch).cpu()); });
+    });
+    return {};
+  };
+  bool is_alone = false;
+  with_weights(options, [&] { is_alone = tables_.can_read_alone(); });
+  is_alone ? predict_all() : with_all(predict_all);
   return rows.empty() ? torch::Tensor() : torch::cat(rows);
 }
 
 // --- The part of Trainer that evaluates.
 
-metrics::List Trainer::count(const data::Feed& feed, const metrics::List& list, EvaluateOptions options) {
+EvaluateOptions Trainer::ready_to_evaluate(const EvaluateOptions& options) {
   if (options.here && !started_ && !strategy_->is_alone()) {
     fail(ErrorKind::InvalidArgument,
          "{} cannot evaluate alone before the first fit(), in which all workers start the run: evaluate "
@@ -316,14 +323,18 @@ metrics::List Trainer::count(const data::Feed& feed, const metrics::List& list, 
   }
   start_once();
   // In a hook each worker evaluates for itself if the workers do not evaluate together.
-  if (fitting_ && strategy_->facts().evaluation_parts == 1) options.here = true;
-  return run_.evaluate(feed, list, options);
+  EvaluateOptions ready = options;
+  if (fitting_ && strategy_->facts().evaluation_parts == 1) ready.here = true;
+  return ready;
 }
 
 std::map<std::string, double> Trainer::measure(const data::Feed& feed, const metrics::List& list,
                                                const EvaluateOptions& options) {
-  const bool says = run_.training().writes() || options.here;
-  return values_of(count(feed, list, options), says ? &context_.log() : nullptr);
+  const EvaluateOptions ready = ready_to_evaluate(options);
+  return run_.values_of_all(ready.here, [&] {
+    const bool says = run_.training().writes() || options.here;
+    return values_of(run_.evaluate(feed, list, ready), says ? &context_.log() : nullptr);
+  });
 }
 
 std::vector<store::NamedTensor> Trainer::average() {
@@ -334,8 +345,15 @@ std::vector<store::NamedTensor> Trainer::average() {
 std::map<std::string, double> Trainer::evaluate(const data::Feed& feed, const metrics::List& list,
                                                 const EvaluateOptions& options) {
   const SpanScope span(context_.timeline(), Activity::Evaluate, "evaluate");
+  const EvaluateOptions ready = ready_to_evaluate(options);
+  return run_.values_of_all(ready.here, [&] { return evaluate_now(feed, list, ready); });
+}
+
+// Tells the values before the other workers go on: if the chief is lost meanwhile, the next one tells them.
+std::map<std::string, double> Trainer::evaluate_now(const data::Feed& feed, const metrics::List& list,
+                                                    const EvaluateOptions& options) {
   const auto begin = std::chrono::steady_clock::now();
-  const metrics::List all = count(feed, list, options);
+  const metrics::List all = run_.evaluate(feed, list, options);
   store::EventWriter* events = run_.session().events();
   std::map<std::string, double> values;
   std::string text;

@@ -102,7 +102,8 @@ void EvaluationHook::reserve(const Training& training) {
 // It is unknown whether a step that was made without this worker was evaluated.
 void EvaluationHook::after_start(Training& training) {
   if (training.went_on) last_ = -1;
-  if (evaluation_.at_start && training.step == 0 && !training.went_on) evaluate(training);
+  const bool begins = training.step == 0 && !training.went_on && !training.have_begun;
+  if (evaluation_.at_start && begins) evaluate(training);
 }
 
 void EvaluationHook::after_step(Training& training, const StepResult& result) {
@@ -153,14 +154,17 @@ std::optional<EvaluationHook::Values> EvaluationHook::measure_unless_evaluated(T
   return values ? std::optional(named(*values)) : std::nullopt;
 }
 
+// If a worker is lost meanwhile, it is called again after the same step.
 void EvaluationHook::evaluate(Training& training) {
+  const auto values = is_set() ? measured(training) : std::nullopt;
   last_ = training.step;
-  if (!is_set()) return;
-  measured_ = training.step;
-  const auto values = measured(training);
+  if (is_set()) measured_ = training.step;
   if (!values) return;
   write_events(training, *values);
-  if (evaluation_.history != nullptr) evaluation_.history->push_back({training.step, *values});
+  if (auto* const rows = evaluation_.history) {
+    if (!rows->empty() && rows->back().step == training.step) rows->pop_back();
+    rows->push_back({training.step, *values});
+  }
   training.report_evaluation(evaluation_.name, named(*values));
 }
 

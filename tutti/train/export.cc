@@ -178,6 +178,12 @@ std::string TrainingRun::export_model(const std::string& dir, const data::Feed& 
                                       const ExportOptions& options, const Trainable* other) {
   if (exports_nothing(context_)) return "";
   const SpanScope span(context_.timeline(), Activity::Save, "export");
+  const auto make = [&]() -> Json { return export_once(dir, examples, options, other); };
+  return with_all(make).get<std::string>();
+}
+
+std::string TrainingRun::export_once(const std::string& dir, const data::Feed& examples,
+                                     const ExportOptions& options, const Trainable* other) {
   strategy_.settle();
   const Precision precision = parse_precision(context_.config().compute.precision);
   TrainedModel model =

@@ -51,6 +51,7 @@ struct Training {
   bool has_rows = false;  // the model has sharded embeddings, whose rows `parameters` does not include
   torch::nn::Module* module = nullptr;  // the module of a Trainer; null in a Loop
   bool went_on = false;         // first_step is of no checkpoint: this worker joined a running training
+  bool have_begun = false;      // the workers had begun these steps before this one was told of their start
   int64_t steps_per_epoch = 0;  // 0: unknown
   int64_t epoch = 0;            // the index of the current pass over the feed, from 0
   // In Hook::end(): a signal or --stop-after has ended the steps, and a later run continues.

@@ -143,14 +143,15 @@ bool Loop::advance(const std::optional<bool>& has_data) {
       if (!tables().empty()) run_.start({});
       return run_.follow(0);
     }
-    if (!begun_)
-      begin();
-    else if (const auto lost = std::exchange(optimizer_.lost_, std::nullopt))
+    if (!begun_) {
+      if (!begin()) return;
+    } else if (const auto lost = std::exchange(optimizer_.lost_, std::nullopt)) {
       run_.lost(*lost);
-    else if (optimizer_.steps_here() != steps_seen_)
+    } else if (optimizer_.steps_here() != steps_seen_) {
       note_step();
-    else if (std::exchange(optimizer_.again_, false))
+    } else if (std::exchange(optimizer_.again_, false)) {
       run_.done({.again = true});
+    }
     going_on = run_.next(has_data ? [&] { return optimizer_.goes_on(*has_data); } : std::function<bool()>());
     if (going_on && !optimizer_.in_step_) optimizer_.wish(run_.training().wishes);
   });
@@ -174,11 +175,14 @@ std::map<std::string, double> Loop::measure(const Trainable& model, const data::
   // During the steps of servers each worker measures by itself, since the others are at other steps.
   if (begun_ && !run_.has_ended() && strategy().facts().evaluation_parts == 1) as_they_are.here = true;
   as_they_are.last_weights = options.last_weights || (average != nullptr && !average->is_in_use());
+  const bool is_in_step = optimizer_.in_step_ || optimizer_.fetched_;  // which could not be made any more
   std::map<std::string, double> values;
   run_.or_give_up([&] {
-    const metrics::List all = run_.evaluate(feed, list, as_they_are, &model);
-    const bool says = run_.training().writes() || options.here;
-    values = values_of(all, says ? &context_.log() : nullptr);
+    values = run_.values_of_all(as_they_are.here || is_in_step, [&] {
+      const metrics::List all = run_.evaluate(feed, list, as_they_are, &model);
+      const bool says = run_.training().writes() || options.here;
+      return values_of(all, says ? &context_.log() : nullptr);
+    });
   });
   return values;
 }
@@ -207,7 +211,8 @@ std::vector<std::string> Loop::plan() {
   return plan;
 }
 
-void Loop::begin() {
+// Returns false if the others have ended the loop before this worker has joined them.
+bool Loop::begin() {
   run_.require_nothing_stopped();
   run_.session().lock();
   run_.session().describe(facts());
@@ -216,7 +221,9 @@ void Loop::begin() {
   begun_ = optimizer_.in_loop_ = true;
   steps_seen_ = optimizer_.steps_here();  // steps made before do not count for the loop
   if (stop_reason) run_.progress().stop_reason = stop_reason;
+  if (run_.passes_over(run_.progress().fit)) return false;
   run_.begin({.end_step = end_step_, .steps_per_epoch = steps_per_epoch()});
+  return true;
 }
 
 RunFacts Loop::facts() const {

@@ -156,7 +156,7 @@ class Loop {
   void set_other_nets();
   RunFacts facts() const;
   bool advance(const std::optional<bool>& has_data);
-  void begin();
+  bool begin();
   DataParallel& strategy() const { return *optimizer_.strategy_; }
   embedding::Tables& tables() const { return strategy().replica().tables(); }
   void note_step();

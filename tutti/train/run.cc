@@ -17,6 +17,7 @@
 #include "tutti/cluster/identity.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/cluster/threads.h"
+#include "tutti/comm/members.h"
 #include "tutti/ps/server.h"
 #include "tutti/train/export.h"
 #include "tutti/train/export/check.h"
@@ -26,10 +27,6 @@
 
 namespace tutti {
 namespace {
-
-bool leaves_nobody_to_save_with(const Error& error) {
-  return error.kind() == ErrorKind::Timeout || error.kind() == ErrorKind::PeerLost;
-}
 
 // Changes the configuration so that only the checkpoint is read, and no files of a run are written.
 void export_instead_of_training(RunConfig& config) {
@@ -105,7 +102,7 @@ int run(int argc, char** argv, const Program& program, const std::function<void(
       return run_program(argc, argv, program, body);
     } catch (const Error& error) {
       const auto signal = StopSignals::not_acted_on();
-      if (!signal || !leaves_nobody_to_save_with(error)) throw;
+      if (!signal || !comm::is_loss(error)) throw;
       throw Interrupted(
           *signal,
           fmt::format(

@@ -102,7 +102,6 @@ Session::Session(const Context& context, const Group& group, std::vector<Session
 
 Session::~Session() = default;
 
-// If a task was lost before it had written its part of the last checkpoint, the one before it is the newest.
 void Session::pass_over_lost_checkpoint() {
   try {
     finish_saving();

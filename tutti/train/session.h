@@ -117,6 +117,9 @@ class Session {
   void write_parts(const std::string& folder, const Tensors& parts, int64_t step);
   // Waits until all checkpoints have been written; throws the error of the last one.
   void finish_saving();
+  // Like finish_saving(), but only logs a warning if a task was lost before it had written its part of the
+  // last checkpoint: the one before it is the newest.
+  void pass_over_lost_checkpoint();
   // Returns true if finish_saving() would not wait.
   bool has_saved() const { return saving_.done(); }
   // A checkpoint that has been written.
@@ -189,7 +192,6 @@ class Session {
   void write(const store::Report& report) const;
 
  private:
-  void pass_over_lost_checkpoint();
   Start resume(const RunFolder::Found& found);
   void restore_all_weights(const RunFolder::Found& found);
   void take_weights(const RunFolder::Found& found);

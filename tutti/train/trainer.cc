@@ -74,14 +74,17 @@ History Trainer::fit(const data::Feed& feed, const FitOptions& options) {
 History Trainer::fit_once(const data::Feed& feed, const FitOptions& options) {
   const RunConfig::Training& config = context_.config().training;
   run_.require_nothing_stopped();
-  if (run_.passes_over(next_fit_)) {
+  const auto passes_over = [&] {
+    if (!run_.passes_over(next_fit_)) return false;
     feeds_.number_of(feed, feed.ranges(run_.session().lanes()));
     ++next_fit_;
-    return {};
-  }
+    return true;
+  };
+  if (passes_over()) return {};
   const bool joins = strategy_->joins();
   run_.or_abandon("start", [&] { run_.session().lock(); });
   start_once();
+  if (passes_over()) return {};  // they have ended it since
   run_.validate(options.validate);
   if (context_.identity().is_evaluator) {
     run_.follow(next_fit_++);

@@ -159,7 +159,9 @@ class Trainer {
   void follow_feed(size_t feed);
   int64_t feed_begin() const;
   // evaluation.cc: evaluates and predicts.
-  metrics::List count(const data::Feed& feed, const metrics::List& list, EvaluateOptions options);
+  EvaluateOptions ready_to_evaluate(const EvaluateOptions& options);
+  std::map<std::string, double> evaluate_now(const data::Feed& feed, const metrics::List& list,
+                                             const EvaluateOptions& options);
   // export.cc: exports.
   [[noreturn]] void export_instead_of(const data::Feed& feed, const FitOptions& options);
 

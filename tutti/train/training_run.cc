@@ -58,39 +58,56 @@ void TrainingRun::begin(const Length& length) {
 // The order of all work between two steps, from the first to the last.
 bool TrainingRun::next(const std::function<bool()>& has_data) {
   const int64_t fit = progress_.fit;
+  const LossIsHandled here(handles_loss_);
+  std::optional<Wishes> ending;
   for (;;) {
     try {
       if (const auto lost = std::exchange(lost_, std::nullopt)) throw Error(*lost);
       if (!is_running_) begin_steps();
+      if (!is_started_) tell_start();
       if (made_) after_step(*made_);
       made_.reset();
       if (is_prepared_) return true;
       const Wishes reasons = reasons_to_end();
       const bool goes_on = !reasons.end_training() && !progress_.stopped && progress_.step < last_step();
-      if (goes_on && std::exchange(last_step_.wishes.change, false)) {
+      if (!goes_on || (has_data && !has_data())) {
+        ending = reasons;
+        make_with_all([&] {
+          end(reasons);
+          return Calls::end_of(fit);
+        });
+        after_end(reasons);
+        return false;
+      }
+      if (std::exchange(last_step_.wishes.change, false)) {
         const int leaving = std::exchange(last_step_.wishes.leaving, 0);
         training_.wishes.leaving > 0 ? leave(leaving) : change({}, leaving);
         continue;
-      }
-      if (!goes_on || (has_data && !has_data())) {
-        end(reasons);
-        return false;
       }
       before_step();
       is_prepared_ = true;
       return true;
     } catch (const Error& error) {
       if (!is_loss(error)) throw;
-      change(error);
-      if (progress_.fit <= fit) continue;
-      leave_fit();
-      return false;
+      change_unless_over(error);
+      if (progress_.fit > fit) {
+        leave_fit();
+        return false;
+      }
+      if (ending && calls_.is_over()) {  // for all workers
+        calls_.pass();
+        after_end(*ending);
+        return false;
+      }
+      ending.reset();
+      is_prepared_ = has_ended_ = false;
     }
   }
 }
 
 void TrainingRun::step(const std::function<StepResult()>& make) {
   const SpanScope span(context_.timeline(), Activity::Step, "step", progress_.step);
+  const LossIsHandled here(handles_loss_);
   try {
     device_clock_.begin_step();
     done(make());
@@ -112,8 +129,8 @@ void TrainingRun::start_again(const std::optional<Error>& why) {
     context_.log().warning("{}; the training goes on when the lost task has connected again", why->what());
   if (why) session_.count_failure();
   start(std::vector<std::string>(plan_));
-  session_.note(progress_, RunState::Phase::Training);
-  if (may_change() && progress_.restarts == 0)
+  if (!calls_.has_ended(before.fit)) session_.note(progress_, RunState::Phase::Training);
+  if (may_change() && progress_.restarts == 0 && before.step > 0)
     tutti::fail(ErrorKind::DataLoss, "{}there is no checkpoint to which the other workers could go back",
                 why ? fmt::format("{}; ", why->what()) : "");
   if (may_change()) {
@@ -150,7 +167,7 @@ void TrainingRun::begin_steps() {
   open_files();
   restore_hooks();
   is_running_ = true;
-  is_prepared_ = false;
+  is_started_ = is_prepared_ = false;
   epoch_begun_ = -1;
   if (is_told_) {
     last_step_.wishes = {};
@@ -159,15 +176,32 @@ void TrainingRun::begin_steps() {
     training_.last_step = progress_.step - 1;
     made_ = last_step_;
   }
-  for_each_hook([&](Hook& hook) { hook.after_start(training_); });
-  // Without a checkpoint the others could not go back to one. Workers that this one has joined do not save
-  // now.
-  const StrategyFacts& facts = strategy_.facts();
-  const bool has_joined = facts.survives && has_joined_since(progress_.fit);
-  if (may_change() && facts.restarts && progress_.step == 0 && !has_joined) {
-    save();
-    strategy_.finish_saving(session_);
+}
+
+// Tells the hooks that the steps begin, and saves a checkpoint if the others could not go on without one.
+// Whoever joins in the middle of the steps only tells its own hooks.
+void TrainingRun::tell_start() {
+  const int64_t fit = progress_.fit;
+  const auto tell = [&] {
+    for_each_hook([&](Hook& hook) { hook.after_start(training_); });
+    return Calls::beginning_of(fit);
+  };
+  training_.have_begun = calls_.has_begun(fit);
+  if (training_.have_begun) {
+    calls_.pass_all();
+    tell();
+  } else {
+    make_with_all(tell);
   }
+  const bool needs_checkpoint = may_change() && strategy_.facts().restarts && progress_.step == 0;
+  if (needs_checkpoint && !calls_.has_saved_first(fit)) {
+    make_with_all([&] {
+      save();
+      strategy_.finish_saving(session_);
+      return Calls::first_save_of(fit);
+    });
+  }
+  is_started_ = true;
   begin_feed();
 }
 
@@ -299,9 +333,12 @@ void TrainingRun::require_nothing_stopped() const {
 
 bool TrainingRun::stops_before_fit() {
   if (stop_after_ == 0 || progress_.step < stop_after_) return false;
-  stop_early();
-  session_.note(progress_, RunState::Phase::Stopped);
-  session_.write(report_);
+  with_all([&]() -> Json {
+    stop_early();
+    session_.note(progress_, RunState::Phase::Stopped);
+    session_.write(report_);
+    return {};
+  });
   return true;
 }
 
@@ -325,6 +362,15 @@ void TrainingRun::name_not_covered() const {
                           progress_.step);
 }
 
+bool TrainingRun::is_interrupted(const Wishes& reasons) const {
+  return reasons.signal != 0 && training_.step < training_.end_step;
+}
+
+bool TrainingRun::stops_early(const Wishes& reasons) const {
+  return !reasons.end_training() && !progress_.stopped && training_.step < training_.end_step &&
+         training_.step >= last_step();
+}
+
 void TrainingRun::end(const Wishes& reasons) {
   has_ended_ = true;
   if (reasons.stop) progress_.stopped = true;
@@ -332,31 +378,32 @@ void TrainingRun::end(const Wishes& reasons) {
   strategy_.finish(progress_);
   remember_parameters();
   training_.step = progress_.step;
-  const bool interrupted = reasons.signal != 0 && training_.step < training_.end_step;
-  const bool stops_early = !reasons.end_training() && !progress_.stopped &&
-                           training_.step < training_.end_step && training_.step >= last_step();
-  training_.interrupted = (interrupted && !training_.stop_reason) || stops_early;
+  const bool interrupted = is_interrupted(reasons);
+  training_.interrupted = (interrupted && !training_.stop_reason) || stops_early(reasons);
   training_.save_at_end = false;
   for_each_hook([&](Hook& hook) { hook.end(training_); });
   strategy_.finish_saving(session_);
   note_saved();
   report_.complete = !interrupted;
   report_.device_seconds = device_clock_.seconds();
-  if (stops_early)
+  if (stops_early(reasons))
     stop_early();
   else if (!interrupted)  // the run may have been complete when it was resumed
     measure_rest();
-  session_.note(progress_, stops_early   ? RunState::Phase::Stopped
-                           : interrupted ? RunState::Phase::Interrupted
-                                         : RunState::Phase::Complete);
+  session_.note(progress_, stops_early(reasons) ? RunState::Phase::Stopped
+                           : interrupted        ? RunState::Phase::Interrupted
+                                                : RunState::Phase::Complete);
   write_report();
   begin_ = std::chrono::steady_clock::now();  // this training is counted
   examples_before_ = progress_.examples;
-  // If the chief was lost before it had written the report, the next one does. All workers that come to this
-  // have ended all the rest: see leave_fit().
-  if (may_change()) strategy_.group().communicator->barrier({.what = "the end of the training"}).wait();
+}
+
+// If the chief was lost before it had written the report, the next one has. All workers that come to this
+// have ended all the rest.
+void TrainingRun::after_end(const Wishes& reasons) {
+  const bool interrupted = is_interrupted(reasons);
   is_running_ = false;
-  if (!stops_early) log_stop(reasons);
+  if (!stops_early(reasons)) log_stop(reasons);
   if (interrupted) {
     signals_->forget();
     strategy_.write_timeline();  // all workers stop here
@@ -405,7 +452,9 @@ void TrainingRun::or_abandon(const std::string& what, const std::function<void()
   try {
     body();
   } catch (const std::exception& error) {
-    abandon("could not " + what, error);
+    const auto* const of_task = dynamic_cast<const Error*>(&error);
+    const bool goes_on = of_task != nullptr && may_change() && is_loss(*of_task);
+    if (!goes_on) abandon("could not " + what, error);
     throw;
   }
 }

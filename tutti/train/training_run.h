@@ -16,6 +16,7 @@
 #include "tutti/data/sampler.h"
 #include "tutti/store/report.h"
 #include "tutti/store/weight_hashes.h"
+#include "tutti/train/calls.h"
 #include "tutti/train/change.h"
 #include "tutti/train/evaluation.h"
 #include "tutti/train/evaluation_hook.h"
@@ -96,8 +97,8 @@ class TrainingRun {
   void lost(const Error& error) { lost_ = error; }
   void after_lane(int64_t lane, const Batch& batch, const LossOutput& output);
   // Returns true if this call of fit() is none in which this worker, which was started again, can join the
-  // others: they have made it already.
-  bool passes_over(int64_t fit) const;
+  // others: they have made it already. The program goes on after it.
+  bool passes_over(int64_t fit);
   // Returns true if this worker has joined the others in this fit or in a later one: it was started again, or
   // began together with them when another one was lost.
   bool has_joined_since(int64_t fit) const { return fit <= joined_in_; }
@@ -116,6 +117,14 @@ class TrainingRun {
   void or_abandon(const std::string& what, const std::function<void()>& body);
   // Calls `body`, a part of a training. If that throws, the training has failed.
   void or_give_up(const std::function<void()>& body);
+  // Makes a call that all workers make together, such as an evaluation outside of the steps, and returns its
+  // outcome. If a worker is lost meanwhile, those that are left make it again from its beginning, so it must
+  // not change the state of the training. A worker that joins the others later gets the outcome that they
+  // have. In a hook and before the start, `make` is just called.
+  Json with_all(const std::function<Json()>& make);
+  // The same for an evaluation, unless this worker makes it alone (EvaluateOptions::here).
+  using Values = std::map<std::string, double>;
+  Values values_of_all(bool here, const std::function<Values()>& measure);
   // Tells the hooks that the training has failed, unless they have been told.
   void fail(const std::exception& error) noexcept;
   // Tells the other workers that this one has given up.
@@ -161,6 +170,19 @@ class TrainingRun {
   }
   friend struct Training;  // whose methods these are
 
+  // Raises `handles_loss_` for its lifetime.
+  class LossIsHandled {
+   public:
+    explicit LossIsHandled(bool& flag) : flag_(flag), before_(std::exchange(flag, true)) {}
+    ~LossIsHandled() { flag_ = before_; }
+    LossIsHandled(const LossIsHandled&) = delete;
+    LossIsHandled& operator=(const LossIsHandled&) = delete;
+
+   private:
+    bool& flag_;
+    const bool before_;
+  };
+
   // In training_start.cc.
   std::vector<std::string> hook_names() const;
   Snapshots state() const;
@@ -180,6 +202,7 @@ class TrainingRun {
   }
   void set_learning_rates();
   void begin_steps();
+  void tell_start();
   void before_step();
   void after_step(const StepResult& result);
   Wishes own_reasons() const;
@@ -192,6 +215,9 @@ class TrainingRun {
   bool may_change() const;
   bool is_loss(const Error& error) const;
   void change(std::optional<Error> why, int leaving = 0);
+  void change_unless_over(const Error& why);
+  void finish_if_ended();
+  Json make_with_all(const std::function<Json()>& make);
   void save_for_others(int leaving);
   [[noreturn]] void leave(int leaving);
   void note_change(const std::optional<Error>& error);
@@ -209,7 +235,10 @@ class TrainingRun {
   void tell_step(const StepResult& result);
   void go_on_with_fit(const Progress& before);
   void stop_early();
+  bool is_interrupted(const Wishes& reasons) const;
+  bool stops_early(const Wishes& reasons) const;
   void end(const Wishes& reasons);
+  void after_end(const Wishes& reasons);
   void log_stop(const Wishes& reasons) const;
   void abandon(const std::string& what, const std::exception& error) noexcept;
   // Returns the hash of the weights, which all workers have.
@@ -249,6 +278,8 @@ class TrainingRun {
   void restore_hooks_from(const Json& values);
 
   // In export.cc.
+  std::string export_once(const std::string& dir, const data::Feed& examples, const ExportOptions& options,
+                          const Trainable* other);
   std::string export_now(const TrainedModel& model, const std::string& dir, const data::Feed& examples,
                          const ExportOptions& options);
 
@@ -277,7 +308,10 @@ class TrainingRun {
   bool was_stopped_ = false;            // by a hook, before it was resumed
   std::vector<std::string> plan_;       // of the start
   Length length_;
-  bool is_running_ = false;  // between begin_steps() and the end
+  bool is_running_ = false;    // between begin_steps() and the end
+  bool is_started_ = false;    // the hooks were told that these steps begin
+  bool handles_loss_ = false;  // whoever has called this goes on if a worker is lost
+  Calls calls_;
   bool has_ended_ = false;
   bool is_prepared_ = false;  // the hooks have been called for the next step
   int changes_in_step_ = 0;   // of the workers; many of them lead nowhere

@@ -44,8 +44,10 @@ std::vector<std::string> unused_flags(const RunConfig& config, const WayOfTraini
        "--no-error-feedback does nothing: gradients are not rounded (--wire-precision)");
   note(config.checkpoints.rows != standard.checkpoints.rows, way.has_tables,
        "--checkpoint-rows does nothing: the model has no sharded embeddings");
-  note(config.reduction.replicas != standard.reduction.replicas, way.has_tables && !calls,
-       "--replicas does nothing: no worker has rows of sharded embeddings");
+  note(config.reduction.replicas != standard.reduction.replicas, calls ? synchronous : way.has_tables,
+       "--replicas does nothing: only rows of sharded embeddings on workers, and servers of --strategy "
+       "ps-sync, "
+       "have copies");
   note(config.checkpoints.hash_every > 0, !synchronous && !asynchronous,
        "--hash-every does nothing: the weights are on the parameter servers");
   note(config.training.audit > 0, !calls,

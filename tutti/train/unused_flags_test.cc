@@ -73,8 +73,9 @@ TEST(UnusedFlags, need_other_flags) {
   EXPECT_THAT(unused_flags(without_copies, {"allreduce", 2}), ElementsAre(StartsWith("--replicas")));
   EXPECT_THAT(unused_flags(without_copies, {.strategy = "allreduce", .workers = 2, .has_tables = true}),
               IsEmpty());
-  EXPECT_THAT(unused_flags(without_copies, {.strategy = "ps-sync", .workers = 2, .has_tables = true}),
+  EXPECT_THAT(unused_flags(without_copies, {.strategy = "ps-async", .workers = 2, .has_tables = true}),
               ElementsAre(StartsWith("--replicas")));
+  EXPECT_THAT(unused_flags(without_copies, {.strategy = "ps-sync", .workers = 2}), IsEmpty());
   RunConfig auditing;
   auditing.training.audit_action = "redo";
   EXPECT_THAT(unused_flags(auditing, {"allreduce", 2}), ElementsAre(StartsWith("--audit-action")));

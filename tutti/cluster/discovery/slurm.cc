@@ -1,5 +1,7 @@
 #include "tutti/cluster/discovery/slurm.h"
 
+#include <iterator>
+
 #include <fmt/format.h>
 
 #include "tutti/base/address.h"
@@ -54,13 +56,13 @@ int tasks_on_this_node(const LauncherVariables& variables, const Membership& mem
   return here;
 }
 
-// Returns the host of the chief: the first of the step, where srun puts it unless told otherwise.
-std::string first_host(const LauncherVariables& variables) {
+// Returns the nodes of the step. The first has the chief: srun puts it there unless told otherwise.
+std::vector<std::string> nodes_of(const LauncherVariables& variables) {
   const std::string name = step_name(variables, "NODELIST");
   const auto list = variables.text(name);
-  if (!list) return "";
+  if (!list) return {};
   try {
-    return expand_host_list(*list).front();
+    return expand_host_list(*list);
   } catch (const Error& error) {
     variables.fail_with(name + ": " + error.what());
   }
@@ -69,7 +71,8 @@ std::string first_host(const LauncherVariables& variables) {
 // srun chooses no port. Every task computes the same port from the job and the step, so that concurrent steps
 // mostly have different ports.
 std::string meeting_place(const LauncherVariables& variables) {
-  const std::string host = first_host(variables);
+  const std::vector<std::string> nodes = nodes_of(variables);
+  const std::string host = nodes.empty() ? "" : nodes.front();
   const auto job = variables.number(variables.first_set({"SLURM_JOB_ID", "SLURM_JOBID"}));
   if (host.empty() || !job) return host;
   const int step = variables.number(variables.first_set({"SLURM_STEP_ID", "SLURM_STEPID"})).value_or(0);
@@ -115,6 +118,13 @@ std::optional<Identity> from_slurm(const Environment& environment) {
   identity.board_address = meeting_place(variables);
   identity.job = name_of_job(variables);
   return identity;
+}
+
+std::vector<std::string> slurm_hosts(const Environment& environment) {
+  const LauncherVariables variables(environment, kSlurm);
+  std::vector<std::string> nodes = nodes_of(variables);
+  if (std::ssize(nodes) != standing_in_slurm(variables).world) nodes.clear();
+  return nodes;
 }
 
 Identity from_slurm_as(const Environment& environment, const LauncherVariables& variables,

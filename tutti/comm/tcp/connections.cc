@@ -18,6 +18,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/net.h"
 #include "tutti/base/secret.h"
+#include "tutti/comm/members.h"
 #include "tutti/net/stream.h"
 #include "tutti/net/tls.h"
 #include "tutti/rpc/handshake.h"
@@ -176,13 +177,13 @@ Connections connect_ranks(const std::shared_ptr<Rendezvous>& board, const Failur
         (*sockets_for(connections, use))[r] = tuned(stream->release(), is_loopback(place.host));
       }
     } catch (const Error& error) {
-      const bool unreachable = error.kind() == ErrorKind::PeerLost || error.kind() == ErrorKind::Timeout;
       const std::string text = fmt::format(
           "connect failed: {} and {}: {}{}", name_of(self.who, self.rank),
           name_of(self.who, static_cast<int>(r)), error.what(),
-          unreachable ? ". All ranks had registered, so the second one has ended since then, or a firewall "
-                        "blocks the connection"
-                      : "");
+          is_loss(error)
+              ? ". All ranks had registered, so the second one has ended since then, or a firewall "
+                "blocks the connection"
+              : "");
       fail(error.kind(), "{}", connected->set_once(kMissing, text));
     }
   }

@@ -10,6 +10,7 @@
 #include "tutti/base/this_host.h"
 #include "tutti/base/timeline.h"
 #include "tutti/comm/gather_all.h"
+#include "tutti/comm/members.h"
 #include "tutti/params/device_scope.h"
 #include "tutti/params/optimizer_state.h"
 #include "tutti/params/plan.h"
@@ -68,16 +69,18 @@ AllReduce::AllReduce(const Context& context, Group group, const Trainable& model
       clip_norm_(options.clip_norm),
       asked_(options.reducer),
       has_tables_(model.module && !embedding::Tables(*model.module).empty()),
+      lanes_before_start_(options.lanes > 0 ? options.lanes : lanes_for(context, group_)),
       reducer_(reducer_of(optimizer)),
       replica_(model, optimizer, placed(replica, options.plan)),
       audits_(context),
       timeline_file_(context, &comm_) {
+  facts_ = facts_with(lanes_before_start_);
   if (context.identity().is_evaluator)
     facts_ = {.name = "evaluator"};
-  else if (options.lanes > 0)
+  else if (options.lanes == 0)
+    facts_.name = "allreduce";
+  else if (comm_.epochs() == nullptr)
     prepare(options.lanes);
-  else
-    facts_ = {.name = "allreduce", .survives = why_not_survive(options.lanes).empty()};
 }
 
 // Returns the options that the program gives; if there are none, the options that the flags give.
@@ -94,12 +97,12 @@ ReplicaOptions AllReduce::placed(ReplicaOptions options, const std::vector<std::
   options.before_allocate = [this, further_plan](const Parameters& parameters,
                                                  const OptimizerOptions& optimizer) {
     require_unpinned(parameters, context_.cluster());
-    std::vector<std::string> plan = plan_of(context_, parameters, optimizer);
-    plan.insert(plan.end(), further_plan.begin(), further_plan.end());
-    require_same(plan);
-    require_same_kernels(context_, comm_);
+    plan_ = plan_of(context_, parameters, optimizer);
+    plan_.insert(plan_.end(), further_plan.begin(), further_plan.end());
+    if (comm_.epochs() == nullptr) require_same_tasks(plan_);
   };
-  options.allocate = shared_allocator(comm_, options.device);
+  // Workers that may change do nothing together before start(): a loss there is like one in the steps.
+  if (comm_.epochs() == nullptr) options.allocate = shared_allocator(comm_, options.device);
   options.part = reducer_.scatter ? group_.rank : 0;
   options.parts = reducer_.scatter ? group_.world : 1;
   return options;
@@ -107,6 +110,18 @@ ReplicaOptions AllReduce::placed(ReplicaOptions options, const std::vector<std::
 
 void AllReduce::require_same(const std::vector<std::string>& plan) {
   if (group_.world > 1) require_same_plan(context_, comm_, plan);
+}
+
+void AllReduce::require_same_tasks(const std::vector<std::string>& plan) {
+  require_same(plan);
+  require_same_kernels(context_, comm_);
+}
+
+// For programs that make steps, or move the state, without a start.
+void AllReduce::prepare_once() {
+  if (mean_) return;
+  require_same_tasks(plan_);
+  prepare(lanes_before_start_);
 }
 
 void AllReduce::require_same_weights(int64_t step, const std::string& sha256) {
@@ -117,7 +132,7 @@ void AllReduce::require_same_weights(int64_t step, const std::string& sha256) {
 Strategy::Start AllReduce::start(Session& session, const std::vector<std::string>& plan) {
   Session::Start start;
   if (!context_.identity().is_evaluator) {
-    require_same(plan);
+    comm_.epochs() == nullptr ? require_same(plan) : require_same_tasks(plan);
     audits_.may_repeat_steps();
     start = start_together(context_, comm_, session);
     start.optimizers.resize(nets_.size());
@@ -146,20 +161,26 @@ void AllReduce::prepare(int64_t lanes) {
   cut_state();
   warn_of_idle_workers(context_, comm_, lanes);
   say_placement(context_, parameters, mean_->lanes());
-  const bool may_change = comm_.epochs() != nullptr && nets_.size() == 1;
   const std::string kept = why_not_survive(lanes);
-  const bool can_resume = can_go_back(lanes);
-  if (may_change && !kept.empty() && group_.is_chief() && group_.epoch == 0)
-    context_.log().warning("if a worker is lost, the others {}: {}",
-                           can_resume ? "go back to the newest checkpoint" : "cannot go on without it", kept);
-  facts_ = {.name = group_.world == 1 ? "single" : "allreduce",
-            .lanes = mean_->lanes(),
-            .restarts = may_change && can_resume && (!kept.empty() || !replica_.tables().empty()),
-            .survives = may_change && kept.empty(),
-            .needs_data_in_every_lane = module_group_ != nullptr,
-            .evaluation_part = group_.rank,
-            .evaluation_parts = group_.world};
+  if (may_change() && !kept.empty() && group_.is_chief() && group_.epoch == 0)
+    context_.log().warning(
+        "if a worker is lost, the others {}: {}",
+        can_go_back(lanes) ? "go back to the newest checkpoint" : "cannot go on without it", kept);
+  facts_ = facts_with(lanes);
+  facts_.needs_data_in_every_lane = module_group_ != nullptr;
   prepare_audits(lanes, kept);
+}
+
+bool AllReduce::may_change() const { return comm_.epochs() != nullptr && nets_.size() == 1; }
+
+StrategyFacts AllReduce::facts_with(int64_t lanes) const {
+  const std::string kept = why_not_survive(lanes);
+  return {.name = group_.world == 1 ? "single" : "allreduce",
+          .lanes = lanes_of(group_.rank, group_.world, lanes),
+          .restarts = may_change() && can_go_back(lanes) && (!kept.empty() || !replica_.tables().empty()),
+          .survives = may_change() && kept.empty(),
+          .evaluation_part = group_.rank,
+          .evaluation_parts = group_.world};
 }
 
 // `kept` says why the others could not go on without a worker.
@@ -199,6 +220,7 @@ void AllReduce::broadcast_from(int root) {
 }
 
 Optimizer::State AllReduce::gather_state() {
+  prepare_once();
   Optimizer::State state;
   if (reducer_.scatter)
     state = tutti::gather_state(comm_, replica_.parameters(), replica_.optimizer());
@@ -209,6 +231,7 @@ Optimizer::State AllReduce::gather_state() {
 }
 
 void AllReduce::restore(const Optimizer::State& state) {
+  prepare_once();
   Optimizer::State own = state;
   mean_->restore_residuals(context_, own);
   take_state(broadcast(comm_, own, 0));
@@ -258,10 +281,11 @@ LaneSum& AllReduce::begin_step(int64_t step, const Wishes& wishes) {
     fail(ErrorKind::PeerLost,
          "this worker was started again, and joins the others only in fit() or in a Loop, which the program "
          "has not called");
+  prepare_once();
   step_ = step;
   mean_->begin_step(step, wishes, replica_.optimizer().learning_rate());
   audited_ = audits_.at(step);
-  if (audited_) mean_->audit(audited_->lane, audited_->is_audited_by(group_.rank));
+  if (audited_) mean_->audit(audited_->lane, audited_->is_audited_by(group_.rank), audited_->range);
   return *mean_;
 }
 
@@ -277,7 +301,23 @@ bool AllReduce::passes_audit() {
   return audits_.agree(*audited_, step_, hashes);
 }
 
+// Compares a range of the sums before it changes a weight. Unless it passes, the sums are not used.
+bool AllReduce::passes_audit_of_sum() {
+  AuditedSum* const audited = mean_->audited_sum();
+  if (audited == nullptr) return true;
+  const SpanScope span(context_.timeline(), Activity::Reduce, "audit", step_);
+  try {
+    if (audits_.agree_on_sum(step_, audited->compute_again())) return true;
+  } catch (...) {
+    mean_->take_back();
+    throw;
+  }
+  mean_->take_back();
+  return false;
+}
+
 StepResult AllReduce::end_step() {
+  audits_.evict_if_due();
   if (audited_ && !passes_audit()) {
     mean_->break_off();
     return {.step = step_, .made = false, .again = true};
@@ -286,6 +326,7 @@ StepResult AllReduce::end_step() {
     const SpanScope span(context_.timeline(), Activity::Reduce, "gradients", step_);
     return mean_->finish();
   }();
+  if (!passes_audit_of_sum()) return {.step = step_, .made = false, .again = true};
   in_flight_ = InFlight{{step_ + 1, true, result.examples, result.loss_sum, result.wishes}};
   if (rows_) {
     const SpanScope span(context_.timeline(), Activity::Reduce, "gradients of rows", step_);
@@ -294,14 +335,24 @@ StepResult AllReduce::end_step() {
     if (result.examples > 0) rows_->begin_step(step_);
     if (result.examples > 0 && clip_norm_ > 0) row_squares_ = rows_->squares();
   }
-  update(rows_ ? &rows_->held() : nullptr);
+  update(rows_ ? &rows_->held() : nullptr, mean_->audited_sum());
   in_flight_->is_made = true;
   if (rows_) rows_->show(step_);
   return std::exchange(in_flight_, std::nullopt)->result;
 }
 
-// Makes the step in flight, without other workers unless the optimiser's state is sharded.
-void AllReduce::update(embedding::HeldRows* rows) {
+// The step is made. So a worker that is lost here is found in the next one.
+void AllReduce::check_update(AuditedUpdate& again) {
+  try {
+    audits_.agree_on_update(step_, again);
+  } catch (const Error& error) {
+    if (!comm::is_loss(error)) throw;
+  }
+}
+
+// Makes the step in flight, without other workers unless the optimiser's state is sharded, or the update is
+// audited.
+void AllReduce::update(embedding::HeldRows* rows, AuditedSum* audited) {
   if (in_flight_->result.examples == 0) {
     if (rows != nullptr) rows->skip_step();
     return;
@@ -310,6 +361,9 @@ void AllReduce::update(embedding::HeldRows* rows) {
   if (clip_norm_ > 0) factor = clip_factor(mean_->clip_norm(clip_norm_, row_squares_), clip_norm_);
   const SpanScope span(context_.timeline(), Activity::Compute, "update", in_flight_->result.step - 1);
   Optimizer& optimizer = replica_.optimizer();
+  std::optional<AuditedUpdate> again;
+  if (audited != nullptr && !optimizer.options().is_replicated())
+    again.emplace(comm_, replica_.parameters(), optimizer, *audited, factor);
   if (shares_slots()) {
     if (!slots_) slots_.emplace(comm_, replica_.parameters(), optimizer);
     slots_->step(*mean_);
@@ -318,6 +372,7 @@ void AllReduce::update(embedding::HeldRows* rows) {
     optimizer.step();
     mean_->share_update();
   }
+  if (again) check_update(*again);
   if (rows == nullptr) return;
   rows->update(factor, embedding::relative_rate(optimizer.learning_rate(), optimizer.options()),
                optimizer.steps());

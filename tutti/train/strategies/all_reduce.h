@@ -12,6 +12,7 @@
 #include "tutti/comm/timeline_file.h"
 #include "tutti/embedding/connected_rows.h"
 #include "tutti/embedding/former_rows.h"
+#include "tutti/step/audited_range.h"
 #include "tutti/step/gradient_mean.h"
 #include "tutti/step/shared_slots.h"
 #include "tutti/train/data_parallel.h"
@@ -26,7 +27,8 @@ namespace tutti {
 class AllReduce final : public DataParallel {
  public:
   // The context must outlive this. The group has to be connected. If the options have a number of lanes,
-  // steps can be made before start(). Throws InvalidArgument on all workers if their plans differ.
+  // steps can be made before start(). Throws InvalidArgument on all workers if their plans differ, unless
+  // workers may change, which compare them in start().
   AllReduce(const Context& context, Group group, const Trainable& model, const OptimizerOptions& optimizer,
             const ReplicaOptions& replica, const StrategyOptions& options);
 
@@ -66,6 +68,10 @@ class AllReduce final : public DataParallel {
 
  private:
   void prepare(int64_t lanes);
+  void prepare_once();
+  bool may_change() const;
+  StrategyFacts facts_with(int64_t lanes) const;
+  void require_same_tasks(const std::vector<std::string>& plan);
   std::string why_not_survive(int64_t lanes) const;
   bool can_go_back(int64_t lanes) const;
 
@@ -89,9 +95,11 @@ class AllReduce final : public DataParallel {
   void restore_rows(const Session::Start& start, embedding::RowParts parts);
   void sum_up_rows();
   std::optional<int64_t> rows_base(const Session& session, int64_t step);
-  void update(embedding::HeldRows* rows);
+  void update(embedding::HeldRows* rows, AuditedSum* audited = nullptr);
   void prepare_audits(int64_t lanes, const std::string& kept);
   bool passes_audit();
+  bool passes_audit_of_sum();
+  void check_update(AuditedUpdate& again);
 
   const Context& context_;
   Group group_;
@@ -99,6 +107,8 @@ class AllReduce final : public DataParallel {
   const double clip_norm_;
   const std::optional<ReducerOptions> asked_;  // by the program
   const bool has_tables_;                      // sharded ones
+  const int64_t lanes_before_start_;           // a checkpoint may have others
+  std::vector<std::string> plan_ = {};         // of the replica
   // Of the present workers. With `scatter`, each keeps and updates its own part of the optimiser's state.
   ReducerOptions reducer_;
   bool is_cut_ = reducer_.scatter;  // the optimiser has only a part

@@ -13,6 +13,7 @@
 #include "tutti/cluster/context.h"
 #include "tutti/comm/communicator.h"
 #include "tutti/params/parameters.h"
+#include "tutti/step/audited_range.h"
 #include "tutti/step/gradient_mean.h"
 
 namespace tutti {
@@ -22,6 +23,7 @@ struct AuditedLane {
   int64_t lane = 0;
   int owner = 0;                   // the rank that has the lane, and whose results are used
   std::vector<int> auditors = {};  // the ranks that compute it as well
+  uint64_t range = 0;              // random bits that choose the range whose sum is audited (draw_range)
 
   bool is_audited_by(int rank) const;
 };
@@ -48,13 +50,24 @@ struct Verdict {
   // A right and a wrong result, or two that differ.
   std::string one = {};
   std::string other = {};
+  std::string what = {};  // the first result that differs; "" if it is to be found in `one` and `other`
 };
 // Judges by the results of the first try, which differ, and of the second one. Empty: there was none.
 Verdict judge(std::span<const LaneResult> first, std::span<const LaneResult> second);
 
+// The results of all ranks, by rank: the hashes of `again` of all results, then those of `got`.
+using RecomputedByRank = std::vector<std::string>;
+std::string hashes_of(const std::vector<Recomputed>& results);
+// Judges results that every rank has computed again. Names and makers are the same on all ranks. If no rank
+// has the right result, its maker is wrong; otherwise whoever has not got it.
+Verdict judge(const std::vector<Recomputed>& results, const RecomputedByRank& first,
+              const RecomputedByRank& second);
+
 // The audits of a training. At every step that is audited, the workers compare what owner and auditor have
-// computed, before anything is added. If that differs, the step is made again with a second auditor, and
-// whoever differs from the majority is wrong. Every worker makes the same calls. Not thread-safe.
+// computed, before anything is added; then a range of the sums, which all have added again, before it changes
+// a weight; and then the update of that range. If lane or sum differ, the step is made again, with a second
+// auditor for the lane, and whoever differs from the majority is wrong. An update that differs is repaired.
+// Every worker makes the same calls. Not thread-safe.
 class Audits {
  public:
   // The context must outlive this.
@@ -70,14 +83,22 @@ class Audits {
   // training ends. With --audit-action evict, throws Interrupted on the worker that is wrong, and on the
   // others PeerLost, as if that worker were gone.
   bool agree(const AuditedLane& audited, int64_t step, const GradientMean::LaneHashes& mine);
+  // Likewise for results that all have computed again.
+  bool agree_on_sum(int64_t step, const std::vector<Recomputed>& mine);
+  // Compares an update that was made, and repairs it. Throws DataLoss if the training ends. A worker is
+  // evicted by the next call of evict_if_due(), in the next step.
+  void agree_on_update(int64_t step, AuditedUpdate& update);
+  void evict_if_due();
   // The number of audits and the differences found; null if there were no audits.
   Json report() const;
 
  private:
   std::vector<LaneResult> results_of(const AuditedLane& audited, const GradientMean::LaneHashes& mine) const;
   std::string names_of(const std::vector<int>& ranks) const;
-  std::string describe(int64_t lane, const Verdict& verdict) const;
-  bool conclude(const AuditedLane& audited, int64_t step, const Verdict& verdict);
+  enum class Of { Lane, Sum, Update };
+  std::string tensor_of(const Verdict& verdict) const;
+  std::string describe(std::optional<int64_t> lane, const Verdict& verdict) const;
+  void conclude(Of what, std::optional<int64_t> lane, int64_t step, const Verdict& verdict);
   void say(const std::string& text, int rank = 0) const;
 
   const Context& context_;
@@ -89,6 +110,13 @@ class Audits {
   bool may_repeat_ = false;
   int64_t repeated_ = -1;  // the step that is made again; -1: none
   std::vector<LaneResult> first_try_;
+  RecomputedByRank first_sum_;  // the same for the sum
+  // The worker that is wrong, and why it leaves the others.
+  struct Eviction {
+    int rank = 0;
+    std::string why = {};
+  };
+  std::optional<Eviction> eviction_;
   int64_t made_ = 0;
   Json found_ = Json::array();
 };

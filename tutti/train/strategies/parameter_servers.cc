@@ -114,7 +114,10 @@ void ParameterServers::make_client() {
                                 static_cast<int>(servers_of(context_.cluster()).size()),
                                 ps::parse_placement(context_.config().servers.placement),
                                 pinned_servers(replica_.parameters(), context_.cluster()));
-  client_ = std::make_unique<ps::Client>(context_, group_, replica_.parameters(), placement, arena_);
+  const bool has_copies = connected() != nullptr && placement.servers() > 1 && replica_.tables().empty();
+  client_ = std::make_unique<ps::Client>(
+      context_, group_, replica_.parameters(), placement, arena_,
+      ps::ClientOptions{.replicas = has_copies ? context_.config().reduction.replicas : 0});
   client_->set_give_up(StopSignals::is_overdue);
   if (connected() != nullptr) client_->enter_epoch(group_);
   rows_ = std::make_unique<ps::ServerRows>(*client_, [this] {
@@ -200,6 +203,7 @@ std::vector<std::string> ParameterServers::whole_plan(const std::vector<std::str
   std::vector<std::string> whole = plan;
   whole.push_back("strategy " + facts_.name);
   whole.push_back(fmt::format("{} workers", first_world(context_, group_)));
+  if (client_->has_copies()) whole.push_back("a copy of each server's part");
   for (const std::string& line : client_->placement().lines(replica_.parameters(), "ps"))
     whole.push_back(line);
   return whole;
@@ -428,6 +432,7 @@ void ParameterServers::save(Session& session, const Progress& progress, const Sn
 // every step, in one file for other programs.
 void ParameterServers::save_state(Session& session, const Progress& progress, const Snapshots& more) {
   await_writers(session);
+  session.pass_over_lost_checkpoint();
   std::optional<store::FolderMark> mark;
   if (const std::string folder = session.open_folder(); !folder.empty()) mark.emplace(folder);
   writers_.clear();
@@ -478,7 +483,12 @@ void ParameterServers::finish_saving(Session& session) {
   if (connected() != nullptr)
     return on_chief(context_, *connected(), {.what = "the checkpoint"}, [&] {
       await_writers(session);
-      session.finish_saving();
+      try {
+        session.finish_saving();
+      } catch (const Error&) {
+        has_lost_checkpoint_ = true;
+        throw;
+      }
     });
   const std::string key = saved_key(fits_);
   if (!group_.is_chief()) {

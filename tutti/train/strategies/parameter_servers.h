@@ -112,6 +112,7 @@ class ParameterServers final : public DataParallel {
   int64_t fits_ = 0;               // the number of completed fits
   // On the chief, for each server that writes a part of the last checkpoint: true if it was lost.
   std::map<int, std::shared_ptr<std::atomic<bool>>> writers_;
+  bool has_lost_checkpoint_ = false;  // the last one of a fit, so that its last steps are made again
   int64_t lanes_ = 1;
   int64_t fit_calls_ = 0;  // the number of fits that the program has begun, those completed before included
   int64_t shares_ = 0;     // the number of values that the chief has passed to all workers since

@@ -35,7 +35,8 @@ bool ParameterServers::has_run() {
   if (!client_) make_client();
   client_->connect();
   const auto joined = comm::gather_all(*connected(), client_->run(), "the run of each worker");
-  const std::string of_servers = group_.is_chief() ? client_->common_run() : "";
+  const std::string of_servers = group_.is_chief() && !has_lost_checkpoint_ ? client_->common_run() : "";
+  if (group_.is_chief()) mark_lost_writers();
   const std::string run = comm::gather_all(*connected(), of_servers, "the run of the servers").front();
   return !run.empty() && std::find(joined.begin(), joined.end(), run) != joined.end();
 }
@@ -52,6 +53,7 @@ void ParameterServers::begin_connected(Session& session, const std::vector<std::
   });
   Session::Start found = start_together(context_, *connected(), session);
   on_chief([&] { begin_from(session, found, plan); });
+  has_lost_checkpoint_ = false;
   found_ = std::move(found.more);
 }
 
