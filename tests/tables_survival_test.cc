@@ -1,5 +1,6 @@
-// Tests that workers with rows of sharded tables go on without those that are lost, from the copies of their
-// rows (`tutti run --min`, --replicas): the weights have the bits of a training that nothing has disturbed.
+// Tests that workers with rows of sharded tables go on without those that are lost, from shared memory or
+// from the copies of their rows (`tutti run --min`, --replicas): the weights have the bits of a training that
+// nothing has disturbed.
 #include <filesystem>
 
 #include <gmock/gmock.h>
@@ -79,6 +80,30 @@ TEST_F(TablesSurvive, any_worker_that_is_killed_anywhere_in_a_step) {
   }
 }
 
+// The tables are all that the model has, so the optimiser is called for rows.
+TEST_F(TablesSurvive, a_worker_that_is_killed_while_it_updates_rows) {
+  for (const Flags& kind : {Flags{}, kGrowing, Flags{"--average", "0.9", "--clip-norm", "0.05"}}) {
+    const Flags flags = with(kind, {"--optimizer", "mortal", "--bare"});
+    const nlohmann::json expected = undisturbed(flags);
+    for (const char* comm : {"shm", "tcp"}) {
+      expect_nothing_lost(2, "1@5/update", with(flags, {"--comm", comm}), expected);
+      expect_nothing_lost(3, "0@4/update,2@9/update", with(flags, {"--comm", comm}), expected);
+    }
+  }
+}
+
+// Some microseconds after a lane: mostly within the exchange of gradients, or the update.
+TEST_F(TablesSurvive, workers_that_are_killed_at_any_time) {
+  for (const Flags& kind : {Flags{"--optimizer", "adam", "--average", "0.9"}, Flags{"--optimizer", "ftrl"},
+                            with(kGrowing, {"--replace-oldest", "--admit-after", "1"})}) {
+    const nlohmann::json expected = undisturbed(kind);
+    for (const int microseconds : {100, 400, 700, 1000, 1500, 2500}) {
+      expect_nothing_lost(3, fmt::format("1@4/soon{0},2@8/soon{0}", microseconds),
+                          with(kind, {"--comm", "shm"}), expected);
+    }
+  }
+}
+
 TEST_F(TablesSurvive, deaths_one_after_the_other_until_one_worker_is_left) {
   const nlohmann::json expected = undisturbed({});
   for (const char* comm : {"shm", "tcp"}) {
@@ -151,19 +176,20 @@ TEST_F(TablesSurvive, a_worker_that_is_stopped) {
   expect_nothing_lost(3, "1@5/stop", {"--timeout", "4"}, undisturbed({}));
 }
 
-// An owner and the holder of its copy are lost at once.
+// An owner and the holder of its copy are lost at once. In shared memory any worker has all rows.
 TEST_F(TablesSurvive, go_back_to_a_checkpoint_if_the_copies_are_lost_as_well) {
   const nlohmann::json expected = undisturbed({});
-  for (const char* comm : {"shm", "tcp"}) {
-    const Flags saving = {"--checkpoint-every", "4", "--comm", comm, "--logdir", folder_ / comm};
-    const Outcome outcome = disturbed(4, "1@10/before,2@10/before", saving);
-    EXPECT_EQ(outcome_in(outcome.report), expected);
-    EXPECT_EQ(outcome.report.value("lost_steps", -1), 2);
-  }
+  expect_nothing_lost(4, "1@10/before,2@10/before", {"--comm", "shm"}, expected);
+  expect_nothing_lost(4, "0@10/before,1@10/before,3@10/before", {"--comm", "shm"}, expected);
+  const Flags over_tcp = {"--comm", "tcp"};
+  const Flags saving = with(over_tcp, {"--checkpoint-every", "4", "--logdir", folder_ / "tcp"});
+  const Outcome outcome = disturbed(4, "1@10/before,2@10/before", saving);
+  EXPECT_EQ(outcome_in(outcome.report), expected);
+  EXPECT_EQ(outcome.report.value("lost_steps", -1), 2);
   // The copies are made again after a death, so the next one costs nothing.
-  const Outcome apart = disturbed(4, "1@10/before,2@11/before", {});
+  const Outcome apart = disturbed(4, "1@10/before,2@11/before", over_tcp);
   EXPECT_EQ(outcome_in(apart.report), expected);
-  const ProgramResult none = launch(4, {}, {"--misfortune", "1@10/before,2@10/before"});
+  const ProgramResult none = launch(4, {}, with(over_tcp, {"--misfortune", "1@10/before,2@10/before"}));
   EXPECT_NE(none.exit_code, 0);
   EXPECT_THAT(none.err, HasSubstr("there is no checkpoint to which the other workers could go back"));
 }

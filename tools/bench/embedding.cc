@@ -100,8 +100,8 @@ EmbeddingTimes measure_embedding(comm::Communicator& comm, const EmbeddingWork& 
   times.lookup = median_milliseconds(work, comm, [&](int64_t step) { look_up(step, false); });
   times.step = median_milliseconds(work, comm, [&](int64_t step) {
     look_up(step, true);
-    rows.receive(step);
-    rows.begin_step(work.ids * comm.world(), step);
+    rows.receive(work.ids * comm.world(), step);
+    rows.begin_step(step);
     rows.update(0.01, 1, step + 1);
   });
   const torch::Tensor local = torch::rand({work.rows * work.tables, work.dim});

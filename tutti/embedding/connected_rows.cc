@@ -1,6 +1,7 @@
 #include "tutti/embedding/connected_rows.h"
 
 #include <algorithm>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 #include <torch/utils.h>
@@ -13,14 +14,20 @@ namespace {
 
 constexpr const char* kRows = "the rows of tables";  // for errors
 
-RowShard::Allocate allocator_in(comm::SharedVectors* shared) {
-  if (shared == nullptr) return {};
-  return [shared](int64_t elements, const torch::TensorOptions& options) {
-    return shared->allocate(elements, options.dtype().toScalarType());
-  };
+// `holders` is empty if rows may be lost with their owner.
+std::unique_ptr<HeldRows> make_rows(const std::vector<TableSpec>& tables, const comm::Communicator& comm,
+                                    comm::SharedVectors* shared, int64_t seed, std::vector<int> holders) {
+  const int world = comm.world();
+  if (shared != nullptr && !holders.empty())
+    return std::make_unique<HeldRows>(tables, comm.rank(), world, seed, *shared);
+  if (holders.empty()) holders.assign(static_cast<size_t>(world), kNobody);
+  RowPlace place;
+  if (shared != nullptr)
+    place.allocate = [shared](int64_t elements, torch::ScalarType type) {
+      return shared->allocate(elements, type);
+    };
+  return std::make_unique<HeldRows>(tables, comm.rank(), std::move(holders), seed, place);
 }
-
-std::vector<int> nobody(int world) { return std::vector<int>(static_cast<size_t>(world), kNobody); }
 
 comm::SharedVectors* shared_of(comm::Communicator& comm) {
   return comm.world() > 1 ? comm.shared() : nullptr;
@@ -83,13 +90,15 @@ ConnectedRows::ConnectedRows(Tables& tables, comm::Communicator& comm, int64_t s
       shared_(shared_of(comm)),
       lanes_(lanes),
       optimizer_(optimizer),
-      held_(std::make_unique<HeldRows>(tables.specs(optimizer), comm.rank(),
-                                       holders.empty() ? nobody(comm.world()) : std::move(holders), seed,
-                                       allocator_in(shared_))) {
+      held_(make_rows(tables.specs(optimizer), comm, shared_, seed, std::move(holders))) {
   for (size_t t = 0; t < tables.tables().size(); ++t) {
     Table& table = *tables.tables()[t];
     if (!table.has_rows_alone()) continue;
-    for (OwnedRows& rows : held_->all()) rows.shards()[t].put(rows_alone(table.alone()).rows, false);
+    const RowShard::State alone = rows_alone(table.alone()).rows;
+    HeldRows::Room room = held_->room();
+    held_->add_rows(room, t, ids_in(alone));
+    reserve_together(comm, *held_, room);
+    for (OwnedRows& rows : held_->all()) rows.shards()[t].put(alone, false);
   }
   tables_.connect(*this);
   for (size_t t = 0; t < tables.tables().size(); ++t) {
@@ -154,12 +163,13 @@ std::unique_ptr<HeldRows> ConnectedRows::release() noexcept {
   } catch (const std::exception&) {
     requests_ = {};  // failed like all that was under way
   }
+  held_->release();
   return std::move(held_);
 }
 
-void ConnectedRows::receive(int64_t step) {
+void ConnectedRows::receive(int64_t examples, int64_t step) {
   const std::vector<LaneRange> ranges = lanes_of_all(comm_.world(), lanes_);
-  TableGradients gradients = tables_.gradients(ranges[static_cast<size_t>(comm_.rank())], lanes_);
+  const TableGradients gradients = tables_.gradients(ranges[static_cast<size_t>(comm_.rank())], lanes_);
   if (checks_ && !gradients.are_finite())
     fail(ErrorKind::InvalidArgument,
          "the gradient of a row of a sharded embedding is not finite on rank {} at step {}. Try a lower "
@@ -171,8 +181,10 @@ void ConnectedRows::receive(int64_t step) {
     messages.push_back(rank == comm_.rank() ? torch::empty({0}, torch::kLong)
                                             : held_->message_to(rank, gradients));
   if (comm_.world() > 1) messages = exchange(comm_, messages, lengths_of(comm_, messages, options), options);
-  held_->receive(std::move(gradients), std::move(messages), ranges);
-  if (held_->have_copies()) comm_.barrier(options).wait();
+  const HeldRows::Sums sums = held_->receive(gradients, messages, ranges);
+  if (held_->has_memory()) reserve_together(comm_, *held_, held_->room_for(sums));
+  held_->add_up(sums, lanes_, examples, step);
+  if (held_->survive()) comm_.barrier(options).wait();
 }
 
 metrics::ExactSum sum_of_all(comm::Communicator& comm, const metrics::ExactSum& own) {
@@ -206,6 +218,14 @@ store::Snapshot ConnectedRows::gather_weights() const {
 }
 
 void ConnectedRows::put(const RowChunk& chunk, bool changed) {
+  const auto& shards = rows().shards();
+  const auto shard = std::find_if(shards.begin(), shards.end(),
+                                  [&](const RowShard& each) { return each.spec().name == chunk.table; });
+  if (held_->has_memory() && shard != shards.end()) {
+    HeldRows::Room room = held_->room();
+    held_->add_rows(room, static_cast<size_t>(shard - shards.begin()), ids_in(chunk.rows));
+    reserve_together(comm_, *held_, room);
+  }
   for (OwnedRows& rows : held_->all()) rows.shard_of(chunk.table, "the checkpoint").put(chunk.rows, changed);
 }
 

@@ -36,8 +36,9 @@ metrics::ExactSum sum_of_all(comm::Communicator& comm, const metrics::ExactSum& 
 class ConnectedRows final : public RowOwners {
  public:
   // Makes the rows of this worker, with their initial values or the values of Table::alone(). Tables
-  // and communicator must outlive this. `seed` is the run's, and `optimizer` is the model's. `holders` have
-  // copies of rows (HeldRows); empty: there are no copies.
+  // and communicator must outlive this. `seed` is the run's, and `optimizer` is the model's. Unless `holders`
+  // is empty, rows are not lost with their owner (HeldRows): they are in memory that all workers share, or
+  // else the holders have copies of them.
   ConnectedRows(Tables& tables, comm::Communicator& comm, int64_t seed, int64_t lanes,
                 const OptimizerOptions& optimizer, std::vector<int> holders = {});
 
@@ -49,14 +50,15 @@ class ConnectedRows final : public RowOwners {
   std::vector<torch::Tensor> read_announced() override;
   void withdraw() override;
 
-  // From now on, begin_step() throws InvalidArgument if a gradient of this worker is not finite.
+  // From now on, receive() throws InvalidArgument if a gradient of this worker is not finite.
   void refuse_gradients_that_are_not_finite() { checks_ = true; }
-  // Exchanges the gradients of the step, which changes no row. Once it has returned on a worker with copies,
-  // all workers have received what they need to make the step without the others.
-  void receive(int64_t step);
-  // Adds up the gradients of all workers, and divides them by the number of examples. Afterwards each worker
-  // has the mean gradients of the rows that it holds and that the step has looked up.
-  void begin_step(int64_t examples, int64_t step) { held_->begin_step(examples, step); }
+  // Exchanges the gradients of the step, adds them up, and divides them by the number of examples. Afterwards
+  // each worker has the mean gradients of the rows that it holds and that the step has looked up; no row has
+  // changed. If rows are not lost with their owner, and this has returned on any worker, all workers have
+  // received what they need to make the step without the others.
+  void receive(int64_t examples, int64_t step);
+  // Makes the rows that tables get in this step.
+  void begin_step(int64_t step) { held_->begin_step(step); }
   // Returns the sum of the squares of all mean gradients, with the same bits on any number of workers.
   double squares() const;
   // Updates the rows with the mean gradients times `factor`. `learning_rate` is the rate of the model's

@@ -92,8 +92,8 @@ void train(const Training& training, int64_t begin, int64_t end, double largest_
       net.forward(batches[i]).sum().backward();
       tables.end_lane();
     }
-    rows.receive(step);
-    rows.begin_step(examples, step);
+    rows.receive(examples, step);
+    rows.begin_step(step);
     const double norm = std::sqrt(rows.squares());
     rows.update(0.1, largest_norm > 0 && norm > largest_norm ? largest_norm / norm : 1, step + 1);
   }
@@ -234,7 +234,7 @@ TEST(Tables, refuse_a_gradient_that_is_no_number_before_rows_change) {
       tables.end_lane();
     }
     expect_error(ErrorKind::InvalidArgument, HasSubstr("is not finite on rank 0 at step 1"),
-                 [&] { rows.receive(1); });
+                 [&] { rows.receive(5, 1); });
     EXPECT_EQ(rows.checksum(), before);
   });
 }
@@ -520,8 +520,8 @@ TEST(Tables, say_what_forward_must_not_do) {
     EXPECT_TRUE(again.flip(0).equal(net.user(batches[0]["user"])));
     again.sum().backward();
     tables.end_lane();
-    rows.receive(0);
-    rows.begin_step(5, 0);
+    rows.receive(5, 0);
+    rows.begin_step(0);
     EXPECT_GT(rows.squares(), 0);
     expect_error(
         ErrorKind::InvalidArgument, HasSubstr("the column 'items', which the batch does not have"), [&] {

@@ -19,7 +19,7 @@ constexpr const char* kFormerRows = "the rows of other workers";  // for errors
 using Givers = std::vector<int>;
 
 // Each rank offers lists of an epoch, the number of its owners, the number of owners whose rows it holds, and
-// these: first itself, then those of which it has copies. Returns the givers by epoch.
+// these: first itself, then others. Returns the givers by epoch.
 std::map<int64_t, Givers> givers_in(const std::vector<torch::Tensor>& offers) {
   std::map<int64_t, Givers> epochs;
   for (size_t rank = 0; rank < offers.size(); ++rank) {
@@ -78,11 +78,11 @@ void put(const store::Snapshot& part, HeldRows& to) {
   }
 }
 
-// Sets the steps of the averages, which are the same on all workers that have rows, and the sums of the
-// counts.
+// Sets the steps of the averages, which are the same on all owners that are left, and the sums of the counts.
 void put_totals(comm::Communicator& comm, const std::vector<const OwnedRows*>& given, HeldRows& to) {
   const size_t tables = to.own().shards().size();
-  std::vector<int64_t> own = {given.empty() ? 0 : given.front()->averaged_steps()};
+  std::vector<int64_t> own = {0};
+  for (const OwnedRows* rows : given) own.front() = std::max(own.front(), rows->averaged_steps());
   for (size_t t = 0; t < tables; ++t) {
     GrowthCounts counts;
     for (const OwnedRows* rows : given) counts += rows->shards()[t].counts();
@@ -110,9 +110,10 @@ void FormerRows::keep(uint64_t epoch, std::unique_ptr<HeldRows> rows) {
 bool FormerRows::find(comm::Communicator& comm) {
   std::vector<int64_t> offer;
   for (const auto& [epoch, rows] : epochs_) {
+    const std::vector<int> given = rows->given();
     offer.insert(offer.end(),
-                 {static_cast<int64_t>(epoch), rows->world(), static_cast<int64_t>(rows->all().size())});
-    for (const OwnedRows& each : rows->all()) offer.push_back(each.owner());
+                 {static_cast<int64_t>(epoch), rows->world(), static_cast<int64_t>(given.size())});
+    offer.insert(offer.end(), given.begin(), given.end());
   }
   const auto epochs = givers_in(comm::gather_all(comm, torch::tensor(offer, torch::kLong), kFormerRows));
   const auto found = std::find_if(epochs.rbegin(), epochs.rend(), [](const auto& entry) {
@@ -125,6 +126,12 @@ bool FormerRows::find(comm::Communicator& comm) {
                 [&, &of = epoch](const OfEpoch& each) { return static_cast<int64_t>(each.epoch) != of; });
   for (size_t owner = 0; owner < givers.size(); ++owner)
     if (givers[owner] == comm.rank()) given_.push_back(static_cast<int>(owner));
+  for (const int owner : given_) {
+    const auto& all = mine()->all();
+    const bool is_held =
+        std::any_of(all.begin(), all.end(), [&](const OwnedRows& rows) { return rows.owner() == owner; });
+    if (!is_held) mine()->adopt(owner);
+  }
   return true;
 }
 
@@ -145,9 +152,18 @@ void FormerRows::hand_over(comm::Communicator& comm, HeldRows& to) {
     const std::vector<store::Snapshot> parts =
         i < pieces.size() ? parts_of(pieces[i], to)
                           : std::vector<store::Snapshot>(static_cast<size_t>(comm.world()));
-    for (const store::Snapshot& part : comm::exchange(comm, parts, kFormerRows))
+    const std::vector<store::Snapshot> received = comm::exchange(comm, parts, kFormerRows);
+    HeldRows::Room room = to.room();
+    for (const store::Snapshot& part : received) {
+      if (part.empty()) continue;
+      const auto table = part.values.at("table").get<size_t>();
+      to.add_rows(room, table, ids_in(state_of(to.own().shards()[table].spec().name, part.tensors)));
+    }
+    reserve_together(comm, to, room);
+    for (const store::Snapshot& part : received)
       if (!part.empty()) put(part, to);
   }
+  to.set_whole();
 }
 
 }  // namespace tutti::embedding

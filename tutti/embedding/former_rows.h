@@ -20,15 +20,15 @@ class FormerRows {
   void keep(uint64_t epoch, std::unique_ptr<HeldRows> rows);
   void drop() { epochs_.clear(); }
 
-  // Finds the newest epoch of which all rows are here: each owner, or the holder of its copy. Returns false
-  // if there is none. All workers have to call this. Drops the rows of other epochs.
+  // Finds the newest epoch of which all rows are here: each owner, or somebody else who holds its rows.
+  // Returns false if there is none. All workers have to call this. Drops the rows of other epochs.
   bool find(comm::Communicator& comm);
   // Once they were found: what this worker has held; null if it has come since.
   HeldRows* mine() { return epochs_.empty() ? nullptr : epochs_.front().rows.get(); }
   // The owners of that epoch whose rows this worker gives to the others.
   const std::vector<int>& given() const { return given_; }
-  // Gives the rows to those who hold them in the present epoch. All workers have to call this, and drop()
-  // once they know that all have returned.
+  // Gives the rows to those who hold them in the present epoch, which then are whole. All workers have to
+  // call this, and drop() once they know that all have returned.
   void hand_over(comm::Communicator& comm, HeldRows& to);
 
  private:

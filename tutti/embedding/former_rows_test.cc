@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <random>
+#include <stdexcept>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -84,6 +86,7 @@ class Worker {
     tables_.keep_average(0.7);
     rows_.emplace(tables_, comm, 7, kLanes, optimizer,
                   hosts.empty() ? std::vector<int>() : holders_of_copies(hosts));
+    rows_->held().set_whole();
   }
 
   ConnectedRows& rows() { return *rows_; }
@@ -103,11 +106,12 @@ class Worker {
           .backward();
       tables_.end_lane();
     }
-    rows_->receive(step);
+    rows_->receive(examples, step);
     return examples;
   }
   void make(int64_t step) {
-    rows_->begin_step(receive(step), step);
+    receive(step);
+    rows_->begin_step(step);
     rows_->update(0.1, factor_of(rows_->squares()), step + 1);
     end_step(rows_->held(), step);
   }
@@ -157,7 +161,7 @@ std::string undisturbed(const OptimizerOptions& optimizer) {
 
 TEST(Copies, have_the_bits_of_the_rows) {
   for (const OptimizerOptions& optimizer : kOptimizers) {
-    for (const char* transport : {"plain", "shm", "aabb"}) {
+    for (const char* transport : {"plain", "aabb"}) {
       with_ranks(transport, 4, [&](comm::Communicator& comm) {
         Worker worker(comm, optimizer, {"a", "a", "b", "b"});
         worker.train(0, kSteps);
@@ -244,42 +248,97 @@ TEST(FormerRows, are_lost_with_an_owner_and_the_holder_of_its_copy) {
   EXPECT_EQ(go_on("plain", trained("plain", 4, adam, 5, {3, 0}), adam, 5), "");
 }
 
-// A worker is lost when all have received the gradients of a step. One has not begun it.
-TEST(FormerRows, complete_a_step_for_which_all_have_received_the_gradients) {
-  constexpr int64_t kStep = 7;
+TEST(FormerRows, are_not_lost_while_one_worker_with_the_shared_memory_is_left) {
   const OptimizerOptions adam = torch::optim::AdamOptions(0.1);
   const std::string expected = undisturbed(adam);
-  int64_t examples = 0;
+  EXPECT_EQ(go_on("shm", trained("shm", 4, adam, 5, {0, 1}), adam, 5), expected);
+  EXPECT_EQ(go_on("shm", trained("shm", 4, adam, 5, {0, 2, 3}), adam, 5), expected);
+  EXPECT_EQ(go_on("inproc", trained("inproc", 3, adam, 6, {1, 2}), adam, 6), expected);
+}
+
+// Adagrad, by an optimiser that fails when `updates_left` more tables have been updated.
+thread_local int updates_left = -1;
+OptimizerOptions failing_adagrad() {
+  return ElementwiseOptimizer{
+      .name = "failing", .rate = 0.1, .slots = {"sum"}, .update = [](const ElementwiseUpdate& u) {
+        if (updates_left == 0) throw std::runtime_error("the worker dies");
+        if (updates_left > 0) --updates_left;
+        u.slots[0].add_(u.grads * u.grads);
+        u.values.sub_(u.grads / (u.slots[0].sqrt() + 0.1), u.rate);
+      }};
+}
+
+// How far a worker has come with a step whose gradients all have received.
+enum class Done { Nothing, Ids, OneTable, TwoTables, All };
+
+// The last worker is lost. The first ones have not begun the step, or have made it.
+void expect_completed(const std::string& transport, int world, Done others, Done of_lost) {
+  SCOPED_TRACE(
+      fmt::format("{} {} {} {}", transport, world, static_cast<int>(others), static_cast<int>(of_lost)));
+  constexpr int64_t kStep = 7;
+  const OptimizerOptions optimizer = failing_adagrad();
+  const std::string expected = undisturbed(optimizer);
   Change change;
-  change.rows.resize(3);
-  with_ranks("plain", 3, [&](comm::Communicator& comm) {
-    Worker worker(comm, adam, one_host(3));
+  change.rows.resize(static_cast<size_t>(world));
+  with_ranks(transport, world, [&](comm::Communicator& comm) {
+    Worker worker(comm, optimizer, one_host(world));
     worker.train(0, kStep);
-    const int64_t of_step = worker.receive(kStep);
-    if (comm.rank() > 0) worker.rows().begin_step(of_step, kStep);
-    if (comm.rank() == 0) examples = of_step;
+    worker.receive(kStep);
+    const bool is_lost = comm.rank() == world - 1;
+    // The norm needs all workers, so all begin the step if one makes it.
+    if (of_lost > Done::Ids || others > Done::Ids) {
+      worker.rows().begin_step(kStep);
+      const double squares = worker.rows().squares();
+      const Done done = is_lost ? of_lost : others;
+      if (done == Done::OneTable || done == Done::TwoTables) updates_left = done == Done::OneTable ? 1 : 2;
+      try {
+        if (done > Done::Ids) worker.rows().held().update(Worker::factor_of(squares), 1, kStep + 1);
+      } catch (const std::runtime_error&) {
+      }
+      updates_left = -1;
+    } else if (is_lost && of_lost == Done::Ids) {
+      worker.rows().begin_step(kStep);
+    }
     comm.barrier().wait();
-    if (comm.rank() != 2) change.rows[static_cast<size_t>(comm.rank())] = worker.release();
+    if (!is_lost) change.rows[static_cast<size_t>(comm.rank())] = worker.release();
   });
+  const bool have_begun = of_lost > Done::Ids || others > Done::Ids;
   const auto complete = [&](comm::Communicator& comm, FormerRows& former) {
     HeldRows& rows = *former.mine();
-    ASSERT_TRUE(rows.has_received());
-    if (comm.rank() == 0) rows.begin_step(examples, kStep);
-    const double squares = sum_of_all(comm, rows.squares(former.given())).value();
-    rows.update(Worker::factor_of(squares), relative_rate(0.1, adam), kStep + 1);
+    rows.resume_adopted(kStep + 1);
+    if (others == Done::All) {
+      rows.complete_adopted(kStep + 1);
+    } else {
+      ASSERT_TRUE(rows.has_received());
+      if (!have_begun) rows.begin_step(kStep);
+      const double squares = sum_of_all(comm, rows.squares(former.given())).value();
+      rows.update(Worker::factor_of(squares), 1, kStep + 1);
+    }
     Worker::end_step(rows, kStep);
   };
-  EXPECT_EQ(go_on("plain", std::move(change), adam, kStep + 1, complete), expected);
+  EXPECT_EQ(go_on(transport, std::move(change), optimizer, kStep + 1, complete), expected);
+}
+
+TEST(FormerRows, complete_a_step_for_which_all_have_received_the_gradients) {
+  for (const char* transport : {"plain", "shm"}) {
+    for (const Done others : {Done::Nothing, Done::All}) {
+      for (const Done of_lost : {Done::Nothing, Done::Ids, Done::OneTable, Done::TwoTables, Done::All})
+        expect_completed(transport, 3, others, of_lost);
+    }
+    expect_completed(transport, 2, Done::Nothing, Done::TwoTables);
+    expect_completed(transport, 4, Done::All, Done::OneTable);
+  }
 }
 
 // A worker is lost while rows are handed over: some have all of theirs, others have not.
 TEST(FormerRows, are_the_newest_of_which_all_are_there) {
   const OptimizerOptions adam = torch::optim::AdamOptions(0.1);
   const std::string expected = undisturbed(adam);
-  for (const bool first_has_dropped : {false, true}) {
-    Change before = trained("plain", 4, adam, 5, {3});
+  for (const auto& [transport, first_has_dropped] : std::vector<std::pair<std::string, bool>>{
+           {"plain", false}, {"plain", true}, {"shm", false}, {"shm", true}}) {
+    Change before = trained(transport, 4, adam, 5, {3});
     std::vector<FormerRows> former(3);
-    with_ranks("plain", 3, [&](comm::Communicator& comm) {
+    with_ranks(transport, 3, [&](comm::Communicator& comm) {
       FormerRows& mine = former[static_cast<size_t>(comm.rank())];
       mine.keep(3, std::move(before.rows[static_cast<size_t>(comm.rank())]));
       ASSERT_TRUE(mine.find(comm));
@@ -288,10 +347,13 @@ TEST(FormerRows, are_the_newest_of_which_all_are_there) {
       comm.barrier().wait();
       // The second rank is lost before the last one has its rows, or after all have theirs.
       if (first_has_dropped && comm.rank() == 0) mine.drop();
-      if (first_has_dropped || comm.rank() == 0) mine.keep(4, worker.release());
+      if (first_has_dropped || comm.rank() == 0)
+        mine.keep(4, worker.release());
+      else
+        worker.rows().held().reset();
     });
     std::string state;
-    with_ranks("plain", 2, [&](comm::Communicator& comm) {
+    with_ranks(transport, 2, [&](comm::Communicator& comm) {
       FormerRows& mine = former[comm.rank() == 0 ? 0 : 2];
       ASSERT_TRUE(mine.find(comm));
       EXPECT_EQ(mine.mine()->world(), first_has_dropped ? 3 : 4);

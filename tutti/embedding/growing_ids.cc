@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <nlohmann/json.hpp>
+#include <torch/utils.h>
 
 #include "tutti/base/check.h"
 #include "tutti/base/error.h"
@@ -55,11 +56,62 @@ GrowthCounts& GrowthCounts::operator+=(const GrowthCounts& more) {
   return *this;
 }
 
+IdSlots::IdSlots(RowPlace place) : place_(std::move(place)) {
+  memory_ = place_.allocate ? place_.allocate(kSmallest * kWords, torch::kLong)
+                            : torch::zeros({kSmallest * kWords}, torch::kLong);
+  memory_ = memory_.view({-1, kWords});
+  entries_ = memory();
+}
+
+void IdSlots::keep_log(StepLog* log, int64_t array) {
+  log_ = log;
+  array_ = array;
+}
+
+void IdSlots::read_memory() {
+  slots_ = memory_.size(0);
+  while (slots_ > 0 && number_in(slots_ - 1) == kNone) --slots_;
+  free_.clear();
+  for (int64_t slot = slots_ - 1; slot >= 0; --slot)
+    if (number_in(slot) == kNone) free_.push_back(slot);
+  size_ = slots_ - static_cast<int64_t>(free_.size());
+  index_.assign(static_cast<size_t>(kSmallest), 0);
+  while (2 * static_cast<size_t>(size_ + 1) > index_.size()) index_.resize(2 * index_.size());
+  enlarge();
+}
+
+void IdSlots::reserve(int64_t slots) {
+  const int64_t before = memory_.size(0);
+  if (slots <= before) return;
+  memory_ = enlarged(place_, memory_, std::max(slots, 2 * before));
+  memory_.narrow(0, before, memory_.size(0) - before).zero_();
+  entries_ = memory();
+}
+
+void IdSlots::clear() {
+  memory_.zero_();
+  slots_ = size_ = 0;
+  free_.clear();
+  index_.clear();
+}
+
+void IdSlots::change(int64_t slot, int64_t number, int64_t lookups, int64_t last_step) {
+  if (log_ != nullptr) log_->save(array_, slot, entry(slot));
+  int64_t* const to = entries_ + slot * kWords;
+  to[kInverted] = ~number;
+  to[kLookups] = lookups;
+  to[kLastStep] = last_step;
+}
+
+void IdSlots::look_up(int64_t slot, int64_t lookups, int64_t step) {
+  change(slot, number_in(slot), this->lookups(slot) + lookups, step);
+}
+
 // Returns the place in the index of the number or, if it has none, of the first free entry after its own.
 size_t IdSlots::place_of(int64_t number) const {
   const size_t mask = index_.size() - 1;
   size_t place = static_cast<size_t>(number) & mask;
-  while (index_[place] != 0 && entries_[index_[place] - 1].number != number) place = (place + 1) & mask;
+  while (index_[place] != 0 && number_in(index_[place] - 1) != number) place = (place + 1) & mask;
   return place;
 }
 
@@ -71,27 +123,26 @@ int64_t IdSlots::find(int64_t number) const {
 
 // At least half of the entries are free.
 void IdSlots::enlarge() {
-  constexpr size_t kSmallest = 1024;
-  index_.assign(std::max(kSmallest, 2 * index_.size()), 0);
-  for (size_t slot = 0; slot < entries_.size(); ++slot) {
-    if (entries_[slot].number != kNone)
-      index_[place_of(entries_[slot].number)] = static_cast<uint32_t>(slot + 1);
+  index_.assign(std::max(static_cast<size_t>(kSmallest), 2 * index_.size()), 0);
+  for (int64_t slot = 0; slot < slots_; ++slot) {
+    if (number_in(slot) != kNone) index_[place_of(number_in(slot))] = static_cast<uint32_t>(slot + 1);
   }
 }
 
-int64_t IdSlots::insert(int64_t number) {
+int64_t IdSlots::insert(int64_t number, int64_t lookups, int64_t last_step) {
   if (2 * static_cast<size_t>(size_ + 1) > index_.size()) enlarge();
   int64_t slot = slots();
   if (free_.empty()) {
     if (slot >= std::numeric_limits<uint32_t>::max() - 1)
       fail(ErrorKind::Overloaded,
            "a table has more than {} rows on one task; use more tasks, or limit its rows", slot);
-    entries_.emplace_back();
+    reserve(slot + 1);
+    ++slots_;
   } else {
     slot = free_.back();
     free_.pop_back();
   }
-  entries_[static_cast<size_t>(slot)] = {.number = number};
+  change(slot, number, lookups, last_step);
   index_[place_of(number)] = static_cast<uint32_t>(slot + 1);
   ++size_;
   return slot;
@@ -100,25 +151,74 @@ int64_t IdSlots::insert(int64_t number) {
 // Moves later entries of the same run to the place that becomes free, unless they would come before their own
 // place (Knuth, "The Art of Computer Programming", volume 3, algorithm 6.4R).
 void IdSlots::erase(int64_t slot) {
-  Entry& entry = entries_[static_cast<size_t>(slot)];
   const size_t mask = index_.size() - 1;
-  size_t hole = place_of(entry.number);
+  size_t hole = place_of(number_in(slot));
   for (size_t next = (hole + 1) & mask; index_[next] != 0; next = (next + 1) & mask) {
-    const size_t home = static_cast<size_t>(entries_[index_[next] - 1].number) & mask;
+    const size_t home = static_cast<size_t>(number_in(index_[next] - 1)) & mask;
     if (((next - home) & mask) < ((next - hole) & mask)) continue;
     index_[hole] = index_[next];
     hole = next;
   }
   index_[hole] = 0;
-  entry = {};
+  change(slot, kNone, 0, 0);
   free_.push_back(slot);
   --size_;
 }
 
-GrowingIds::GrowingIds(const Growth& growth)
+GrowingIds::GrowingIds(const Growth& growth, const RowPlace& place)
     : growth_(growth),
       most_in_bucket_((growth.most_rows + RowLayout::kBuckets - 1) / RowLayout::kBuckets),
-      buckets_(limited() ? static_cast<size_t>(RowLayout::kBuckets) : 0) {}
+      rows_(place),
+      waiting_(place),
+      buckets_(limited() ? static_cast<size_t>(RowLayout::kBuckets) : 0),
+      past_(place.allocate ? place.allocate(kPast, torch::kLong) : torch::zeros({kPast}, torch::kLong)) {}
+
+void GrowingIds::keep_log(StepLog* log, int64_t first) {
+  rows_.keep_log(log, first);
+  waiting_.keep_log(log, first + 1);
+  log_ = log;
+  past_array_ = first + 2;
+}
+
+std::array<int64_t*, GrowingIds::kArrays> GrowingIds::arrays() const {
+  return {rows_.memory(), waiting_.memory(), past()};
+}
+
+void GrowingIds::read_memory() {
+  rows_.read_memory();
+  waiting_.read_memory();
+  for (auto& bucket : buckets_) bucket.clear();
+  for (int64_t slot = 0; limited() && slot < rows_.slots(); ++slot)
+    if (rows_.number_in(slot) != IdSlots::kNone) bucket_of(rows_.number_in(slot)).push_back(slot);
+}
+
+void GrowingIds::reserve(int64_t rows, int64_t waiting) {
+  rows_.reserve(rows);
+  waiting_.reserve(waiting);
+}
+
+// An id may wait, get its row and wait no more, and be counted in it, and each bucket may drop its oldest
+// rows once, and once more for each row that is dropped.
+int64_t GrowingIds::most_changes(int64_t rows) const {
+  constexpr int64_t kOfRow = 4;
+  const int64_t dropped = std::min(rows, RowLayout::kBuckets) * most_to_replace() + rows;
+  return 2 + kOfRow * rows + (limited() ? std::min(rows_.size(), dropped) : 0);
+}
+
+int64_t GrowingIds::most_to_replace() const {
+  constexpr int64_t kShare = 8;
+  return std::max<int64_t>(1, most_in_bucket_ / kShare);
+}
+
+void GrowingIds::save_past() {
+  if (log_ != nullptr) log_->save(past_array_, 0, past());
+}
+
+void GrowingIds::put_counts(const GrowthCounts& counts) {
+  past()[kAdmitted] = counts.admitted;
+  past()[kEvicted] = counts.evicted;
+  past()[kRefused] = counts.refused;
+}
 
 std::vector<int64_t>& GrowingIds::bucket_of(int64_t row) {
   return buckets_[static_cast<size_t>(RowLayout::bucket_of(row))];
@@ -134,17 +234,13 @@ bool GrowingIds::shows_initial_values(int64_t row) const {
 }
 
 int64_t GrowingIds::put(int64_t row, int64_t lookups, int64_t last_step) {
-  const int64_t slot = rows_.insert(row);
-  rows_.lookups(slot) = lookups;
-  rows_.last_step(slot) = last_step;
+  const int64_t slot = rows_.insert(row, lookups, last_step);
   if (limited()) bucket_of(row).push_back(slot);
   return slot;
 }
 
 void GrowingIds::put_waiting(int64_t row, int64_t lookups, int64_t last_step) {
-  const int64_t slot = waiting_.insert(row);
-  waiting_.lookups(slot) = lookups;
-  waiting_.last_step(slot) = last_step;
+  waiting_.insert(row, lookups, last_step);
 }
 
 void GrowingIds::drop(int64_t row) {
@@ -155,24 +251,24 @@ void GrowingIds::drop(int64_t row) {
 }
 
 void GrowingIds::clear() {
-  rows_ = {};
-  waiting_ = {};
+  rows_.clear();
+  waiting_.clear();
   for (auto& bucket : buckets_) bucket.clear();
-  past_ = {};
+  put_counts({});
 }
 
 // First all rows that exist are counted, so that none of them is replaced by another one of the same step.
 GrowingIds::Counted GrowingIds::count(std::span<const int64_t> rows, std::span<const int64_t> lookups,
                                       int64_t step) {
   TUTTI_CHECK(rows.size() == lookups.size(), "{} rows, {} counts", rows.size(), lookups.size());
+  save_past();
   Counted counted;
   counted.slots.reserve(rows.size());
   for (size_t i = 0; i < rows.size(); ++i) {
     const int64_t slot = rows_.find(rows[i]);
     counted.slots.push_back(slot);
     if (slot == IdSlots::kNone) continue;
-    rows_.lookups(slot) += lookups[i];
-    rows_.last_step(slot) = step;
+    rows_.look_up(slot, lookups[i], step);
   }
   for (size_t i = 0; i < rows.size(); ++i) {
     if (counted.slots[i] != IdSlots::kNone) continue;
@@ -181,9 +277,8 @@ GrowingIds::Counted GrowingIds::count(std::span<const int64_t> rows, std::span<c
       seen = wait(rows[i], lookups[i], step);
       if (seen < growth_.admit_after) continue;
     }
-    const int64_t slot = admit(rows[i], step, counted);
+    const int64_t slot = admit(rows[i], seen, step, counted);
     if (slot == IdSlots::kNone) continue;
-    rows_.lookups(slot) = seen;
     if (growth_.admit_after > 1)
       waiting_.erase(waiting_.find(rows[i]));  // its lookups in this step were zeros
     else
@@ -194,27 +289,28 @@ GrowingIds::Counted GrowingIds::count(std::span<const int64_t> rows, std::span<c
 
 int64_t GrowingIds::wait(int64_t row, int64_t lookups, int64_t step) {
   int64_t slot = waiting_.find(row);
-  if (slot == IdSlots::kNone) slot = waiting_.insert(row);
-  waiting_.last_step(slot) = step;
-  return waiting_.lookups(slot) += lookups;
+  if (slot == IdSlots::kNone)
+    slot = waiting_.insert(row, lookups, step);
+  else
+    waiting_.look_up(slot, lookups, step);
+  return waiting_.lookups(slot);
 }
 
-int64_t GrowingIds::admit(int64_t row, int64_t step, Counted& counted) {
+int64_t GrowingIds::admit(int64_t row, int64_t lookups, int64_t step, Counted& counted) {
   if (is_full(row) && growth_.when_full == WhenFull::ReplaceOldest) replace_oldest(row, step, counted);
   if (is_full(row)) {
-    ++past_.refused;
+    ++past()[kRefused];
     return IdSlots::kNone;
   }
-  const int64_t slot = put(row, 0, step);
+  const int64_t slot = put(row, lookups, step);
   counted.made.push_back(slot);
-  ++past_.admitted;
+  ++past()[kAdmitted];
   return slot;
 }
 
 // Drops an eighth of the bucket's rows at once, so that the search costs little for each; rows of this step
 // stay.
 void GrowingIds::replace_oldest(int64_t row, int64_t step, Counted& counted) {
-  constexpr int64_t kShare = 8;
   std::vector<int64_t>& bucket = bucket_of(row);
   const auto of_this_step = std::partition(bucket.begin(), bucket.end(),
                                            [&](int64_t slot) { return rows_.last_step(slot) < step; });
@@ -223,12 +319,11 @@ void GrowingIds::replace_oldest(int64_t row, int64_t step, Counted& counted) {
            std::pair(rows_.last_step(b), rows_.number_in(b));
   };
   std::sort(bucket.begin(), of_this_step, older);
-  const int64_t most = std::max<int64_t>(1, most_in_bucket_ / kShare);
-  const auto end = bucket.begin() + std::min<int64_t>(most, of_this_step - bucket.begin());
+  const auto end = bucket.begin() + std::min<int64_t>(most_to_replace(), of_this_step - bucket.begin());
   for (auto slot = bucket.begin(); slot != end; ++slot) {
     counted.dropped.push_back({rows_.number_in(*slot), *slot});
     rows_.erase(*slot);
-    ++past_.evicted;
+    ++past()[kEvicted];
   }
   bucket.erase(bucket.begin(), end);
 }
@@ -243,19 +338,30 @@ std::vector<int64_t> GrowingIds::evict(int64_t step) {
     if (is_old(rows_.last_step(slot)) || rows_.lookups(slot) < growth_.evict_below)
       dropped.push_back(rows_.number_in(slot));
   }
-  for (const int64_t row : dropped) drop(row);
-  past_.evicted += static_cast<int64_t>(dropped.size());
+  // One change for each, since there may be any number of them.
+  const auto keep = [&] {
+    if (log_ != nullptr) log_->keep_changes();
+  };
+  for (const int64_t row : dropped) {
+    save_past();
+    drop(row);
+    ++past()[kEvicted];
+    keep();
+  }
   for (int64_t slot = 0; slot < waiting_.slots(); ++slot) {
-    if (waiting_.number_in(slot) != IdSlots::kNone && is_old(waiting_.last_step(slot))) waiting_.erase(slot);
+    if (waiting_.number_in(slot) == IdSlots::kNone || !is_old(waiting_.last_step(slot))) continue;
+    waiting_.erase(slot);
+    keep();
   }
   return dropped;
 }
 
 GrowthCounts GrowingIds::counts() const {
-  GrowthCounts counts = past_;
-  counts.rows = rows_.size();
-  counts.waiting = waiting_.size();
-  return counts;
+  return {.rows = rows_.size(),
+          .waiting = waiting_.size(),
+          .admitted = past()[kAdmitted],
+          .evicted = past()[kEvicted],
+          .refused = past()[kRefused]};
 }
 
 }  // namespace tutti::embedding

@@ -1,11 +1,16 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include <torch/types.h>
+
 #include "tutti/base/json.h"
+#include "tutti/embedding/row_memory.h"
+#include "tutti/embedding/step_log.h"
 
 // The ids of a table that grows: which have a row, and since when.
 namespace tutti::embedding {
@@ -51,34 +56,49 @@ GrowthCounts counts_of_json(const Json& json);
 class IdSlots {
  public:
   static constexpr int64_t kNone = -1;
+  static constexpr int64_t kSmallest = 1024;  // the number of slots for which there is room at first
+
+  explicit IdSlots(RowPlace place = {});
+  // From now on, saves each entry before it is changed, as this array of the log.
+  void keep_log(StepLog* log, int64_t array);
+  // The memory of the entries. If it is changed by others, read_memory() takes the numbers that it has.
+  int64_t* memory() const { return static_cast<int64_t*>(memory_.data_ptr()); }
+  void read_memory();
+  void reserve(int64_t slots);
+  void clear();
 
   // Returns the slot of a number, or kNone.
   int64_t find(int64_t number) const;
   // Gives the number, which has none, a slot.
-  int64_t insert(int64_t number);
+  int64_t insert(int64_t number, int64_t lookups, int64_t last_step);
   void erase(int64_t slot);
 
   int64_t size() const { return size_; }
   // One past the highest slot that was ever used.
-  int64_t slots() const { return static_cast<int64_t>(entries_.size()); }
+  int64_t slots() const { return slots_; }
   // The number in a slot; kNone if it is free.
-  int64_t number_in(int64_t slot) const { return entries_[static_cast<size_t>(slot)].number; }
-  int64_t& lookups(int64_t slot) { return entries_[static_cast<size_t>(slot)].lookups; }
-  int64_t& last_step(int64_t slot) { return entries_[static_cast<size_t>(slot)].last_step; }
-  int64_t lookups(int64_t slot) const { return entries_[static_cast<size_t>(slot)].lookups; }
-  int64_t last_step(int64_t slot) const { return entries_[static_cast<size_t>(slot)].last_step; }
+  int64_t number_in(int64_t slot) const { return ~entry(slot)[kInverted]; }
+  int64_t lookups(int64_t slot) const { return entry(slot)[kLookups]; }
+  int64_t last_step(int64_t slot) const { return entry(slot)[kLastStep]; }
+  // Counts more lookups, in this step.
+  void look_up(int64_t slot, int64_t lookups, int64_t step);
 
  private:
-  struct Entry {
-    int64_t number = kNone;
-    int64_t lookups = 0;
-    int64_t last_step = 0;
-  };
+  // An entry is three words: the bits of the number inverted, so that zeros are a free slot, the number of
+  // lookups, and the step of the last one.
+  enum Word { kInverted, kLookups, kLastStep, kWords };
+  const int64_t* entry(int64_t slot) const { return entries_ + slot * kWords; }
+  void change(int64_t slot, int64_t number, int64_t lookups, int64_t last_step);
   size_t place_of(int64_t number) const;
   void enlarge();
 
-  std::vector<Entry> entries_;  // [slot]
-  std::vector<int64_t> free_;   // slots
+  RowPlace place_;
+  StepLog* log_ = nullptr;
+  int64_t array_ = 0;
+  torch::Tensor memory_;        // (slots, kWords), with room for more slots
+  int64_t* entries_ = nullptr;  // in the memory
+  int64_t slots_ = 0;
+  std::vector<int64_t> free_;  // slots
   // Open addressing with linear probing: a slot + 1, or 0. The numbers are permuted, so their bits are their
   // hash.
   std::vector<uint32_t> index_;
@@ -89,7 +109,18 @@ class IdSlots {
 // steps alone, and not on the number of owners. Not thread-safe.
 class GrowingIds {
  public:
-  explicit GrowingIds(const Growth& growth);
+  explicit GrowingIds(const Growth& growth, const RowPlace& place = {});
+
+  // From now on, changes can be taken back by the log. `first` is the first of kArrays arrays that it has.
+  static constexpr int64_t kArrays = 3;
+  void keep_log(StepLog* log, int64_t first);
+  std::array<int64_t*, kArrays> arrays() const;
+  // Takes the ids that the memory has, after it was changed by others.
+  void read_memory();
+  // Makes room for so many slots of rows and of waiting ids.
+  void reserve(int64_t rows, int64_t waiting);
+  // Returns how many entries a step that looks up so many rows may change at most.
+  int64_t most_changes(int64_t rows) const;
 
   const IdSlots& rows() const { return rows_; }
   // The ids that were not looked up often enough.
@@ -116,7 +147,7 @@ class GrowingIds {
   // Add what a checkpoint has: a row, whose slot is returned; a waiting id; the counts of the past.
   int64_t put(int64_t row, int64_t lookups, int64_t last_step);
   void put_waiting(int64_t row, int64_t lookups, int64_t last_step);
-  void put_counts(const GrowthCounts& counts) { past_ = counts; }
+  void put_counts(const GrowthCounts& counts);
   void drop(int64_t row);
   void clear();
 
@@ -124,8 +155,10 @@ class GrowingIds {
   bool limited() const { return most_in_bucket_ > 0; }
   std::vector<int64_t>& bucket_of(int64_t row);
   bool is_full(int64_t row) const;
+  // The number of rows of a bucket that are replaced at once.
+  int64_t most_to_replace() const;
   // Returns the new slot, or kNone if the table is full.
-  int64_t admit(int64_t row, int64_t step, Counted& counted);
+  int64_t admit(int64_t row, int64_t lookups, int64_t step, Counted& counted);
   void replace_oldest(int64_t row, int64_t step, Counted& counted);
   // Counts a lookup of an id without a row. Returns the number of its lookups so far.
   int64_t wait(int64_t row, int64_t lookups, int64_t step);
@@ -135,7 +168,13 @@ class GrowingIds {
   IdSlots rows_;
   IdSlots waiting_;
   std::vector<std::vector<int64_t>> buckets_;  // the slots of the rows in each bucket, if there is a limit
-  GrowthCounts past_;                          // admitted, evicted, refused
+  // Of the past: of each kind, how many.
+  enum Past { kAdmitted, kEvicted, kRefused, kPast };
+  int64_t* past() const { return static_cast<int64_t*>(past_.data_ptr()); }
+  void save_past();
+  torch::Tensor past_;
+  StepLog* log_ = nullptr;
+  int64_t past_array_ = 0;
 };
 
 }  // namespace tutti::embedding

@@ -24,7 +24,7 @@ TEST(IdSlots, are_found_after_any_insertions_and_removals) {
     const auto found = expected.find(number);
     ASSERT_EQ(ids.find(number), found == expected.end() ? IdSlots::kNone : found->second);
     if (found == expected.end()) {
-      expected[number] = ids.insert(number);
+      expected[number] = ids.insert(number, 0, 0);
     } else {
       ids.erase(found->second);
       expected.erase(found);
@@ -33,6 +33,9 @@ TEST(IdSlots, are_found_after_any_insertions_and_removals) {
   }
   EXPECT_LE(ids.slots(), 2000);
   for (const auto& [number, slot] : expected) EXPECT_EQ(ids.number_in(slot), number);
+  ids.read_memory();
+  EXPECT_EQ(ids.size(), static_cast<int64_t>(expected.size()));
+  for (const auto& [number, slot] : expected) EXPECT_EQ(ids.find(number), slot);
 }
 
 using Numbers = std::vector<int64_t>;
@@ -119,7 +122,8 @@ TEST(GrowingIds, do_not_depend_on_the_number_of_owners) {
       .most_rows = 3 * RowLayout::kBuckets, .when_full = WhenFull::ReplaceOldest, .admit_after = 2};
   const auto rows_after = [&](int owners) {
     const RowLayout layout(Placement::Mod, 0, owners);
-    std::vector<GrowingIds> all(static_cast<size_t>(owners), GrowingIds(growth));
+    std::vector<GrowingIds> all;
+    for (int owner = 0; owner < owners; ++owner) all.emplace_back(growth);
     std::mt19937_64 random(3);
     for (int64_t step = 0; step < 40; ++step) {
       std::vector<std::map<int64_t, int64_t>> counts(static_cast<size_t>(owners));

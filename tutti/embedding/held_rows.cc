@@ -94,11 +94,52 @@ std::vector<int> holders_of_copies(const std::vector<std::string>& host_of_rank)
 }
 
 HeldRows::HeldRows(const std::vector<TableSpec>& tables, int rank, std::vector<int> holders, int64_t seed,
-                   const RowShard::Allocate& allocate)
+                   const RowPlace& place)
     : rank_(rank), holders_(std::move(holders)) {
-  all_.emplace_back(tables, rank, world(), seed, allocate);
+  all_.emplace_back(tables, rank, world(), seed, place);
   for (int owner = 0; owner < world(); ++owner)
     if (holders_[static_cast<size_t>(owner)] == rank) all_.emplace_back(tables, owner, world(), seed);
+}
+
+HeldRows::HeldRows(const std::vector<TableSpec>& tables, int rank, int world, int64_t seed,
+                   comm::SharedVectors& shared)
+    : rank_(rank), holders_(static_cast<size_t>(world), kNobody), seed_(seed) {
+  memory_ = std::make_unique<RowMemory>(shared, rank, [&](const RowPlace& place) {
+    all_.clear();
+    all_.emplace_back(tables, rank, world, seed, place);
+  });
+  size_t largest_row = 0;
+  for (const RowShard& shard : own().shards()) largest_row = std::max(largest_row, shard.row_bytes());
+  memory_->make_logs(largest_row);
+  own().keep_log(memory_->log());
+}
+
+void HeldRows::set_whole() {
+  is_whole_ = true;
+  if (memory_) memory_->log().set_whole(true);
+}
+
+std::vector<int> HeldRows::given() const {
+  std::vector<int> owners;
+  for (const OwnedRows& rows : all_) owners.push_back(rows.owner());
+  for (int owner = 0; memory_ && owner < world(); ++owner) {
+    if (std::find(owners.begin(), owners.end(), owner) == owners.end() && memory_->log_of(owner).is_whole())
+      owners.push_back(owner);
+  }
+  return owners;
+}
+
+void HeldRows::release() {
+  if (memory_) memory_->log().release();
+}
+
+void HeldRows::adopt(int owner) {
+  memory_->log_of(owner).take_over();
+  std::vector<TableSpec> tables;
+  for (const RowShard& shard : own().shards()) tables.push_back(shard.spec());
+  all_.emplace_back(tables, owner, world(), seed_, memory_->of(owner));
+  all_.back().keep_log(memory_->log_of(owner));
+  all_.back().take_back();
 }
 
 std::vector<int> HeldRows::receivers_of(int owner) const {
@@ -120,32 +161,87 @@ torch::Tensor HeldRows::message_to(int rank, const TableGradients& gradients) co
   return message;
 }
 
-void HeldRows::receive(TableGradients own, std::vector<torch::Tensor> messages,
-                       const std::vector<LaneRange>& lanes) {
-  gradients_ = std::move(own);
-  messages_ = std::move(messages);
-  lanes_ = lanes.back().end;
-  sums_.assign(all_.size(), {});
+void HeldRows::resume_adopted(int64_t last) {
+  for (OwnedRows& rows : all_)
+    if (is_adopted(rows) && rows.log()->step() == last) rows.resume_step();
+}
+
+// The words of the record, and for each table the slots of rows and of ids that wait.
+HeldRows::Room HeldRows::room() const {
+  Room room = {0};
+  for (const RowShard& shard : own().shards()) {
+    const auto [rows, waiting] = shard.room();
+    room.insert(room.end(), {rows, waiting});
+  }
+  return room;
+}
+
+void HeldRows::add_rows(Room& room, size_t table, int64_t rows) const {
+  if (!own().shards()[table].layout().grows()) return;
+  room[1 + 2 * table] += rows;
+  room[2 + 2 * table] += rows;
+}
+
+HeldRows::Room HeldRows::room_for(const Sums& sums) const {
+  Room room = this->room();
+  int64_t most_words = 0;
+  for (size_t t = 0; t < own().shards().size(); ++t) {
+    int64_t rows = 0;
+    for (const std::vector<RowSumsView>& of_worker : sums.front())
+      if (!of_worker.empty()) rows += static_cast<int64_t>(of_worker[t].sums.size());
+    const auto [words, words_of_ids] = own().shards()[t].words_of_log(rows);
+    room.front() += words;
+    most_words = std::max(most_words, words_of_ids);
+    add_rows(room, t, rows);
+  }
+  room.front() += most_words;
+  return room;
+}
+
+void HeldRows::reserve(const Room& room) {
+  memory_->reserve(room.front());
+  for (size_t t = 0; t < own().shards().size(); ++t)
+    own().shards()[t].reserve({room[1 + 2 * t], room[2 + 2 * t]});
+  memory_->end_replacements();
+}
+
+void reserve_together(comm::Communicator& comm, HeldRows& rows, const HeldRows::Room& room) {
+  if (!rows.has_memory()) return;
+  HeldRows::Room most = room;
+  comm.all_reduce(torch::from_blob(most.data(), {static_cast<int64_t>(most.size())}, torch::kLong),
+                  comm::ReduceOp::Max, {.what = "the room for rows"})
+      .wait();
+  rows.reserve(most);
+}
+
+HeldRows::Sums HeldRows::receive(const TableGradients& own, const std::vector<torch::Tensor>& messages,
+                                 const std::vector<LaneRange>& lanes) const {
+  Sums sums(all_.size());
   for (size_t worker = 0; worker < lanes.size(); ++worker) {
     const bool is_own = static_cast<int>(worker) == rank_;
     std::optional<MessageReader> reader;
-    if (!is_own) reader.emplace(messages_[worker]);
+    if (!is_own) reader.emplace(messages[worker]);
     for (size_t i = 0; i < all_.size(); ++i) {
       const auto owner = static_cast<size_t>(all_[i].owner());
-      sums_[i].push_back(is_own ? all_[i].sums_in(gradients_.of_owners[owner], lanes[worker])
-                                : all_[i].sums_in(reader->next(all_[i]), lanes[worker]));
+      sums[i].push_back(is_own ? all_[i].sums_in(own.of_owners[owner], lanes[worker])
+                               : all_[i].sums_in(reader->next(all_[i]), lanes[worker]));
     }
   }
-  has_received_ = true;
+  return sums;
 }
 
 // With one lane the gradients are of the mean loss.
-void HeldRows::begin_step(int64_t examples, int64_t step) {
-  const double divisor = lanes_ == 1 ? 0 : static_cast<double>(examples);
-  for (size_t i = 0; i < all_.size(); ++i) all_[i].begin_step(sums_[i], lanes_, divisor, step);
-  sums_.clear();
-  messages_.clear();
-  gradients_ = {};
+void HeldRows::add_up(const Sums& sums, int64_t lanes, int64_t examples, int64_t step) {
+  if (memory_) memory_->log().begin(step + 1, own().averaged_steps());
+  const double divisor = lanes == 1 ? 0 : static_cast<double>(examples);
+  for (size_t i = 0; i < all_.size(); ++i) all_[i].add_up(sums[i], lanes, divisor);
+  has_received_ = true;
+}
+
+void HeldRows::begin_step(int64_t step) {
+  if (memory_) memory_->log().take_over();
+  for (OwnedRows& rows : all_)
+    if (!is_adopted(rows)) rows.begin_step(step);
 }
 
 metrics::ExactSum HeldRows::squares(const std::vector<int>& owners) const {
@@ -156,15 +252,20 @@ metrics::ExactSum HeldRows::squares(const std::vector<int>& owners) const {
 }
 
 void HeldRows::update(double factor, double rate, int64_t step) {
+  if (memory_) memory_->log().take_over();
+  last_ = {factor, rate, step};
   for (OwnedRows& rows : all_) rows.update(factor, rate, step);
   has_received_ = false;
 }
 
+void HeldRows::complete_adopted(int64_t last) {
+  for (OwnedRows& rows : all_) {
+    if (is_adopted(rows) && rows.log()->step() == last) rows.update(last_.factor, last_.rate, last_.step);
+  }
+}
+
 void HeldRows::skip_step() {
   for (OwnedRows& rows : all_) rows.skip_step();
-  sums_.clear();
-  messages_.clear();
-  gradients_ = {};
   has_received_ = false;
 }
 
@@ -174,6 +275,8 @@ void HeldRows::evict(int64_t step) {
 }
 
 void HeldRows::reset() {
+  is_whole_ = false;
+  if (memory_) memory_->log().set_whole(false);
   for (OwnedRows& rows : all_)
     for (RowShard& shard : rows.shards()) shard.reset();
 }

@@ -103,9 +103,9 @@ RowSumsView view_of(ListReader& heads, std::span<const float> values, const RowS
 int64_t code_of(const comm::TreeNode& node) { return (node.index << kLevelBits) | node.level; }
 
 OwnedRows::OwnedRows(const std::vector<TableSpec>& tables, int owner, int owners, int64_t seed,
-                     const RowShard::Allocate& allocate)
+                     const RowPlace& place)
     : owner_(owner) {
-  for (const TableSpec& table : tables) shards_.emplace_back(table, owner, owners, seed, allocate);
+  for (const TableSpec& table : tables) shards_.emplace_back(table, owner, owners, seed, place);
 }
 
 RowShard& OwnedRows::shard_of(const std::string& table, const std::string& what) {
@@ -187,15 +187,41 @@ std::vector<RowSumsView> OwnedRows::sums_in(const RowGradients& gradients, const
   return sums;
 }
 
-void OwnedRows::begin_step(std::span<const std::vector<RowSumsView>> workers, int64_t lanes, double divisor,
-                           int64_t step) {
+void OwnedRows::add_up(std::span<const std::vector<RowSumsView>> workers, int64_t lanes, double divisor) {
   for (size_t t = 0; t < shards_.size(); ++t) {
     std::vector<RowSumsView> of_table;
     for (const std::vector<RowSumsView>& sums : workers) {
       if (!sums.empty()) of_table.push_back(sums[t]);
     }
-    shards_[t].begin_step(sum_workers(of_table, shards_[t].spec().dim, lanes, divisor), step);
+    shards_[t].take(sum_workers(of_table, shards_[t].spec().dim, lanes, divisor));
   }
+}
+
+void OwnedRows::begin_step(int64_t step) {
+  for (RowShard& shard : shards_) shard.begin_step(step);
+}
+
+void OwnedRows::keep_log(StepLog& log) {
+  log_ = &log;
+  for (size_t t = 0; t < shards_.size(); ++t)
+    shards_[t].keep_log(log, static_cast<int64_t>(t) * GrowingIds::kArrays);
+}
+
+void OwnedRows::take_back() {
+  std::vector<int64_t*> arrays;
+  for (const RowShard& shard : shards_) {
+    const std::vector<int64_t*> more = shard.arrays_of_ids();
+    arrays.insert(arrays.end(), more.begin(), more.end());
+  }
+  log_->take_back(arrays);
+  for (RowShard& shard : shards_) shard.read_ids();
+}
+
+void OwnedRows::resume_step() {
+  log_->read_again();
+  put_averaged_steps(log_->averaged_steps());
+  for (RowShard& shard : shards_) shard.take_again();
+  begin_step(log_->step() - 1);
 }
 
 metrics::ExactSum OwnedRows::squares() const {

@@ -30,7 +30,7 @@ class OwnedRows {
  public:
   // `seed` is the seed of the initial rows.
   OwnedRows(const std::vector<TableSpec>& tables, int owner, int owners, int64_t seed,
-            const RowShard::Allocate& allocate = {});
+            const RowPlace& place = {});
 
   int owner() const { return owner_; }
   std::vector<RowShard>& shards() { return shards_; }
@@ -52,10 +52,11 @@ class OwnedRows {
   // Returns the sums of a worker with these lanes, for each table. The numbers stay where they are. Throws
   // InvalidArgument if they cannot be such sums.
   std::vector<RowSumsView> sums_in(const RowGradients& gradients, const LaneRange& range) const;
-  // Begins a step: adds the sums of the workers, in the order of their lanes, along the tree over all lanes,
-  // and divides them by the divisor unless it is 0. A worker without sums had no data.
-  void begin_step(std::span<const std::vector<RowSumsView>> workers, int64_t lanes, double divisor,
-                  int64_t step);
+  // A step: add_up() adds the sums of the workers, in the order of their lanes, along the tree over all
+  // lanes, and divides them by the divisor unless it is 0. A worker without sums had no data. begin_step()
+  // then makes the rows that tables get in this step.
+  void add_up(std::span<const std::vector<RowSumsView>> workers, int64_t lanes, double divisor);
+  void begin_step(int64_t step);
   // The sum of the squares of the mean gradients of these rows.
   metrics::ExactSum squares() const;
   // Updates the rows. `factor` multiplies the gradients, `rate` the learning rates of the tables' optimisers.
@@ -63,6 +64,13 @@ class OwnedRows {
   void update(double factor, double rate, int64_t step);
   // Ends a step without examples, in place of both.
   void skip_step();
+  // From now on, steps are recorded, so that another worker can complete them. The log must outlive this.
+  void keep_log(StepLog& log);
+  const StepLog* log() const { return log_; }
+  // In place of an owner that is lost: takes back a change of ids that the owner did not complete, and then
+  // begins the step that the log has.
+  void take_back();
+  void resume_step();
   void remember_steps();
   // The steps of the moving averages of all tables; 0 if there are none.
   int64_t averaged_steps() const;
@@ -78,6 +86,7 @@ class OwnedRows {
 
   int owner_;
   std::vector<RowShard> shards_;
+  StepLog* log_ = nullptr;
 };
 
 // The factor for the learning rates of tables when the model has the rate `rate`.

@@ -7,20 +7,18 @@
 namespace tutti::embedding {
 
 // Zeros, since a checkpoint has the memory of all rows.
-RowAverage::RowAverage(double decay, int64_t slots, int64_t dim)
+RowAverage::RowAverage(double decay, int64_t slots, int64_t dim, const MakeRows& make)
     : weights_{decay},
       dim_(dim),
-      kept_(torch::zeros({slots, dim}, torch::kFloat32)),
-      kept_after_(torch::full({slots}, kNone, torch::kLong)) {}
+      kept_(make ? make({slots, dim}, torch::kFloat32, 0) : torch::zeros({slots, dim}, torch::kFloat32)),
+      kept_after_(make ? make({slots}, torch::kLong, kNone) : torch::full({slots}, kNone, torch::kLong)) {}
 
-void RowAverage::resize(int64_t slots) {
+void RowAverage::resize(int64_t slots, const RowPlace& place) {
   const int64_t before = kept_.size(0);
-  const torch::Tensor kept = torch::zeros({slots, dim_}, torch::kFloat32);
-  const torch::Tensor kept_after = torch::full({slots}, kNone, torch::kLong);
-  kept.narrow(0, 0, before).copy_(kept_);
-  kept_after.narrow(0, 0, before).copy_(kept_after_);
-  kept_ = kept;
-  kept_after_ = kept_after;
+  kept_ = enlarged(place, kept_, slots);
+  kept_after_ = enlarged(place, kept_after_, slots);
+  kept_.narrow(0, before, slots - before).zero_();
+  kept_after_.narrow(0, before, slots - before).fill_(kNone);
 }
 
 void RowAverage::begin_row(int64_t slot) { after(slot) = kNone; }

@@ -5,6 +5,8 @@
 
 #include <torch/types.h>
 
+#include "tutti/embedding/row_memory.h"
+#include "tutti/embedding/row_optimizer.h"
 #include "tutti/params/average_weights.h"
 
 namespace tutti::embedding {
@@ -19,7 +21,7 @@ namespace tutti::embedding {
 // Rows are given by the slots in which they are kept, `dim` numbers each. Not thread-safe.
 class RowAverage {
  public:
-  RowAverage(double decay, int64_t slots, int64_t dim);
+  RowAverage(double decay, int64_t slots, int64_t dim, const MakeRows& make = {});
 
   double decay() const { return weights_.decay; }
   // The number of steps that are averaged.
@@ -27,7 +29,7 @@ class RowAverage {
   void put_steps(int64_t steps) { steps_ = steps; }
 
   // Keeps room for so many slots, no fewer than before; begin_row() says that one has a new row.
-  void resize(int64_t slots);
+  void resize(int64_t slots, const RowPlace& place = {});
   void begin_row(int64_t slot);
   // Forgets everything.
   void reset();

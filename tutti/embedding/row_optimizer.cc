@@ -287,23 +287,21 @@ RowOptimizerOptions row_optimizer_of_json(const Json& json, std::span<const Elem
                         .eps = value_in<double>(json, "eps", what)};
 }
 
-RowOptimizer::RowOptimizer(const std::string& table, RowOptimizerOptions options, int64_t rows, int64_t dim)
+RowOptimizer::RowOptimizer(const std::string& table, RowOptimizerOptions options, int64_t rows, int64_t dim,
+                           const MakeRows& make)
     : options_(std::move(options)), dim_(dim) {
   for (const SlotPlan& plan : std::visit(PlanOf{table}, options_.kind)) {
     const std::vector<int64_t> shape =
         plan.is_rowwise ? std::vector<int64_t>{rows} : std::vector<int64_t>{rows, dim};
-    slots_.push_back({plan.name, torch::full(shape, plan.initial, torch::kFloat32), plan.initial});
+    slots_.push_back({plan.name,
+                      make ? make(shape, torch::kFloat32, plan.initial)
+                           : torch::full(shape, plan.initial, torch::kFloat32),
+                      plan.initial});
   }
 }
 
-void RowOptimizer::resize(int64_t rows) {
-  for (Slot& slot : slots_) {
-    std::vector<int64_t> shape = slot.tensor.sizes().vec();
-    const int64_t before = std::exchange(shape[0], rows);
-    const torch::Tensor larger = torch::empty(shape, torch::kFloat32);
-    larger.narrow(0, 0, before).copy_(slot.tensor);
-    slot.tensor = larger;
-  }
+void RowOptimizer::resize(int64_t rows, const RowPlace& place) {
+  for (Slot& slot : slots_) slot.tensor = enlarged(place, slot.tensor, rows);
 }
 
 void RowOptimizer::begin_row(int64_t row) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <variant>
@@ -9,6 +10,7 @@
 #include <torch/types.h>
 
 #include "tutti/base/json.h"
+#include "tutti/embedding/row_memory.h"
 #include "tutti/params/optimizer_options.h"
 
 namespace tutti::embedding {
@@ -42,14 +44,19 @@ Json to_json(const RowOptimizerOptions& options);
 // `own` are the optimisers of the program that the JSON may name.
 RowOptimizerOptions row_optimizer_of_json(const Json& json, std::span<const ElementwiseOptimizer> own);
 
+// Makes a tensor that begins with this value everywhere, unless it has the rows of an owner already.
+using MakeRows =
+    std::function<torch::Tensor(const std::vector<int64_t>& shape, torch::ScalarType type, double initial)>;
+
 // The optimiser of some rows, with what it keeps for each of them. Not thread-safe.
 class RowOptimizer {
  public:
   // Throws an InvalidArgument that names the table if its rows cannot be updated like that.
-  RowOptimizer(const std::string& table, RowOptimizerOptions options, int64_t rows, int64_t dim);
+  RowOptimizer(const std::string& table, RowOptimizerOptions options, int64_t rows, int64_t dim,
+               const MakeRows& make = {});
 
   // Keeps room for so many rows, no fewer than before; begin_row() begins one anew.
-  void resize(int64_t rows);
+  void resize(int64_t rows, const RowPlace& place = {});
   void begin_row(int64_t row);
 
   // Updates these rows of `values` (rows, dim), each with the gradient at the same index of `gradients`, and

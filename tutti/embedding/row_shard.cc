@@ -4,6 +4,7 @@
 #include <cstring>
 #include <functional>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -80,26 +81,73 @@ TableSpec spec_of_json(const Json& json, std::span<const ElementwiseOptimizer> o
   return spec;
 }
 
-RowShard::RowShard(TableSpec spec, int owner, int owners, int64_t seed, const Allocate& allocate)
+RowShard::RowShard(TableSpec spec, int owner, int owners, int64_t seed, const RowPlace& place)
     : spec_(std::move(spec)),
+      place_(place),
       owner_(owner),
       layout_(spec_.placement, spec_.rows, owners),
       seed_(seed_of_table(seed, spec_.name)),
-      optimizer_(spec_.name, spec_.optimizer, layout_.grows() ? 0 : layout_.count(owner), spec_.dim) {
-  if (spec_.average > 0)
-    average_.emplace(spec_.average, layout_.grows() ? 0 : layout_.count(owner), spec_.dim);
+      memory_(layout_.grows() && !place.has_all ? torch::empty({0}, torch::kFloat32)
+                                                : memory_for(spec_.dim, torch::kFloat32)),
+      values_(layout_.grows() ? memory_.view({-1, spec_.dim})
+                              : memory_.narrow(0, 0, layout_.count(owner) * spec_.dim)
+                                    .view({layout_.count(owner), spec_.dim})),
+      data_(static_cast<float*>(values_.data_ptr())),
+      optimizer_(spec_.name, spec_.optimizer, values_.size(0), spec_.dim, maker()) {
+  if (spec_.average > 0) average_.emplace(spec_.average, values_.size(0), spec_.dim, maker());
   if (layout_.grows()) {
-    ids_.emplace(spec_.growth);
-    values_ = torch::empty({0, spec_.dim}, torch::kFloat32);
+    ids_.emplace(spec_.growth, place.has_all ? place : RowPlace());
     return;
   }
-  // Every owner allocates as many numbers, since shared memory has the same parts on all.
-  const int64_t own = layout_.count(owner);
-  const int64_t numbers = std::max<int64_t>(layout_.count(0), 1) * spec_.dim;
-  memory_ = allocate ? allocate(numbers, torch::kFloat32) : torch::empty({numbers}, torch::kFloat32);
-  values_ = memory_.narrow(0, 0, own * spec_.dim).view({own, spec_.dim});
-  data_ = static_cast<float*>(values_.data_ptr());
-  for (int64_t row = 0; row < own; ++row) initialise(row);
+  for (int64_t row = 0; row < values_.size(0) && !place.has_rows; ++row) initialise(row);
+}
+
+// Every owner allocates as many numbers, since shared memory has the same parts on all. The memory that has
+// the rows of another owner may be larger, if the table grows.
+torch::Tensor RowShard::memory_for(int64_t width, torch::ScalarType type) const {
+  const int64_t rows = layout_.grows() ? IdSlots::kSmallest : std::max<int64_t>(layout_.count(0), 1);
+  return place_.allocate ? place_.allocate(rows * width, type) : torch::empty({rows * width}, type);
+}
+
+MakeRows RowShard::maker() const {
+  if (!place_.has_all) return {};
+  return [this](const std::vector<int64_t>& shape, torch::ScalarType type, double initial) {
+    const int64_t width = shape.size() == 1 ? 1 : shape[1];
+    const torch::Tensor rows = memory_for(width, type).narrow(0, 0, shape[0] * width).view(shape);
+    if (!place_.has_rows) rows.fill_(initial);
+    return rows;
+  };
+}
+
+void RowShard::keep_log(StepLog& log, int64_t first) {
+  log_ = &log;
+  if (ids_) ids_->keep_log(&log, first);
+}
+
+std::vector<int64_t*> RowShard::arrays_of_ids() const {
+  if (!ids_) return std::vector<int64_t*>(GrowingIds::kArrays, nullptr);
+  const auto arrays = ids_->arrays();
+  return {arrays.begin(), arrays.end()};
+}
+
+void RowShard::read_ids() {
+  if (ids_) ids_->read_memory();
+}
+
+std::pair<int64_t, int64_t> RowShard::room(int64_t more) const {
+  if (!ids_) return {0, 0};
+  return {ids_->rows().slots() + more, ids_->waiting().slots() + more};
+}
+
+void RowShard::reserve(const std::pair<int64_t, int64_t>& room) {
+  if (!ids_) return;
+  ids_->reserve(room.first, room.second);
+  if (room.first > values_.size(0)) enlarge(std::max(room.first, 2 * values_.size(0)));
+}
+
+std::pair<int64_t, int64_t> RowShard::words_of_log(int64_t rows) const {
+  return {StepLog::words_of(rows, spec_.dim, ids_.has_value()),
+          ids_ ? StepLog::words_of_entries(ids_->most_changes(rows)) : 0};
 }
 
 void RowShard::initialise(int64_t slot) {
@@ -169,14 +217,34 @@ void RowShard::remember(const std::vector<GrowingIds::Dropped>& dropped) {
   }
 }
 
-void RowShard::begin_step(RowSums gradients, int64_t step) {
+void RowShard::take(RowSums gradients) {
   gradients_ = std::move(gradients);
+  if (log_ == nullptr) {
+    means_ = {.values = gradients_.values};
+    return;
+  }
+  means_ = log_->write(gradients_, ids_.has_value());
+  gradients_.values = {};
+}
+
+void RowShard::take_again() { std::tie(gradients_, means_) = log_->read(spec_.dim, ids_.has_value()); }
+
+void RowShard::begin_step(int64_t step) {
   updated_.clear();
   if (!ids_) {
     for (const RowSum& sum : gradients_.sums) updated_.push_back(sum.row);
     if (before_) remember({});
     return;
   }
+  if (log_ == nullptr) return change_ids(step);
+  const bool is_new = log_->change_ids([&] {
+    change_ids(step);
+    std::copy(updated_.begin(), updated_.end(), means_.slots.begin());
+  });
+  if (!is_new) updated_.assign(means_.slots.begin(), means_.slots.end());
+}
+
+void RowShard::change_ids(int64_t step) {
   std::vector<int64_t> rows;
   std::vector<int64_t> lookups;
   for (const RowSum& sum : gradients_.sums) {
@@ -206,7 +274,7 @@ void RowShard::begin_step(RowSums gradients, int64_t step) {
 }
 
 void RowShard::add_squares(metrics::ExactSum& to) const {
-  const float* gradient = gradients_.values.data();
+  const float* gradient = means_.values.data();
   for (const int64_t slot : updated_) {
     double squares = 0;
     for (int64_t i = 0; i < spec_.dim; ++i)
@@ -217,20 +285,55 @@ void RowShard::add_squares(metrics::ExactSum& to) const {
 }
 
 void RowShard::update(double factor, double rate, int64_t step) {
-  if (factor != 1) {
-    const auto by = static_cast<float>(factor);
-    for (float& value : gradients_.values) value *= by;
+  const size_t block = log_ == nullptr ? updated_.size() : StepLog::rows_in_block(row_bytes());
+  const std::vector<RowArray> arrays = log_ == nullptr ? std::vector<RowArray>() : this->arrays();
+  const auto dim = static_cast<size_t>(spec_.dim);
+  const auto by = static_cast<float>(factor);
+  std::vector<float> multiplied;
+  for (size_t begin = 0; begin < updated_.size(); begin += block) {
+    const auto slots = std::span(updated_).subspan(begin, std::min(block, updated_.size() - begin));
+    const auto change_block = [&] {
+      const auto means = means_.values.subspan(begin * dim, slots.size() * dim);
+      if (factor == 1) return change(slots, means, rate, step);
+      multiplied.assign(means.begin(), means.end());
+      for (float& value : multiplied) value *= by;
+      change(slots, multiplied, rate, step);
+    };
+    log_ == nullptr ? change_block() : log_->change(arrays, slots, change_block);
   }
-  for (const int64_t slot : updated_) {
-    if (average_ && slot != IdSlots::kNone) average_->before_change(slot, at(slot));
-  }
-  optimizer_.step(values_, updated_, gradients_.values, learning_rate_of(spec_.optimizer) * rate, step);
   if (saved_) {
     for (const int64_t slot : updated_) {
       if (slot != IdSlots::kNone) mark_changed(slot);
     }
   }
   end_step();
+}
+
+void RowShard::change(std::span<const int64_t> slots, std::span<const float> gradients, double rate,
+                      int64_t step) {
+  for (const int64_t slot : slots) {
+    if (average_ && slot != IdSlots::kNone) average_->before_change(slot, at(slot));
+  }
+  optimizer_.step(values_, slots, gradients, learning_rate_of(spec_.optimizer) * rate, step);
+}
+
+size_t RowShard::row_bytes() const {
+  size_t bytes = 0;
+  for (const RowArray& array : arrays()) bytes += array.width;
+  return bytes;
+}
+
+std::vector<RowArray> RowShard::arrays() const {
+  std::vector<RowArray> arrays;
+  const auto add = [&](const torch::Tensor& rows) {
+    const size_t numbers = rows.dim() == 1 ? 1 : static_cast<size_t>(spec_.dim);
+    arrays.push_back({static_cast<std::byte*>(rows.data_ptr()), numbers * rows.element_size()});
+  };
+  add(values_);
+  for (const RowOptimizer::Slot& slot : optimizer_.slots()) add(slot.tensor);
+  if (average_) add(average_->kept());
+  if (average_) add(average_->kept_after());
+  return arrays;
 }
 
 void RowShard::skip_step() { end_step(); }
@@ -242,6 +345,7 @@ void RowShard::end_step() {
 
 void RowShard::forget_step() {
   gradients_ = {};
+  means_ = {};
   updated_.clear();
 }
 
@@ -249,12 +353,15 @@ void RowShard::make_room() {
   constexpr int64_t kSmallest = 1024;
   if (slots() <= values_.size(0)) return;
   const int64_t rows = std::max({slots(), 2 * values_.size(0), kSmallest});
-  const torch::Tensor larger = torch::empty({rows, spec_.dim}, torch::kFloat32);
-  larger.narrow(0, 0, values_.size(0)).copy_(values_);
-  values_ = larger;
+  enlarge(rows);
+}
+
+void RowShard::enlarge(int64_t slots) {
+  const RowPlace place = place_.has_all ? place_ : RowPlace();
+  values_ = enlarged(place, values_, slots);
   data_ = static_cast<float*>(values_.data_ptr());
-  optimizer_.resize(rows);
-  if (average_) average_->resize(rows);
+  optimizer_.resize(slots, place);
+  if (average_) average_->resize(slots, place);
 }
 
 void RowShard::mark_changed(int64_t slot) {
@@ -365,7 +472,9 @@ void RowShard::put_ids(const State& part, bool changed) {
         fail(ErrorKind::InvalidArgument, "the checkpoint has the id {} of the table '{}'", ids[i],
              spec_.name);
       const RowLayout::Place place = layout_.place_of(ids[i]);
-      if (place.owner == owner_) visit_row(place.row, i);
+      if (place.owner != owner_) continue;
+      visit_row(place.row, i);
+      if (log_ != nullptr) log_->keep_changes();
     }
   };
   for_each_own(part.dropped_ids, [&](int64_t row, size_t) {

@@ -14,8 +14,10 @@
 #include "tutti/embedding/growing_ids.h"
 #include "tutti/embedding/row_average.h"
 #include "tutti/embedding/row_layout.h"
+#include "tutti/embedding/row_memory.h"
 #include "tutti/embedding/row_optimizer.h"
 #include "tutti/embedding/row_sums.h"
+#include "tutti/embedding/step_log.h"
 #include "tutti/metrics/running_mean.h"
 #include "tutti/store/named_tensors.h"
 
@@ -44,9 +46,8 @@ enum class RowValues { Last, Average };
 // keeps for them. Not thread-safe.
 class RowShard {
  public:
-  using Allocate = std::function<torch::Tensor(int64_t elements, const torch::TensorOptions& options)>;
-  // Makes the rows with their initial values. `allocate` is used unless the table grows; it may be empty.
-  RowShard(TableSpec spec, int owner, int owners, int64_t seed, const Allocate& allocate = {});
+  // Makes the rows with their initial values, unless the place has them.
+  RowShard(TableSpec spec, int owner, int owners, int64_t seed, const RowPlace& place = {});
 
   const TableSpec& spec() const { return spec_; }
   const RowLayout& layout() const { return layout_; }
@@ -63,13 +64,29 @@ class RowShard {
   // From now on, keeps the values of rows as they were before each step.
   void remember_steps() { before_.emplace(); }
 
-  // A step: begin_step() takes the mean gradients, one sum for each row, in the order of the rows, and
-  // decides which rows exist; update() changes them.
-  void begin_step(RowSums gradients, int64_t step);
+  // From now on, steps are recorded, so that another process can complete them. `first` is the first of the
+  // arrays that the log has of this table. The log must outlive this.
+  void keep_log(StepLog& log, int64_t first);
+  // Of a table that grows, what the log can take back; afterwards read_ids() takes the ids that remain.
+  std::vector<int64_t*> arrays_of_ids() const;
+  void read_ids();
+  // Returns the room that is needed if so many ids are put: slots for rows, and slots for ids that wait.
+  std::pair<int64_t, int64_t> room(int64_t more = 0) const;
+  void reserve(const std::pair<int64_t, int64_t>& room);
+  // Returns how many words of the log a step takes that looks up so many rows, and the ids of the table.
+  std::pair<int64_t, int64_t> words_of_log(int64_t rows) const;
+
+  // A step: take() takes the mean gradients, one sum for each row, in the order of the rows, and take_again()
+  // those that the log has. begin_step() decides which rows exist, and update() changes them.
+  void take(RowSums gradients);
+  void take_again();
+  void begin_step(int64_t step);
   // Adds the sum of squares of the gradient of each row that the step updates.
   void add_squares(metrics::ExactSum& to) const;
   // `factor` multiplies the gradients, and `rate` the learning rate of the table's optimiser.
   void update(double factor, double rate, int64_t step);
+  // The bytes of a row with all that is kept for it.
+  size_t row_bytes() const;
   // Ends a step without examples, which changes nothing.
   void skip_step();
 
@@ -141,7 +158,13 @@ class RowShard {
   int64_t row_in(int64_t slot) const { return ids_ ? ids_->rows().number_in(slot) : slot; }
   int64_t slots() const { return ids_ ? ids_->rows().slots() : layout_.count(owner_); }
   float* at(int64_t slot) const { return data_ + slot * spec_.dim; }
+  torch::Tensor memory_for(int64_t width, torch::ScalarType type) const;
+  MakeRows maker() const;
+  std::vector<RowArray> arrays() const;
+  void change(std::span<const int64_t> slots, std::span<const float> gradients, double rate, int64_t step);
+  void change_ids(int64_t step);
   void make_room();
+  void enlarge(int64_t slots);
   void initialise(int64_t slot);
   void read_missing(int64_t row, float* to) const;
   void remember(const std::vector<GrowingIds::Dropped>& dropped);
@@ -153,6 +176,7 @@ class RowShard {
   void put_average(const State& part, std::span<const int64_t> ids);
 
   const TableSpec spec_;
+  const RowPlace place_;
   const int owner_;
   const RowLayout layout_;
   const uint64_t seed_;
@@ -163,11 +187,13 @@ class RowShard {
   std::optional<RowAverage> average_;
   std::optional<GrowingIds> ids_;  // of a table that grows
   RowSums gradients_;              // of the step
+  StepLog::Means means_;           // their values, which may be in the log
   std::vector<int64_t> updated_;   // the slots of its rows; kNone for those that it does not update
   std::optional<Before> before_;
   bool saved_ = false;            // mark_saved() was called, and since then:
   std::vector<char> changed_;     // [slot]
   std::vector<int64_t> dropped_;  // ids
+  StepLog* log_ = nullptr;
 };
 
 }  // namespace tutti::embedding

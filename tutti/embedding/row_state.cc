@@ -229,6 +229,11 @@ RowChunk rows_alone(const RowShard& shard) {
   return {shard.spec().name, std::move(state)};
 }
 
+int64_t ids_in(const RowShard::State& state) {
+  const auto count = [](const torch::Tensor& ids) { return ids.defined() ? ids.numel() : 0; };
+  return count(state.ids) + count(state.waiting_ids);
+}
+
 RowShard::State state_with_ids(const RowShard& shard) {
   RowShard::State state = shard.state(RowShard::Which::All);
   if (!state.ids.defined()) state.ids = all_ids(shard.layout(), shard.owner());

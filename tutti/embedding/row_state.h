@@ -28,6 +28,8 @@ RowShard::State state_of(const std::string& table, const store::NamedTensors& te
 // an owner are in the parts of these owners instead.
 std::vector<RowShard::State> split(const RowShard::State& state, const RowLayout& layout,
                                    const std::vector<std::vector<int>>& receivers = {});
+// Returns the number of the ids in a state, with those that wait.
+int64_t ids_in(const RowShard::State& state);
 // Returns all rows of a shard, with their ids.
 RowShard::State state_with_ids(const RowShard& shard);
 

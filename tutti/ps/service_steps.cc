@@ -462,7 +462,8 @@ rpc::Message Service::push_asynchronous(Lock& lock, const rpc::Caller& caller, i
   Optimizer& optimizer = run_->shard.optimizer();
   optimizer.step(gradients);
   if (run_->rows) {
-    run_->rows->begin_step({&row_sums, 1}, lanes, 0, run_->step);
+    run_->rows->add_up({&row_sums, 1}, lanes, 0);
+    run_->rows->begin_step(run_->step);
     run_->rows->update(1, embedding::relative_rate(optimizer.learning_rate(), optimizer.options()),
                        optimizer.steps());
   }

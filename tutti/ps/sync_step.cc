@@ -310,7 +310,8 @@ void SyncStep::add_rows(int64_t step) {
   std::vector<std::vector<embedding::RowSumsView>> workers;
   for (const auto& offer : offers_)
     workers.push_back(offer ? offer->rows : std::vector<embedding::RowSumsView>());
-  rows_->begin_step(workers, lanes_, one_lane_ ? 0 : numbers_[kExamples].item<double>(), step);
+  rows_->add_up(workers, lanes_, one_lane_ ? 0 : numbers_[kExamples].item<double>());
+  rows_->begin_step(step);
 }
 
 }  // namespace tutti::ps

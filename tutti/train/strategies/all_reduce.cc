@@ -243,7 +243,6 @@ void AllReduce::restore(const Optimizer::State& state) {
 }
 
 void AllReduce::make_rows(int64_t lanes) {
-  rows_are_whole_ = false;
   std::vector<int> holders;
   if (facts_.survives) {
     // Ranks that share memory, or have the same /proc, are lost together with their host.
@@ -265,7 +264,7 @@ void AllReduce::restore_rows(const Session::Start& start, embedding::RowParts pa
          "whose tables were small enough to be replicated",
          start.progress.step);
   }
-  rows_are_whole_ = true;
+  rows_->held().set_whole();
   sum_up_rows();
 }
 
@@ -336,9 +335,9 @@ StepResult AllReduce::end_step() {
   in_flight_ = InFlight{{step_ + 1, true, result.examples, result.loss_sum, result.wishes}};
   if (rows_) {
     const SpanScope span(context_.timeline(), Activity::Reduce, "gradients of rows", step_);
-    rows_->receive(step_);
+    rows_->receive(result.examples, step_);
     in_flight_->is_decided = true;
-    if (result.examples > 0) rows_->begin_step(result.examples, step_);
+    if (result.examples > 0) rows_->begin_step(step_);
     if (result.examples > 0 && clip_norm_ > 0) row_squares_ = rows_->squares();
   }
   update(rows_ ? &rows_->held() : nullptr, mean_->audited_sum());

@@ -130,7 +130,6 @@ class AllReduce final : public DataParallel {
   std::optional<Optimizer::State> kept_;
   std::shared_ptr<comm::Communicator> module_group_;  // null if no module needs one
   std::optional<embedding::ConnectedRows> rows_;      // of sharded tables, once started
-  bool rows_are_whole_ = false;                       // they have the values of the run
   embedding::FormerRows former_rows_;                 // while the workers change
   bool has_former_rows_ = false;                      // all of them, on all workers together
   // A step whose gradients are summed, until end_step() has returned or, if a worker was lost meanwhile,

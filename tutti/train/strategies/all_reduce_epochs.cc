@@ -33,7 +33,7 @@ void AllReduce::regroup(const std::optional<Error>& why) {
   }
   if (!has_tables_) in_flight_.reset();
   if (!in_flight_ || !facts_.survives) mean_.reset();  // else complete_step() may need the gradients
-  if (rows_ && rows_are_whole_ && facts_.survives)
+  if (rows_ && rows_->held().is_whole() && facts_.survives)
     former_rows_.keep(comm_.epochs()->number(), rows_->release());
   rows_.reset();
   module_group_.reset();
@@ -116,16 +116,18 @@ std::optional<StepResult> AllReduce::complete_step(int64_t step) {
     const bool can = rows != nullptr && in_flight_ && rows->has_received() && step + 1 == all.last;
     TUTTI_CHECK(can, "step {} is decided, but this worker, at step {}, does not have it", all.last, step);
     const int64_t examples = in_flight_->result.examples;
-    if (!std::exchange(in_flight_->is_decided, true) && examples > 0) rows->begin_step(examples, step);
+    if (!std::exchange(in_flight_->is_decided, true) && examples > 0) rows->begin_step(step);
   }
+  if (rows != nullptr) rows->resume_adopted(all.last);
   row_squares_ = all.squares;
   if (makes_squares) {
     const auto own = completes ? rows->squares(former_rows_.given()) : metrics::ExactSum();
     row_squares_ = embedding::sum_of_all(comm_, own).value();
   }
   if (completes) update(rows);
-  if (rows != nullptr && all.evicted == all.last && evicted_at_ < all.last) {
-    rows->evict(all.last);
+  if (rows != nullptr && !completes) rows->complete_adopted(all.last);
+  if (rows != nullptr && all.evicted == all.last) {
+    rows->evict(all.last);  // changes nothing more where they are evicted already
     evicted_at_ = all.last;
   }
   const bool is_dropped = in_flight_ && !is_made && !completes;
@@ -182,7 +184,6 @@ void AllReduce::take_over_rows(int64_t lanes) {
   if (!has_tables_) return;
   make_rows(lanes);
   former_rows_.hand_over(comm_, rows_->held());
-  rows_are_whole_ = true;
   comm_.barrier({.what = "the rows of tables"}).wait();
   former_rows_.drop();
 }
