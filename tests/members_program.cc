@@ -1,11 +1,13 @@
 // The program of run_members_test: workers that do nothing but keep in step, and go on without those that are
-// lost. members_program FOLDER; files in FOLDER say what happens:
+// lost. members_program FOLDER [FACT]...; all must have the same facts. Files in FOLDER say what happens:
 //   finish          all end with 0 after their step
 //   fail-WORKER     this worker ends with 3, or with the exit code in the file
 //   late-EPOCH      in this epoch workers no longer wait for others
 //   fixed           the launcher hears that the members cannot change
 //   untrained       the training has not begun, until the file is gone
 //   hold            workers that come back wait before they ask for a place, until the file is gone
+//   broken          workers that come back fail before they ask for a place
+//   config          has one more fact
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -13,6 +15,8 @@
 #include <string>
 #include <thread>
 #include <unistd.h>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -59,13 +63,15 @@ std::shared_ptr<comm::Rendezvous> find_board(const Environment& environment) {
 
 class Worker {
  public:
-  Worker(const Environment& environment, std::string folder)
+  Worker(const Environment& environment, std::string folder, std::vector<std::string> facts)
       : folder_(std::move(folder)),
         self_{number_in(environment, "TUTTI_TASK_INDEX"), number_in(environment, kLifeVariable)},
         board_(find_board(environment), self_),
         job_board_{.address = environment.get(kMembersVariable).value(),
                    .host = host_name(),
                    .secret = secret_in(environment)} {
+    if (exists("config")) facts.push_back(read_file(folder_ + "/config"));
+    board_.set_facts({fmt::format("worker/{} on {}", self_.worker, host_name()), std::move(facts)});
     comm::write_job_board(folder_, job_board_);
   }
 
@@ -95,7 +101,8 @@ class Worker {
     std::printf("is back, pid %d\n", getpid());
     std::fflush(stdout);
     while (exists("hold") && !told_to_stop) take_a_breath();
-    return board_.await_next({.why = Call::Why::Joins});
+    if (exists("broken")) fail(ErrorKind::InvalidArgument, "this worker is broken");
+    return board_.await_next({.why = Call::Why::Joins, .facts = board_.facts()});
   }
 
   // If the board is lost, so is the epoch.
@@ -155,10 +162,10 @@ class Worker {
 }  // namespace tutti
 
 int main(int argc, char** argv) {
-  if (argc != 2) return 2;
+  if (argc < 2) return 2;
   signal(SIGTERM, [](int) { tutti::told_to_stop = true; });
   try {
-    return tutti::Worker(tutti::Environment::of_process(), argv[1]).run();
+    return tutti::Worker(tutti::Environment::of_process(), argv[1], {argv + 2, argv + argc}).run();
   } catch (const tutti::Error& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return tutti::exit_code(error.kind());

@@ -205,6 +205,22 @@ class AwaitWorld final : public tutti::Hook {
   const int64_t world_;
 };
 
+// Waits before each step but the first ones as long as this file exists, unless the workers are to change.
+class Hold final : public tutti::Hook {
+ public:
+  explicit Hold(std::string file) : file_(std::move(file)) {}
+  void before_step(tutti::Training& training) override {
+    if (file_.empty() || training.step < kFree) return;
+    while (std::filesystem::exists(file_) && !training.group.communicator->epochs()->change_is_due())
+      usleep(kPause);
+  }
+
+ private:
+  static constexpr useconds_t kPause = 10'000;
+  static constexpr int64_t kFree = 5;
+  const std::string file_;
+};
+
 // Makes the steps slow as long as this file exists.
 class Dawdle final : public tutti::Hook {
  public:

@@ -561,7 +561,7 @@ TEST_F(RunHosts, nodes_that_do_not_belong_together_are_told_so) {
   RunningProgram& first = start_node(2, 0, {});
   RunningProgram& other = start_node(2, 1, {.flags = {"--ps", "1"}});
   EXPECT_EQ(other.wait(), 2);
-  EXPECT_THAT(other.err(), HasSubstr("its flags are not those of node 0"));
+  EXPECT_THAT(other.err(), HasSubstr("node 0 has '--ps 0', node 1 has '--ps 1'"));
   first.wait_for_error("refused the launcher at");
   RunningProgram& restarted = start_node(2, 1, {.flags = {"--restarts", "1"}});
   EXPECT_EQ(restarted.wait(), 2);

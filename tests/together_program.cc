@@ -289,10 +289,12 @@ struct Options {
   bool frozen = false;
   double server_beta = 0.99;
   double clip_norm = 0;
+  double clip_norm_here = 0;
   int64_t fail_at = -1;
   int64_t kill_at = -1;
   std::string misfortune;
   std::string dawdle;
+  std::string hold;
   std::string fault;
   int64_t await_world = 0;
   int64_t flip_at = -1;
@@ -520,7 +522,9 @@ void train(tutti::Context& ctx, const Options& options) {
                            const torch::Tensor prediction = fault.in(net.forward(batch["image"]));
                            return gradient.in(torch::cross_entropy_loss(prediction, batch["label"]));
                          },
-                         {.clip_norm = options.clip_norm, .average = options.average, .group = group});
+                         {.clip_norm = std::max(options.clip_norm, options.clip_norm_here),
+                          .average = options.average,
+                          .group = group});
   trainer.add_hook(std::make_unique<FailOnOne>(options.fail_at));
   trainer.add_hook(std::move(breaks));
   trainer.add_hook(std::move(faults));
@@ -534,6 +538,7 @@ void train(tutti::Context& ctx, const Options& options) {
   measure_as("first");
   trainer.add_hook(std::make_unique<tutti::testing::AwaitWorld>(options.await_world));
   trainer.add_hook(std::make_unique<tutti::testing::Dawdle>(options.dawdle));
+  trainer.add_hook(std::make_unique<tutti::testing::Hold>(options.hold));
   trainer.add_hook(std::make_unique<FlipBit>(options.flip_at, options.flip_on));
   if (options.stop_at >= 0) trainer.add_hook(std::make_unique<StopAt>(options.stop_at));
   if (options.rate_of_rank_1 > 0) trainer.add_hook(std::make_unique<RateOfRank1>(options.rate_of_rank_1));
@@ -636,10 +641,13 @@ int main(int argc, char** argv) {
     flags.add("--frozen", options.frozen, "one of its groups is frozen");
     flags.add("--server-beta", options.server_beta, "a number of lion on servers, by mistake; 0: no lion");
     flags.add("--clip-norm", options.clip_norm, "largest norm of the gradient; 0: any");
+    flags.add("--clip-norm-here", options.clip_norm_here, "the same on this task alone, by mistake");
     flags.add("--fail-at", options.fail_at, "the step at which rank 1 fails");
     flags.add("--kill-at", options.kill_at, "the step at which the chief is killed, once in a log directory");
     flags.add("--await-world", options.await_world, "how many workers are awaited before the last step");
     flags.add("--dawdle", options.dawdle, "the steps are slow as long as this file exists");
+    flags.add("--hold", options.hold,
+              "no step is made as long as this file exists, but to change the workers");
     flags.add("--misfortune", options.misfortune, "what befalls which worker at which step");
     flags.add("--fault", options.fault, "which worker computes wrongly at which step");
     flags.add("--flip-at", options.flip_at, "the step after which a bit of a weight changes");
@@ -679,7 +687,7 @@ int main(int argc, char** argv) {
     flags.add("--export-into", options.export_into, "export the model at the end, into this folder");
     flags.add("--create-on", options.device, "the device scope around the network's creation");
     // Like data, this flag is local to the task, and its contents are compared.
-    flags.scope(tutti::FlagScope::Local, {"--other-labels", "--note-steps", "--step-ms"});
+    flags.scope(tutti::FlagScope::Local, {"--other-labels", "--note-steps", "--step-ms", "--clip-norm-here"});
   };
   program.optimizers = [&] {
     std::vector<tutti::ElementwiseOptimizer> known;

@@ -81,8 +81,10 @@ GroupResult TaskGroup::run() {
   end_leftover_processes();
   for (Member& member : members_) member.finish_output();
   flush();
-  if (options_.survival != nullptr && options_.survival->end())
-    result_.restarts = options_.survival->end()->restarts + restarts_;
+  if (const auto end = options_.survival != nullptr ? options_.survival->end() : std::nullopt) {
+    result_.restarts = end->restarts + restarts_;
+    result_.comes_again = end->comes_again;
+  }
   return result_;
 }
 

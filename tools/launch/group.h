@@ -82,6 +82,8 @@ struct GroupResult {
   bool interrupted = false;  // by a signal to this process
   bool left_behind = false;  // a process that SIGKILL does not end still exists
   bool lost_output = false;  // text of the tasks could not be written
+  bool refused = false;      // the others have taken in no worker of this launcher, which came again
+  bool comes_again = false;  // this launcher was on its way to the others, and tries anew
   int restarts = 0;          // of single workers that count as restarts of the whole job do (--min)
 };
 

@@ -117,6 +117,10 @@ void TaskGroup::carry_out(const WorkerOrder& order) {
       return member.signal(SIGCONT);
     case WorkerOrder::What::Fail:
       return add_failure(member);
+    case WorkerOrder::What::Refuse:
+      say("the others have taken in no worker of this host, and go on without it");
+      result_.refused = true;
+      return add_failure(member);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "tools/launch/survival_board.h"
+#include "tutti/base/agreement.h"
 #include "tutti/base/error.h"
 
 namespace tutti {
@@ -66,13 +67,29 @@ void KeeperBoard::settle() {
 }
 
 void KeeperBoard::read_calls(MembersKeeper::Time now) {
-  if (board_->peek(comm::kFitKey)) keeper_.training_has_begun();
+  const bool has_begun = board_->peek(comm::kFitKey).has_value();
   for (const comm::Member& member : keeper_.possible_callers()) {
     const std::string key = comm::call_key(member);
     const auto text = board_->peek(key);
     if (!text || read_[key] == *text) continue;
-    keeper_.called(member, comm::call_of(*text), now);
+    const comm::Call call = comm::call_of(*text);
+    keeper_.called(member, call, now);
+    if (call.why == comm::Call::Why::Joins && !call.facts.empty()) askers_.emplace_back(member, call.facts);
     read_[key] = *text;
+  }
+  if (!has_begun) return;
+  refuse_misfits();
+  keeper_.training_has_begun();
+}
+
+// Nobody gets a place before the members have told their facts.
+void KeeperBoard::refuse_misfits() {
+  for (const auto& [member, facts] : std::exchange(askers_, {})) {
+    const auto common = board_->peek(comm::kFactsKey);
+    const std::string why = common ? difference(comm::facts_of(*common), comm::facts_of(facts)) : "";
+    if (why.empty()) continue;
+    keeper_.refused(member);
+    board_->set(comm::refused_key(member), why);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tools/launch/epoch_agreement.h"
@@ -38,6 +39,7 @@ class KeeperBoard {
 
  private:
   void read_calls(MembersKeeper::Time now);
+  void refuse_misfits();
   void read_votes();
   void propose(const std::vector<std::string>& launchers);
   void settle();
@@ -48,7 +50,9 @@ class KeeperBoard {
   const std::shared_ptr<comm::Rendezvous> board_;
   EpochAgreement agreement_;
   std::map<std::string, std::string> read_;  // the calls that the keeper knows, by key
-  size_t published_ = 0;                     // epochs of the keeper
+  // Workers that have asked for a place, with their facts, which are not compared yet.
+  std::vector<std::pair<comm::Member, std::string>> askers_;
+  size_t published_ = 0;  // epochs of the keeper
   std::optional<uint64_t> published_change_;
   std::vector<comm::Member> joined_;
   bool has_given_up_ = false;

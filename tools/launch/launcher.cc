@@ -36,6 +36,7 @@
 #include "tutti/base/text.h"
 #include "tutti/base/version.h"
 #include "tutti/cluster/identity.h"
+#include "tutti/comm/members.h"
 #include "tutti/train/stop_signals.h"
 
 namespace tutti {
@@ -57,17 +58,25 @@ void print(int stream, std::string_view text) {
   }
 }
 
+constexpr std::chrono::milliseconds kBeforeComingAgain{500};
+
 GroupResult ended_by(int signal) { return {.exit_code = 128 + signal, .interrupted = true}; }
 
 // Runs a job, and again after a failure, up to `restarts` times. The argument of `run` is the number of
-// restarts before.
+// restarts before. That a launcher comes again which the others had not taken in is no restart.
 int run_with_restarts(int restarts, SignalPipe& signals, const std::function<GroupResult(int)>& run) {
   RestartPause pauses;
   for (int before = 0;; ++before) {
     const auto begin = std::chrono::steady_clock::now();
     const GroupResult result = run(before);
     before += result.restarts;
-    const bool may_restart = !result.interrupted && !result.left_behind;
+    const bool may_restart = !result.interrupted && !result.left_behind && !result.refused;
+    if (may_restart && result.comes_again) {
+      if (const auto signal = await_signal(signals, std::chrono::steady_clock::now() + kBeforeComingAgain))
+        return ended_by(*signal).exit_code;
+      --before;
+      continue;
+    }
     if (result.exit_code == 0 && result.lost_output) return exit_code(ErrorKind::Overloaded);
     if (result.exit_code == 0 || !may_restart || before >= restarts) return result.exit_code;
     const std::chrono::seconds pause = pauses.next(std::chrono::steady_clock::now() - begin);
@@ -162,6 +171,31 @@ std::unique_ptr<Survival> survival_of(const Plan& plan, const LaunchOptions& opt
   keeper.port = static_cast<uint16_t>(plan.hosts[plan.own].members_port);
   if (!is_loopback(plan.hosts[plan.own].address)) keeper.listen_at = "";
   return std::make_unique<SurvivalPeer>(peer);
+}
+
+// What this launcher starts and, with --min, who decides about its workers.
+struct Part {
+  Plan plan;
+  std::unique_ptr<Survival> survival = {};
+};
+
+// A launcher that comes again may be told of a keeper that has just been lost. It asks again then, until
+// another one has taken its place.
+Part take_part(const Planner& planner, const LaunchOptions& options, int restarts_before,
+               const Environment& of_tasks, SignalPipe& signals, const Log& log) {
+  const auto deadline = deadline_after(options.start_timeout);
+  for (;;) {
+    Part part{planner.plan(signals)};
+    if (part.plan.signal || !options.min) return part;
+    try {
+      part.survival = survival_of(part.plan, options, restarts_before, of_tasks);
+      return part;
+    } catch (const Error& error) {
+      const bool may_ask = part.plan.comes_again && std::chrono::steady_clock::now() < deadline;
+      if (!may_ask || !comm::is_loss(error)) throw;
+      log.info("{}; asking again who has the list of the workers", error.what());
+    }
+  }
 }
 
 // This launcher has no workers of its own, but the list of all.
@@ -310,12 +344,11 @@ int launch(const std::vector<std::string>& command, const Environment& environme
   const int as_a_whole = one_by_one && !options.min ? 0 : options.restarts;
   return run_with_restarts(as_a_whole, watching.signals, [&](int restarts_before) {
     group.restarts = one_by_one ? options.restarts - restarts_before : 0;
-    Plan plan = planner.plan(watching.signals);
-    if (plan.signal) return ended_by(*plan.signal);
-    std::unique_ptr<Survival> survival;
-    if (options.min) survival = survival_of(plan, options, restarts_before, of_tasks);
-    group.survival = survival.get();
-    return TaskGroup(command, of_tasks, std::move(plan.tasks), watching.signals, watching.watch, group).run();
+    Part part = take_part(planner, options, restarts_before, of_tasks, watching.signals, log);
+    if (part.plan.signal) return ended_by(*part.plan.signal);
+    group.survival = part.survival.get();
+    return TaskGroup(command, of_tasks, std::move(part.plan.tasks), watching.signals, watching.watch, group)
+        .run();
   });
 }
 

@@ -14,9 +14,11 @@
 
 #include "tools/launch/host_link.h"
 #include "tools/launch/open_meeting.h"
+#include "tutti/base/agreement.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/secret.h"
+#include "tutti/base/text.h"
 #include "tutti/base/this_host.h"
 #include "tutti/comm/board/tcp_rendezvous.h"
 #include "tutti/comm/members.h"
@@ -87,7 +89,10 @@ class Participant {
   std::shared_ptr<comm::Rendezvous> try_to_find();
   std::optional<MeetingResult> wait_for_answer(comm::Rendezvous& board);
   std::optional<MeetingResult> look_elsewhere();
-  void require_to_fit(comm::Rendezvous& board);
+  bool runs_program(comm::Rendezvous& board) const;
+  std::shared_ptr<comm::Rendezvous> board_at(const std::string& address) const;
+  void require_to_fit(comm::Rendezvous& board, size_t holder);
+  [[noreturn]] void refuse_secret(const std::string& holder, const std::string& obstacle) const;
   void await_departure(comm::Rendezvous& board) const;
   MeetingResult result_in(const std::string& answer);
   std::string missing(comm::Rendezvous& board) const;
@@ -146,7 +151,7 @@ MeetingResult Participant::host() {
   const comm::ServedRendezvous served = serve();
   comm::ServedBoard& board = *served.board;
   board.set(offer_key(0), entry_);
-  board.set(kTermsKey, meeting_.terms);
+  board.set(kTermsKey, terms_text(meeting_));
   for (take_notice(board); !missing(board).empty(); take_notice(board)) {
     if (is_late()) {
       const std::string who = missing(board);
@@ -238,20 +243,22 @@ std::shared_ptr<comm::Rendezvous> Participant::try_to_find() {
   const comm::FindAttempt attempt =
       try_to_find_meeting(meeting_.addresses.front(), options_.secret, std::min(until(deadline_), kAttempt));
   if (attempt.board) return attempt.board;
-  if (attempt.refused)
-    fail(ErrorKind::InvalidArgument,
-         "tutti run: the launcher of {} has another secret; set the same TUTTI_SECRET on all hosts ({})",
-         name(0), attempt.obstacle);
+  if (attempt.refused) refuse_secret("the launcher of " + name(0), attempt.obstacle);
   trouble_ = attempt.obstacle;
   if (attempt.listens)
     trouble_ = "a program listens there, but does not answer as a launcher of this version: " + trouble_;
   return nullptr;
 }
 
+void Participant::refuse_secret(const std::string& holder, const std::string& obstacle) const {
+  fail(ErrorKind::InvalidArgument,
+       "tutti run: {} has another secret; set the same TUTTI_SECRET on all hosts ({})", holder, obstacle);
+}
+
 // Returns nullopt if the board ends without an answer.
 std::optional<MeetingResult> Participant::wait_for_answer(comm::Rendezvous& board) {
   while (true) {
-    require_to_fit(board);
+    require_to_fit(board, 0);
     const auto answer = board.peek(kAnswerKey);
     if (answer && answer->empty()) return std::nullopt;
     if (answer) return result_in(*answer);
@@ -270,13 +277,11 @@ std::optional<MeetingResult> Participant::look_elsewhere() {
   if (place == meeting_.own && place > 0) return std::nullopt;
   try {
     const std::shared_ptr<comm::Rendezvous> board =
-        place == 0 ? try_to_find_keeper(meeting_.folder)
-                   : try_to_find_meeting(meeting_.addresses[place], options_.secret, kAttempt).board;
+        place == 0 ? try_to_find_keeper(meeting_.folder) : board_at(meeting_.addresses[place]);
     const std::string answer = board ? board->peek(kAnswerKey).value_or("") : "";
-    if (answer.empty()) return std::nullopt;
-    const bool is_another_job = place == 0 && board->peek(kTermsKey) != meeting_.terms;
-    if (is_another_job) return std::nullopt;
-    require_to_fit(*board);
+    const auto told = meeting_result_of(answer);
+    if (!told || (place == 0 && !runs_program(*board))) return std::nullopt;
+    require_to_fit(*board, told->keeper);
     const MeetingResult result = result_in(answer);
     log_.info("the launcher of {} has the list of the workers: this host joins them", name(result.keeper));
     return result;
@@ -286,13 +291,30 @@ std::optional<MeetingResult> Participant::look_elsewhere() {
   }
 }
 
-// Puts this host's offer on the board. It stays there as long as this launcher is connected.
-void Participant::require_to_fit(comm::Rendezvous& board) {
+// A job of another program may use the same log directory.
+bool Participant::runs_program(comm::Rendezvous& board) const {
+  const std::vector<std::string> theirs = split(board.peek(kTermsKey).value_or(""), '\n');
+  return std::find(theirs.begin(), theirs.end(), meeting_.program) != theirs.end();
+}
+
+// Returns null if no launcher with the list answers there.
+std::shared_ptr<comm::Rendezvous> Participant::board_at(const std::string& address) const {
+  const comm::FindAttempt attempt = try_to_find_meeting(address, options_.secret, kAttempt);
+  if (attempt.refused) refuse_secret("the launcher at " + address, attempt.obstacle);
+  return attempt.board;
+}
+
+// Puts this host's offer on the board. It stays there as long as this launcher is connected. `holder`: the
+// host that serves the board.
+void Participant::require_to_fit(comm::Rendezvous& board, size_t holder) {
+  const std::string who = holder < meeting_.hosts.size() ? name(holder) : "another job";
   const auto refuse = [&](const std::string& why) {
     board.set(kRefused, fmt::format("{}: {}", this_launcher(), why));
-    fail(ErrorKind::InvalidArgument, "tutti run: the launcher of {} refused this one: {}", name(0), why);
+    fail(ErrorKind::InvalidArgument, "tutti run: the launcher of {} refused this one: {}", who, why);
   };
-  if (board.get(kTermsKey, kFarewell) != meeting_.terms) refuse(meeting_.if_terms_differ);
+  const std::vector<std::string> terms = split(board.get(kTermsKey, kFarewell), '\n');
+  const std::string found = difference({who, terms}, {name(meeting_.own), meeting_.terms});
+  if (!found.empty()) refuse(fmt::format("{}; {}", found, meeting_.if_terms_differ));
   const std::string there = board.hold(offer_key(meeting_.own), entry_);
   if (there == entry_) return;
   refuse(

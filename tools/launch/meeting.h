@@ -30,7 +30,8 @@ struct Meeting {
   size_t own = 0;                       // the index of this host
   // HOST:PORT of the first host, where they meet; or of all hosts in their order.
   std::vector<std::string> addresses = {};
-  std::string terms = {};  // must be the same at all launchers
+  std::vector<std::string> terms = {};  // must be the same at all launchers, one line each: "--min 2"
+  std::string program = {};             // the term that names it
   // The log directory of the job, or "": a launcher that comes again may find the others there as well.
   std::string folder = {};
   // Advice in errors, if the terms differ, and if two launchers have the same index.

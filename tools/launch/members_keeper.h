@@ -59,6 +59,8 @@ class MembersKeeper {
   void give_up(const std::string& why);
   // May be repeated. A call of an earlier epoch or life is ignored.
   void called(const comm::Member& member, const comm::Call& call, Time now);
+  // This worker, which has asked for a place, gets none. It ends.
+  void refused(const comm::Member& member) { std::erase(joiners_, member); }
   // Decides, after any number of other inputs.
   void tick(Time now);
 

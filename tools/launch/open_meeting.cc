@@ -3,6 +3,9 @@
 #include <cstdint>
 #include <utility>
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include "tools/launch/host_link.h"
 #include "tutti/base/address.h"
 #include "tutti/base/error.h"
@@ -50,6 +53,8 @@ std::string to_text(const MeetingResult& result) {
   return json.dump();
 }
 
+std::string terms_text(const Meeting& meeting) { return fmt::format("{}", fmt::join(meeting.terms, "\n")); }
+
 std::optional<MeetingResult> meeting_result_of(const std::string& text) {
   if (text.empty()) return std::nullopt;
   return parse_message(text, [](const Json& json) -> std::optional<MeetingResult> {
@@ -93,7 +98,7 @@ OpenMeeting::OpenMeeting(Meeting meeting, std::string secret, MeetingResult resu
       board_(std::move(board)) {}
 
 void OpenMeeting::tell(comm::Rendezvous& board) const {
-  board.set(kTermsKey, meeting_.terms);
+  board.set(kTermsKey, terms_text(meeting_));
   board.set(kAnswerKey, to_text(result_));
 }
 

@@ -14,7 +14,7 @@
 
 // The board at which launchers meet (meeting.h). The keys:
 //
-//   terms        Meeting::terms, by the launcher that serves the board
+//   terms        the lines of Meeting::terms, by the launcher that serves the board
 //   offer/HOST   the offer of the launcher of this host, which holds it as long as it is connected
 //   answer       MeetingResult, by the launcher that serves the board; "": the meeting is over
 //   refused      the last launcher that was refused, and why
@@ -27,6 +27,7 @@ inline constexpr const char* kAnswerKey = "answer";
 Json to_json(const HostOffer& offer);
 HostOffer host_offer_of(const Json& json);
 std::string to_text(const MeetingResult& result);
+std::string terms_text(const Meeting& meeting);
 // Returns nullopt for an answer without a result.
 std::optional<MeetingResult> meeting_result_of(const std::string& text);
 

@@ -14,6 +14,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/net.h"
 #include "tutti/base/secret.h"
+#include "tutti/base/version.h"
 #include "tutti/cluster/identity.h"
 
 namespace tutti {
@@ -47,7 +48,7 @@ std::optional<Meeting> meeting_of(const JobHosts& hosts, int restarts) {
   if (!hosts.own_index()) return std::nullopt;
   Meeting meeting{.own = *hosts.own_index(),
                   .addresses = {hosts.address_of(0)},
-                  .terms = fmt::format("{}, {} restarts", hosts.fingerprint(), restarts)};
+                  .terms = {fmt::format("--restarts {}", restarts), "hosts " + hosts.fingerprint()}};
   for (size_t host = 0; host < hosts.row().size(); ++host) meeting.hosts.push_back(hosts.name_of(host));
   meeting.if_terms_differ = fmt::format(
       "its TF_CONFIG lists different hosts than the one of {}, or its --restarts differ; give all "
@@ -58,22 +59,35 @@ std::optional<Meeting> meeting_of(const JobHosts& hosts, int restarts) {
 }
 
 // Launchers compare the file name of the program: it may be in another folder on each host. The first host
-// may have another name on each, but a list of all is the same.
+// may have another name on each, but a list of all is the same. The workers compare their flags, of which
+// some may differ between hosts.
+std::vector<std::string> terms_of(const LaunchOptions& options, const std::string& program) {
+  const NodeOptions& nodes = *options.nodes;
+  std::vector<std::string> terms = {fmt::format("--nnodes {}", nodes.count),
+                                    fmt::format("--ps {}", options.servers),
+                                    options.evaluator ? "--evaluator" : "--no-evaluator",
+                                    fmt::format("--restarts {}", options.restarts),
+                                    options.min ? fmt::format("--min {}", *options.min) : "--no-min",
+                                    fmt::format("tutti {}", version()),
+                                    program,
+                                    options.master ? "a master" : "no master"};
+  if (nodes.addresses.size() > 1) terms.push_back(fmt::format("at {}", fmt::join(nodes.addresses, ",")));
+  return terms;
+}
+
 std::optional<Meeting> meeting_of(const LaunchOptions& options, const std::vector<std::string>& command,
                                   const Environment& environment) {
   const NodeOptions& nodes = *options.nodes;
+  const std::string program = "program " + std::filesystem::path(command.front()).filename().string();
   Meeting meeting{
       .own = static_cast<size_t>(nodes.rank),
       .addresses = nodes.addresses,
-      .terms = fmt::format(
-          "{} nodes, {} servers, {} more, {} restarts, least {} of {}{}", nodes.count, options.servers,
-          more_tasks(options) - options.servers, options.restarts, options.min.value_or(0),
-          std::filesystem::path(command.front()).filename().string(),
-          nodes.addresses.size() > 1 ? fmt::format(" at {}", fmt::join(nodes.addresses, ",")) : ""),
+      .terms = terms_of(options, program),
+      .program = program,
       .folder = flag_of_program(command, environment, "--logdir", "TUTTI_LOGDIR"),
       .if_terms_differ =
-          "its flags are not those of node 0; give all launchers the same "
-          "--nnodes, --rendezvous (or TF_CONFIG), --ps, --evaluator, --restarts, --min and PROGRAM",
+          "give all launchers the same --nnodes, --rendezvous (or TF_CONFIG), --ps, --evaluator, --restarts, "
+          "--min and PROGRAM, and the same version of tutti",
       .if_index_is_taken = "give each launcher its own --node-rank, or index in TF_CONFIG"};
   for (int node = 0; node < nodes.count; ++node) meeting.hosts.push_back(fmt::format("node {}", node));
   return meeting;

@@ -30,10 +30,11 @@ struct EndedWorker {
 // An instruction for the launcher of a worker.
 struct WorkerOrder {
   enum class What {
-    Start,  // after the pause
-    Kill,   // it does not answer the other workers
-    Leave,  // after its step, since there are to be fewer
-    Fail,   // its end is a failure of the job
+    Start,   // after the pause
+    Kill,    // it does not answer the other workers
+    Leave,   // after its step, since there are to be fewer
+    Fail,    // its end is a failure of the job
+    Refuse,  // the others have taken in no worker of this launcher, which ends alone
   };
   What what = What::Start;
   int worker = 0;
@@ -49,6 +50,7 @@ struct JobEnd {
   int signal = 0;                      // by which the tasks are to be ended; 0: all workers have ended
   std::chrono::milliseconds grace{0};  // from the signal to SIGKILL
   bool interrupted = false;            // by a signal to the launcher: the job is not restarted
+  bool comes_again = false;            // this launcher alone: it was on its way to the others, and tries anew
   int restarts = 0;                    // of single workers that count as restarts of the job
 
   bool operator==(const JobEnd&) const = default;

@@ -12,7 +12,7 @@
 namespace tutti {
 namespace {
 
-constexpr int kLastOrder = static_cast<int>(WorkerOrder::What::Fail);
+constexpr int kLastOrder = static_cast<int>(WorkerOrder::What::Refuse);
 
 Json to_json(const WorkerOrder& order) {
   return {static_cast<int>(order.what), order.worker, order.life, order.pause.count()};

@@ -27,6 +27,8 @@ constexpr milliseconds kLookForOrders{20};
 constexpr milliseconds kLookForChosen{2};
 // The time for one attempt to connect to another launcher, which may be gone.
 constexpr milliseconds kAttemptToConnect{2000};
+// The time in which the keeper has to be found that a launcher has been told of which comes again.
+constexpr milliseconds kAttemptToReturn{5000};
 
 // Returns the term for which the launcher of this board is the keeper.
 uint64_t term_on(comm::Rendezvous& board) {
@@ -38,12 +40,15 @@ uint64_t term_on(comm::Rendezvous& board) {
 SurvivalGuest::SurvivalGuest(const GuestOptions& options)
     : options_(options),
       token_(options.launchers ? options.launchers->vote.token : random_key()),
-      keeper_(options.keeper) {
+      keeper_(options.keeper),
+      is_member_(!comes_again()) {
   std::string trouble;
-  const bool may_go_on = options.launchers && !options.launchers->comes_again;
+  const bool may_go_on = options.launchers && !comes_again();
   if (options.launchers) voter_.emplace(options.launchers->vote);
   try {
-    find_keeper(may_go_on ? options.timeout : options.start_timeout);
+    find_keeper(may_go_on       ? options.timeout
+                : comes_again() ? std::min(options.start_timeout, kAttemptToReturn)
+                                : options.start_timeout);
     enter_job();
   } catch (const Error& error) {
     if (!may_go_on || !comm::is_loss(error)) throw;
@@ -76,7 +81,9 @@ void SurvivalGuest::find_keeper(milliseconds timeout) {
 void SurvivalGuest::enter_job() {
   if (board_->hold(host_key(options_.host), token_) != token_)
     fail(ErrorKind::InvalidArgument, "tutti run: another launcher of this host is part of the job");
-  for (const int life : lives_of(board_->get(welcome_key(token_), options_.start_timeout)))
+  const milliseconds patience =
+      comes_again() ? std::min(options_.start_timeout, options_.timeout) : options_.start_timeout;
+  for (const int life : lives_of(board_->get(welcome_key(token_), patience)))
     standing_.workers.push_back({.life = life, .runs = life != kAway});
 }
 
@@ -282,7 +289,10 @@ std::vector<WorkerOrder> SurvivalGuest::look(const Say& say) {
   known_ = received_;
   if (end_) return orders;
   end_ = known_.end;
-  const JobEnd alone{.exit_code = exit_code(ErrorKind::PeerLost), .signal = SIGTERM, .grace = kFailureGrace};
+  const JobEnd alone{.exit_code = exit_code(ErrorKind::PeerLost),
+                     .signal = SIGTERM,
+                     .grace = kFailureGrace,
+                     .comes_again = comes_again() && !is_member_};
   if (!end_ && known_.is_lost) {
     say(
         fmt::format("{} has heard nothing from here for {:g} s, and the others have gone on: "

@@ -50,7 +50,8 @@ struct GuestOptions {
 // is lost, finds the launcher that takes its place (succession.h), or ends the job here.
 class SurvivalGuest final : public Survival {
  public:
-  // Connects, and waits until the keeper has noticed this launcher. Throws as find_tcp_rendezvous().
+  // Connects, and waits until the keeper has noticed this launcher. Throws as find_tcp_rendezvous(). A
+  // launcher that comes again does not wait long: the keeper may just have been lost.
   explicit SurvivalGuest(const GuestOptions& options);
   ~SurvivalGuest() override;
 
@@ -77,6 +78,7 @@ class SurvivalGuest final : public Survival {
   using Lock = std::unique_lock<std::mutex>;
   struct Leaves {};
 
+  bool comes_again() const { return options_.launchers && options_.launchers->comes_again; }
   void find_keeper(std::chrono::milliseconds timeout);
   void enter_job();
   void keep_in_touch(std::string lost);
@@ -109,9 +111,9 @@ class SurvivalGuest final : public Survival {
   std::map<std::string, std::string> sent_;                  // to be sent again to another keeper
   HostStanding standing_;                                    // of the workers of this host
   HostOrders received_;
-  size_t taken_ = 0;       // orders of received_ that look() has returned
-  std::string keeper_;     // its name for messages
-  bool is_member_ = true;  // a worker of this host is in the newest epoch, as far as is known
+  size_t taken_ = 0;    // orders of received_ that look() has returned
+  std::string keeper_;  // its name for messages
+  bool is_member_;      // a worker of this host is in the newest epoch, as far as is known
   bool is_elected_ = false;
   std::optional<EpochAgreement> election_;
   std::string lost_;  // why the keeper cannot be reached any more

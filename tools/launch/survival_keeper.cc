@@ -37,6 +37,11 @@ HostStanding standing_on(comm::Rendezvous& board, const EpochAgreement& agreemen
   return text && !agreement.token_of(host).empty() ? host_standing_of(*text) : HostStanding();
 }
 
+// Returns true if the worker has ended with an error of its own, which would come back.
+bool has_failed(const Outcome& outcome) {
+  return !outcome.killed() && !outcome.interrupted() && !misses_others(outcome);
+}
+
 comm::Members first_members(const std::vector<SurvivalHost>& hosts) {
   comm::Members first;
   for (int worker = 0; worker < workers_of(hosts); ++worker) first.by_rank.push_back({worker, 0});
@@ -152,11 +157,25 @@ void SurvivalKeeper::ended(const EndedWorker& ended) {
   } else if (may_lose(keeper_, ended.worker, ended.outcome) ||
              (was_stopped() && misses_others(ended.outcome))) {
     lost_.push_back(ended);
+  } else if (is_newcomer(ended.worker)) {
+    lost_.push_back(ended);
+    lost_.back().text += why_outside(ended.worker);
   } else {
     keeper_.lost(ended.worker, MembersKeeper::Then::StaysAway);
     keeper_.finish(fmt::format("worker/{} {}", ended.worker, ended.outcome.describe()));
     fail_job_for(ended);
   }
+}
+
+// Returns true if the others have not taken in this worker, and go on without it.
+bool SurvivalKeeper::is_newcomer(int worker) const {
+  const comm::Member member{worker, keeper_.life_of(worker)};
+  return !keeper_.trained_last(worker) || served_.board->peek(comm::refused_key(member));
+}
+
+std::string SurvivalKeeper::why_outside(int worker) const {
+  const auto why = served_.board->peek(comm::refused_key({worker, keeper_.life_of(worker)}));
+  return why ? fmt::format(" and was not taken in ({})", *why) : " before it has come";
 }
 
 void SurvivalKeeper::stays_away(int worker) {
@@ -287,7 +306,11 @@ void SurvivalKeeper::welcome(size_t host, const std::string& token) {
     if (is_wanted) running_.insert(worker);
     lives.push_back(is_wanted ? keeper_.life_of(worker) : kAway);
   }
-  entry = {.name = entry.name, .slots = entry.slots, .token = token, .has_come = true};
+  entry = {.name = entry.name,
+           .slots = entry.slots,
+           .token = token,
+           .has_come = true,
+           .is_refused = entry.has_come};
   served_.board->set(welcome_key(token), to_text(lives));
 }
 
@@ -334,7 +357,8 @@ void SurvivalKeeper::settle_losses(const Say& say) {
     if (fixed && was_member.back())
       keeper_.finish(fmt::format("the others cannot go on without worker/{}: {}", ended.worker, *fixed));
     const bool may_return = !end_ && !fixed && !job_is_done() && !ended.outcome.interrupted() &&
-                            wanted_.contains(ended.worker) && is_connected(host_of(ended.worker));
+                            !has_failed(ended.outcome) && wanted_.contains(ended.worker) &&
+                            is_connected(host_of(ended.worker));
     const bool again = may_return && restarts-- > 0;
     keeper_.lost(ended.worker, again ? MembersKeeper::Then::ComesBack : MembersKeeper::Then::StaysAway);
   }
@@ -344,6 +368,7 @@ void SurvivalKeeper::settle_losses(const Say& say) {
     const bool ends_job = keeper_.has_too_few() || (keeper_.ended() && (was_member[i] || !job_is_done()));
     ends_job ? fail_job_for(lost[i]) : go_on_without(lost[i], say);
   }
+  for (const EndedWorker& ended : lost) dismiss_if_refused(ended);
   const bool is_over = keeper_.has_too_few() || (keeper_.ended() && (fixed || !job_is_done()));
   if (!lost.empty() && is_over) say(fmt::format("the job ends: {}", keeper_.why_over()));
 }
@@ -360,6 +385,18 @@ void SurvivalKeeper::go_on_without(const EndedWorker& lost, const Say& say) {
         .worker = lost.worker,
         .life = keeper_.life_of(lost.worker),
         .pause = pause});
+}
+
+// A launcher that has come again does nothing for the job if the others have taken in none of its workers.
+void SurvivalKeeper::dismiss_if_refused(const EndedWorker& lost) {
+  const size_t host = host_of(lost.worker);
+  Host& entry = hosts_[host];
+  entry.is_refused = entry.is_refused && has_failed(lost.outcome);
+  const int first = first_worker_of(host);
+  const auto runs = running_.lower_bound(first);
+  const bool any_runs = runs != running_.end() && *runs < first + options_.hosts[host].workers;
+  if (!entry.is_refused || any_runs || options_.launchers.empty() || !is_connected(host) || end_) return;
+  give({.what = WorkerOrder::What::Refuse, .worker = lost.worker});
 }
 
 // The others may go on with the list: what becomes of the workers says nothing about the job.

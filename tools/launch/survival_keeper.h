@@ -100,6 +100,7 @@ class SurvivalKeeper final : public Survival {
     int slots = 0;           // the first of its workers, which may run
     std::string token = {};  // "": it is not connected
     bool has_come = false;
+    bool is_refused = false;  // it has come again, and no worker of it was taken in so far
     HostOrders orders = {};
     std::string published = {};
   };
@@ -120,6 +121,9 @@ class SurvivalKeeper final : public Survival {
   void settle_losses(const Say& say);
   void go_on_without(const EndedWorker& lost, const Say& say);
   void end_here(const Say& say);
+  bool is_newcomer(int worker) const;
+  std::string why_outside(int worker) const;
+  void dismiss_if_refused(const EndedWorker& lost);
   void fail_job_for(const EndedWorker& lost);
   void give(const WorkerOrder& order);
   void end_with(const JobEnd& end);

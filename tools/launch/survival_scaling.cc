@@ -156,7 +156,8 @@ void SurvivalKeeper::follow_scaling() {
     const bool is_member = keeper_.is_member(worker);
     if (!is_member && running_.contains(worker)) continue;
     scaling_->coming.erase(worker);
-    answer_scaling(fmt::format("worker/{} has {}", worker, is_member ? "come" : "ended before it has come"));
+    answer_scaling(
+        fmt::format("worker/{} has {}", worker, is_member ? "come" : "ended" + why_outside(worker)));
   }
   for (const int worker : std::set<int>(scaling_->leaving)) {
     if (running_.contains(worker)) continue;

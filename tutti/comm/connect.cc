@@ -7,7 +7,10 @@
 #include <fmt/format.h>
 
 #include "tutti/base/address.h"
+#include "tutti/base/agreement.h"
 #include "tutti/base/error.h"
+#include "tutti/base/this_host.h"
+#include "tutti/base/version.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/comm/collectives.h"
 #include "tutti/comm/failures.h"
@@ -181,6 +184,15 @@ Context at_place(const Context& context, const Members& members, const Member& s
   return context.with(place);
 }
 
+// What a worker that joins must have the same as those that train. Called by a thread that computes.
+Agreement facts_of(const Context& context) {
+  Agreement facts{fmt::format("{} on {}", context.task().short_name(), host_name()), common_flags(context)};
+  facts.lines.push_back(fmt::format("tutti {}", version()));
+  if (context.config().compute.mixed_machines) return facts;
+  for (const std::string& line : context.kernels().lines()) facts.lines.push_back(line);
+  return facts;
+}
+
 // The epochs of a job whose launcher keeps a list of its members.
 class LaunchedEpochs final : public EpochSource {
  public:
@@ -195,7 +207,10 @@ class LaunchedEpochs final : public EpochSource {
   std::string change() const override { return epochs_.change(); }
   bool is_last() const override { return epochs_.members().is_last; }
   bool job_stops() const override { return epochs_.list().job_stops(); }
-  void set_fit(int64_t fit) override { epochs_.list().set_fit(fit); }
+  void set_fit(int64_t fit) override {
+    know_facts();
+    epochs_.list().set_fit(fit);
+  }
   std::optional<int64_t> fit() const override { return epochs_.list().fit(); }
   Connection next(const std::optional<Error>& why) override;
   // Connects the workers with which the job begins; nothing is connected in one that joins later.
@@ -204,6 +219,9 @@ class LaunchedEpochs final : public EpochSource {
  private:
   using Clock = std::chrono::steady_clock;
 
+  void know_facts() const {
+    if (epochs_.list().facts().empty()) epochs_.list().set_facts(facts_of(context_));
+  }
   // Returns a function that puts its connection there.
   MemberEpochs::Connect connect_to(Connection& connection) const;
 
@@ -224,6 +242,7 @@ EpochSource::Connection LaunchedEpochs::first() {
 
 EpochSource::Connection LaunchedEpochs::next(const std::optional<Error>& why) {
   Connection connection;
+  if (is_joining()) know_facts();
   epochs_.enter_next(why, connect_to(connection));
   due_ = false;
   return connection;

@@ -43,6 +43,7 @@ Call MemberEpochs::call(const std::optional<Error>& why) const {
   Call call{.epoch = members_.epoch, .why = joining_ ? Call::Why::Joins : Call::Why::Change};
   if (why) call.why = why->kind() == ErrorKind::Timeout ? Call::Why::Late : Call::Why::Lost;
   if (why) call.text = why->what();
+  if (call.why == Call::Why::Joins) call.facts = list_.facts();
   return call;
 }
 

@@ -94,7 +94,10 @@ Members members_of(const std::string& text) {
 }
 
 std::string to_text(const Call& call) {
-  return Json{{"epoch", call.epoch}, {"why", kWhys.at(static_cast<size_t>(call.why))}, {"text", call.text}}
+  return Json{{"epoch", call.epoch},
+              {"why", kWhys.at(static_cast<size_t>(call.why))},
+              {"text", call.text},
+              {"facts", call.facts}}
       .dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -106,12 +109,37 @@ Call call_of(const std::string& text) {
   if (found == kWhys.end()) fail(ErrorKind::DataLoss, "{}: {}", kWhat, text);
   return {.epoch = epoch_in(json, kWhat),
           .why = static_cast<Call::Why>(found - kWhys.begin()),
-          .text = value_in<std::string>(json, "text", kWhat)};
+          .text = value_in<std::string>(json, "text", kWhat),
+          .facts = value_in<std::string>(json, "facts", kWhat, "")};
+}
+
+std::string to_text(const Agreement& facts) {
+  return Json{{"who", facts.who}, {"lines", facts.lines}}.dump(-1, ' ', false,
+                                                               Json::error_handler_t::replace);
+}
+
+Agreement facts_of(const std::string& text) {
+  constexpr std::string_view kWhat = "the facts of a worker";
+  const Json json = parsed(text, kWhat);
+  Agreement facts{value_in<std::string>(json, "who", kWhat)};
+  const auto lines = json.find("lines");
+  if (lines == json.end() || !lines->is_array()) fail(ErrorKind::DataLoss, "{}: {}", kWhat, text);
+  for (const Json& line : *lines) {
+    if (!line.is_string()) fail(ErrorKind::DataLoss, "{}: {}", kWhat, text);
+    facts.lines.push_back(line.get<std::string>());
+  }
+  return facts;
 }
 
 std::string members_key(uint64_t epoch) { return fmt::format("members/{}", epoch); }
 
 std::string call_key(const Member& member) { return fmt::format("call/{}/{}", member.worker, member.life); }
+
+std::string plan_key(const std::string& fit) { return "plan/" + fit; }
+
+std::string refused_key(const Member& member) {
+  return fmt::format("refused/{}/{}", member.worker, member.life);
+}
 
 void publish(Rendezvous& board, const Members& members) {
   board.set(members_key(members.epoch), to_text(members));
@@ -161,10 +189,11 @@ Members MembersBoard::await_next(const Call& call) const {
   for (Pause pause(sleep_);;) {
     std::optional<Members> next;
     try {
-      if (has_moved && told_fit_) board_->set(kFitKey, std::to_string(*told_fit_));
+      if (has_moved) tell_fit();
       has_moved = false;
       if (!has_called) board_->set(call_key(self_), to_text(call));
       has_called = true;
+      if (call.why == Call::Why::Joins) require_admission();
       next = newest_after(call.epoch);
     } catch (const Error& error) {
       if (!is_loss(error) || !board_->reconnect()) throw;
@@ -197,11 +226,27 @@ bool MembersBoard::change_is_due(uint64_t epoch) const {
   }
 }
 
+void MembersBoard::require_admission() const {
+  const auto why = board_->peek(refused_key(self_));
+  if (!why) return;
+  fail(ErrorKind::InvalidArgument,
+       "the others do not take in this worker, and go on without it: {}. Start it with the program and flags "
+       "of the others",
+       *why);
+}
+
+// The facts are there before anybody may join.
+void MembersBoard::tell_fit() const {
+  if (!told_fit_) return;
+  if (!facts_.empty()) board_->set(kFactsKey, facts_);
+  board_->set(kFitKey, std::to_string(*told_fit_));
+}
+
 // If the board is lost, another one is told when the next epoch begins.
 void MembersBoard::set_fit(int64_t fit) const {
   told_fit_ = fit;
   try {
-    board_->set(kFitKey, std::to_string(fit));
+    tell_fit();
   } catch (const Error& error) {
     if (!is_loss(error)) throw;
   }
@@ -210,7 +255,7 @@ void MembersBoard::set_fit(int64_t fit) const {
 std::optional<int64_t> MembersBoard::fit() const {
   for (bool has_moved = false;; has_moved = true) {
     try {
-      if (has_moved && told_fit_) board_->set(kFitKey, std::to_string(*told_fit_));
+      if (has_moved) tell_fit();
       const auto text = board_->peek(kFitKey);
       return text ? parse_int(*text) : std::nullopt;
     } catch (const Error& error) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/base/agreement.h"
 #include "tutti/base/error.h"
 #include "tutti/comm/rendezvous.h"
 
@@ -25,7 +26,11 @@
 //   least              the number of members with which the job goes on, by the launcher
 //   stop               set before the launcher sends a signal to all, so that nobody leaves alone
 //   fixed              why the members cannot change, by one of them: no training would take a new one in
-//   fit                the call of fit() that the members are in, by each; nobody joins before
+//   facts              the Agreement of the members, by each; a worker that joins must have the same lines
+//   fit                the call of fit() that the members are in, by each, after `facts`; nobody joins before
+//   plan/FIT           the Agreement of a fit, by the chief, which a worker that joins in it must have as
+//   well refused/WORKER/LIFE  why this worker, which was to join, is not taken in: by the launcher or by the
+//   worker
 namespace tutti::comm {
 
 // One process: a worker of the job, and how often its launcher had started that worker before.
@@ -58,21 +63,27 @@ struct Call {
   };
   uint64_t epoch = 0;  // that it has left; with Joins any
   Why why = Why::Lost;
-  std::string text = {};  // the error
+  std::string text = {};   // the error
+  std::string facts = {};  // with Joins: the Agreement of the worker; "": it has none
 };
 
-// To and from the texts on the board. members_of() and call_of() throw DataLoss.
+// To and from the texts on the board. The functions that read throw DataLoss.
 std::string to_text(const Members& members);
 Members members_of(const std::string& text);
 std::string to_text(const Call& call);
 Call call_of(const std::string& text);
+std::string to_text(const Agreement& facts);
+Agreement facts_of(const std::string& text);
 
 std::string members_key(uint64_t epoch);
 std::string call_key(const Member& member);
+std::string plan_key(const std::string& fit);
+std::string refused_key(const Member& member);
 inline constexpr const char* kKeeperKey = "keeper";
 inline constexpr const char* kHere = "here";
 inline constexpr const char* kNewestKey = "newest";
 inline constexpr const char* kChangeKey = "change";
+inline constexpr const char* kFactsKey = "facts";
 inline constexpr const char* kFitKey = "fit";
 inline constexpr const char* kFixedKey = "fixed";
 inline constexpr const char* kEnteredKey = "entered";
@@ -130,7 +141,7 @@ class MembersBoard {
   Members at(uint64_t epoch) const;
   // Makes the call and waits for the newest members after `call.epoch`, also of another launcher that takes
   // the place of the one that has kept the list. Throws PeerLost if this process is not among them any more,
-  // and if the job ends.
+  // and if the job ends; InvalidArgument if the others do not take it in, since its facts differ.
   Members await_next(const Call& call) const;
   // Returns true if the launcher wants this epoch to end after the present step, or if a later one has begun:
   // a member may have been given up that still answers the others, since its launcher was silent. Without the
@@ -142,16 +153,22 @@ class MembersBoard {
   int least() const;
   // Returns true if the launcher ends the whole job.
   bool job_stops() const { return board_->peek(kStopKey).has_value(); }
+  // The Agreement of this worker, which goes along with its calls for a place and with set_fit().
+  void set_facts(const Agreement& facts) const { facts_ = to_text(facts); }
+  const std::string& facts() const { return facts_; }
   // Which fit() the members are in; nullopt before the first. Another launcher is told as well.
   void set_fit(int64_t fit) const;
   std::optional<int64_t> fit() const;
 
  private:
   std::optional<Members> newest_after(uint64_t epoch) const;
+  void tell_fit() const;
+  void require_admission() const;
 
   const std::shared_ptr<Rendezvous> board_;
   const Member self_;
   const Sleep sleep_;
+  mutable std::string facts_;
   mutable std::optional<int64_t> told_fit_;
 };
 

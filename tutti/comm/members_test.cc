@@ -46,6 +46,8 @@ TEST(Members, that_were_not_written_by_a_launcher_are_refused) {
     expect_error(ErrorKind::DataLoss, HasSubstr(""), [&] { members_of(text); });
   for (const char* text : {"", "{}", R"({"epoch": 1, "why": "tired", "text": ""})"})
     expect_error(ErrorKind::DataLoss, HasSubstr(""), [&] { call_of(text); });
+  for (const char* text : {"", "{}", R"({"who": "a"})", R"({"who": "a", "lines": [1]})"})
+    expect_error(ErrorKind::DataLoss, HasSubstr(""), [&] { facts_of(text); });
 }
 
 TEST_F(MembersOnABoard, are_awaited_and_the_newest_counts) {
@@ -113,6 +115,27 @@ TEST_F(MembersOnABoard, say_who_is_gone_has_left_and_has_come) {
   MemberEpochs joining(MembersBoard(board_, {1, 1}));
   joining.enter_next({}, connect);
   EXPECT_EQ(joining.change(), "") << "it does not know who was there before";
+}
+
+TEST_F(MembersOnABoard, tell_facts_before_the_fit_and_with_the_call_for_a_place) {
+  publish({.epoch = 0, .by_rank = {{0, 0}}});
+  const MembersBoard member(board_, {0, 0});
+  const Agreement facts{"worker/0", {"--batch 2", "tutti \xff"}};
+  member.set_facts(facts);
+  member.set_fit(1);
+  EXPECT_EQ(member.fit(), 1);
+  const Agreement told = facts_of(*board_->peek(kFactsKey));
+  EXPECT_EQ(told.who, facts.who);
+  EXPECT_EQ(told.lines.at(0), facts.lines[0]);
+
+  const MembersBoard joiner(board_, {1, 1});
+  joiner.set_facts({"worker/1", {"--batch 3"}});
+  auto joins = std::async(std::launch::async, [&] { MemberEpochs(joiner).enter_next({}, {}); });
+  board_->get(call_key({1, 1}), kLong);
+  EXPECT_EQ(facts_of(last_call_of({1, 1}).facts).lines, std::vector<std::string>{"--batch 3"});
+  board_->set(refused_key({1, 1}), "worker/0 has '--batch 2'");
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("go on without it: worker/0 has '--batch 2'"),
+               [&] { joins.get(); });
 }
 
 // The job ends instead of the next epoch.

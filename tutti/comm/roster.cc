@@ -228,8 +228,7 @@ void call_roll(const Context& context, Roster& roster) {
 void require_same_flags(const Context& context, Rendezvous& board, const std::vector<std::string>& who) {
   constexpr const char* kVerdict = "flags/verdict";
   const auto key = [](int rank) { return fmt::format("flags/{}", rank); };
-  Agreement own{who[static_cast<size_t>(context.rank())], context.shared_flags()};
-  own.lines.push_back(context.config().output.timeline.empty() ? "no --timeline" : "a --timeline");
+  const Agreement own{who[static_cast<size_t>(context.rank())], common_flags(context)};
   if (context.rank() > 0) {
     board.set(key(context.rank()), fmt::format("{}\n{}", context.threads(), fmt::join(own.lines, "\n")));
   } else {
@@ -254,6 +253,12 @@ std::string own_host(const Context& context) {
 }
 
 }  // namespace
+
+std::vector<std::string> common_flags(const Context& context) {
+  std::vector<std::string> flags = context.shared_flags();
+  flags.emplace_back(context.config().output.timeline.empty() ? "no --timeline" : "a --timeline");
+  return flags;
+}
 
 std::shared_ptr<Rendezvous> find_members_board(const Context& context) {
   const Identity& identity = context.identity();

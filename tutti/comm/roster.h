@@ -34,6 +34,9 @@ struct Roster {
 // names the ranks that did not come, and on all ranks an InvalidArgument if their flags differ.
 Roster find_roster(const Context& context, std::shared_ptr<Rendezvous> board = nullptr);
 
+// Returns the flags that all workers must have the same, one line each.
+std::vector<std::string> common_flags(const Context& context);
+
 // Returns the board with the list of the members (comm/members.h), of the launcher of this worker.
 std::shared_ptr<Rendezvous> find_members_board(const Context& context);
 

@@ -5,10 +5,21 @@
 #include <fmt/format.h>
 
 #include "tutti/comm/communicator.h"
+#include "tutti/train/strategies/connected.h"
 #include "tutti/train/training_run.h"
 
 // The part of TrainingRun in which its workers change while they train (`tutti run --min`).
 namespace tutti {
+namespace {
+
+// What all workers of an epoch do first.
+void agree(const Context& context, comm::Communicator& comm, Calls& calls,
+           const std::vector<std::string>& plan, bool joins) {
+  require_newcomers_to_fit(context, comm, plan, joins);
+  calls.agree(comm, joins);
+}
+
+}  // namespace
 
 bool TrainingRun::passes_over(int64_t fit) {
   if (joins_) {
@@ -18,7 +29,7 @@ bool TrainingRun::passes_over(int64_t fit) {
     return false;
   }
   calls_.pass_fit(fit);
-  has_ended_ = true;
+  has_ended_ = report_.complete = true;
   return true;
 }
 
@@ -86,14 +97,38 @@ bool TrainingRun::is_loss(const Error& error) const {
   return error.kind() == ErrorKind::PeerLost && (strategy_.facts().restarts || may_change());
 }
 
-// Compares the facts of a fit. If a worker is lost meanwhile, next() decides how the others go on.
-void TrainingRun::require_same(const std::vector<std::string>& plan) {
+// A worker that does not fit, or cannot read its data, ends alone if the others have begun.
+void TrainingRun::require_same_fit(bool others_have_begun, const MakePlan& make) {
+  if (strategy_.group().world == 1 && !may_change()) return;
   try {
-    strategy_.require_same(plan);
+    or_abandon("inspect its data", [&] { fit_plan_ = make(); });
+    compare_fits(others_have_begun);
   } catch (const Error& error) {
-    if (!may_change() || !is_loss(error)) throw;
-    lost(error);
+    if (others_have_begun && epochs() != nullptr) tell_refusal(context_, error.what());
+    throw;
   }
+}
+
+// If a worker is lost meanwhile, next() decides how the others go on.
+void TrainingRun::compare_fits(bool others_have_begun) {
+  if (others_have_begun) {
+    if (!may_change()) return;
+    if (!strategy_.group().is_chief()) return require_told_fit(context_, *epochs(), fit_plan_);
+  } else {
+    try {
+      strategy_.require_same(fit_plan_);
+    } catch (const Error& error) {
+      if (!may_change() || !is_loss(error)) throw;
+      lost(error);
+    }
+  }
+  tell_fit();
+}
+
+// For workers that join later. Another launcher may have the list since.
+void TrainingRun::tell_fit() const {
+  if (may_change() && strategy_.group().is_chief() && !fit_plan_.empty())
+    tutti::tell_fit(context_, fit_plan_);
 }
 
 // Goes on without a task that was lost, or as planned with other workers, without so many that leave.
@@ -121,7 +156,7 @@ void TrainingRun::finish_if_ended() {
 // Another worker was lost at the end of this fit, which the others have left already.
 void TrainingRun::leave_fit() {
   calls_.pass_fit(progress_.fit - 1);
-  has_ended_ = true;
+  has_ended_ = report_.complete = true;
   is_running_ = false;
   joined_in_ = progress_.fit;
   signals_.reset();
@@ -224,7 +259,7 @@ void TrainingRun::begin_together() {
   const bool is_late = epochs() != nullptr && epochs()->number() > 0 && changes_in_step_ == 0;
   try {
     if (!is_late) return begin_run();
-    calls_.agree(*strategy_.group().communicator, joins_);
+    agree(context_, *strategy_.group().communicator, calls_, plan_, joins_);
     take_over_or_begin({});
   } catch (const Error& error) {
     if (!may_change() || !is_loss(error)) throw;
@@ -235,12 +270,17 @@ void TrainingRun::begin_together() {
   if (!std::exchange(is_chief_, is_chief) && is_chief && has_taken_over) session_.take_over(progress_.step);
 }
 
-// Joins the others in the middle of their training.
+// Joins the others in the middle of their training. If this worker fails, they go on without it.
 void TrainingRun::join() {
-  enter_epoch({}, [&](const std::optional<Error>& /*why*/) {
-    if (!strategy_.has_run() || !go_on_with_others()) begin_run();
-    finish_if_ended();
-  });
+  try {
+    enter_epoch({}, [&](const std::optional<Error>& /*why*/) {
+      if (!strategy_.has_run() || !go_on_with_others()) begin_run();
+      finish_if_ended();
+    });
+  } catch (const Error& error) {
+    if (!is_loss(error)) tell_refusal(context_, error.what());
+    throw;
+  }
   joins_ = false;
   joined_in_ = progress_.fit;
 }
@@ -254,8 +294,9 @@ void TrainingRun::enter_epoch(std::optional<Error> why, const InEpoch& come_toge
       },
       [&](const std::optional<Error>& reason) {
         if (epochs() == nullptr) return come_together(reason);
-        calls_.agree(*strategy_.group().communicator, joins_);
+        agree(context_, *strategy_.group().communicator, calls_, plan_, joins_);
         come_together(reason);
+        tell_fit();
       });
 }
 

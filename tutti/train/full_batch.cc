@@ -148,6 +148,7 @@ void Model::fit(const data::Feed& feed, const torch::optim::LBFGSOptions& optimi
   if (!how.exports.signature.function && !outputs_.empty()) how.exports.signature = signature(instance_);
   trainer_ = std::make_unique<Trainer>(context_.with(without_folder), trainable(instance_),
                                        torch::optim::SGDOptions(1), how);
+  trainer_->set_trained();
 }
 
 }  // namespace tutti

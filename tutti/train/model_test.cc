@@ -189,6 +189,7 @@ TEST(Model, finds_with_all_examples_at_once_what_lbfgs_finds_by_itself) {
   model.loss("mse", nn::mse, model.target("y"), line);
   model.fit(feed, search);
   EXPECT_LT(model.evaluate(feed).at("mse"), 1e-9);
+  EXPECT_TRUE(model.trainer().report().complete);
   config.training.audit = 10;
   const Context auditing = test_context(config);
   Model audited(auditing);

@@ -306,6 +306,26 @@ TEST(StopAfter, the_report_says_that_the_run_continues_and_has_the_history) {
   EXPECT_EQ(checkpoints.steps().back(), 12);
 }
 
+TEST(StopAfter, the_report_is_complete_after_the_training_and_not_before) {
+  const TestFolder folder;
+  RunConfig config = test_flags();
+  config.training.steps = 3;
+  config.output.report = folder / "report.json";
+  const Context context = test_context(config);
+  Trainer trainer(context, test_net(), kAdam, test_loss);
+  const auto is_complete = [&] {
+    const auto report = nlohmann::json::parse(read_file(config.output.report));
+    EXPECT_EQ(report.at("complete"), trainer.report().complete);
+    return report.at("complete").get<bool>();
+  };
+  trainer.evaluate(test_feed(), {metrics::accuracy("label")});
+  EXPECT_FALSE(is_complete());
+  trainer.fit(test_feed().shuffle());
+  EXPECT_TRUE(is_complete());
+  trainer.evaluate(test_feed(), {metrics::accuracy("label")});
+  EXPECT_TRUE(is_complete());
+}
+
 TEST(StopAfter, values_of_a_history_that_are_not_finite_are_null) {
   History history;
   history.rows = {{.step = 3, .epoch = 1, .loss = std::nan("")},

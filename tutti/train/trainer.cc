@@ -92,11 +92,8 @@ History Trainer::fit_once(const data::Feed& feed, const FitOptions& options) {
   }
   // The others have compared their plans when they began this fit, or a later one.
   const bool others_have_begun = joins || run_.has_joined_since(next_fit_);
-  if (strategy_->group().world > 1 && !strategy_->facts().chief_reads_all && !others_have_begun) {
-    std::vector<std::string> plan;
-    run_.or_abandon("inspect its data", [&] { plan = plan_of_fit(feed, options); });
-    run_.require_same(plan);
-  }
+  if (!strategy_->facts().chief_reads_all)
+    run_.require_same_fit(others_have_begun, [&] { return plan_of_fit(feed, options); });
   if (feed.size() == 0) fail(ErrorKind::InvalidArgument, "the feed has no examples to train on");
   run_.report().skipped_examples = feed.left_out().examples;
   const Progress& progress = run_.progress();

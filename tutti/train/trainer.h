@@ -141,6 +141,8 @@ class Trainer {
   // The number of steps done.
   int64_t step() const { return run_.progress().step; }
   const store::Report& report() const { return run_.report(); }
+  // For weights that were trained by other means than fit(): the report says that the training is complete.
+  void set_trained() { run_.report().complete = true; }
   // Writes the report again, for example after another trainer has written its own.
   void write_report() const { run_.session().write(run_.report()); }
 

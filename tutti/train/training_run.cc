@@ -27,6 +27,7 @@ void TrainingRun::begin(const Length& length) {
   const StrategyFacts& facts = strategy_.facts();
   length_ = length;
   has_ended_ = false;
+  report_.complete = false;
   training_.first_step = training_.step = training_.last_step = progress_.step;
   training_.end_step = length.end_step;
   training_.steps_per_epoch = length.steps_per_epoch;
@@ -408,6 +409,7 @@ void TrainingRun::end(const Wishes& reasons) {
 // have ended all the rest.
 void TrainingRun::after_end(const Wishes& reasons) {
   const bool interrupted = is_interrupted(reasons);
+  report_.complete = !interrupted && !stops_early(reasons);
   is_running_ = false;
   if (!stops_early(reasons)) log_stop(reasons);
   if (interrupted) {

@@ -68,8 +68,10 @@ class TrainingRun {
   // Begins or resumes the run, or, after another task was lost, begins with the state that the others have.
   // `plan` has to be the same on all workers.
   void start(const std::vector<std::string>& plan);
-  // Throws InvalidArgument unless the facts of the fit that begins are the same on all workers.
-  void require_same(const std::vector<std::string>& plan);
+  // Throws InvalidArgument unless the facts of the fit that begins are the same on all workers. A worker that
+  // joins the others in it compares them alone with what they have told.
+  using MakePlan = std::function<std::vector<std::string>()>;
+  void require_same_fit(bool others_have_begun, const MakePlan& make);
   struct Length {
     int64_t end_step = 0;         // the number of steps of the run after which the training ends
     int64_t steps_per_epoch = 0;  // 0: unknown
@@ -225,6 +227,8 @@ class TrainingRun {
   bool go_on(const std::optional<Error>& why);
   void leave_fit();
   bool go_on_with_others();
+  void compare_fits(bool others_have_begun);
+  void tell_fit() const;
   void begin_together();
   void join();
   void enter_epoch(std::optional<Error> why, const InEpoch& come_together);
@@ -308,6 +312,7 @@ class TrainingRun {
   std::optional<StopSignals> signals_;  // during the steps
   bool was_stopped_ = false;            // by a hook, before it was resumed
   std::vector<std::string> plan_;       // of the start
+  std::vector<std::string> fit_plan_;   // of the present fit; empty in a Loop
   Length length_;
   bool is_running_ = false;    // between begin_steps() and the end
   bool is_started_ = false;    // the hooks were told that these steps begin

@@ -92,6 +92,7 @@ TrainingRun::TrainingRun(const Context& context, Strategy& strategy, std::vector
       joins_(strategy.joins()),
       is_chief_(strategy.group().is_chief()),
       device_clock_(context.device()) {
+  report_.complete = false;
   training_.folder = session_.folder();
   if (training_.writes()) pass_advice_ = PassAdvice(&context.log());
   add_state(kGenerators, generators_part(context.device(), strategy.group()));

@@ -1,10 +1,15 @@
 #include "tutti/train/strategies/connected.h"
 
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/agreement.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/json.h"
 #include "tutti/comm/gather_all.h"
@@ -87,6 +92,57 @@ void keep_workers(const Context& context, const Group& group, const std::string&
   if (board->peek(comm::kFixedKey)) return;
   board->set(comm::kFixedKey, why);
   context.log().warning("if a worker is lost, the others cannot go on without it: {}", why);
+}
+
+void require_newcomers_to_fit(const Context& context, comm::Communicator& comm,
+                              const std::vector<std::string>& plan, bool joins) {
+  const auto join = comm::gather_all(comm, int64_t{joins}, "which workers join");
+  const auto old = std::find(join.begin(), join.end(), 0);
+  if (old == join.end() || std::count(join.begin(), join.end(), 0) == std::ssize(join)) return;
+  const Agreement own{context.task().short_name(), plan};
+  const auto all = comm::gather_all(comm, comm::to_text(own), "the plans of workers that join");
+  const Agreement theirs = comm::facts_of(all.at(static_cast<size_t>(old - join.begin())));
+  if (joins) return require_same(theirs, own);
+  for (size_t rank = 0; rank < all.size(); ++rank) {
+    const std::string found = join[rank] != 0 ? difference(theirs, comm::facts_of(all[rank])) : "";
+    if (!found.empty()) fail(ErrorKind::PeerLost, "a worker that was to join does not fit: {}", found);
+  }
+}
+
+void tell_fit(const Context& context, const std::vector<std::string>& plan) noexcept {
+  try {
+    comm::find_members_board(context)->set(comm::plan_key(plan.front()),
+                                           comm::to_text(Agreement{context.task().short_name(), plan}));
+  } catch (const std::exception&) {
+    // the list is lost: the chief tells the plan again when the workers have come together
+  }
+}
+
+void require_told_fit(const Context& context, comm::Epochs& epochs, const std::vector<std::string>& plan) {
+  constexpr std::chrono::milliseconds kBetweenLooks{10};
+  constexpr std::chrono::milliseconds kPatience{5000};
+  const auto deadline = deadline_after(kPatience);
+  std::optional<std::string> told;
+  try {
+    const auto board = comm::find_members_board(context);
+    while (!(told = board->peek(comm::plan_key(plan.front()))) && !epochs.change_is_due()) {
+      if (std::chrono::steady_clock::now() > deadline) break;
+      comm::sleep_in_this_thread(kBetweenLooks);
+    }
+  } catch (const Error& error) {
+    if (!comm::is_loss(error)) throw;
+  }
+  if (told) return require_same(comm::facts_of(*told), {context.task().short_name(), plan});
+  context.log().warning("the workers change again: this one cannot compare its data with that of the others");
+}
+
+void tell_refusal(const Context& context, const std::string& why) noexcept {
+  try {
+    comm::find_members_board(context)->set_once(
+        comm::refused_key({context.task().index, context.identity().life}), why);
+  } catch (const std::exception&) {
+    // the launcher is lost as well
+  }
 }
 
 // The barrier in on_chief() waits longer than the exchange of the result.

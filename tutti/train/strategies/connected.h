@@ -3,6 +3,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "tutti/cluster/context.h"
 #include "tutti/comm/communicator.h"
@@ -21,6 +22,17 @@ void on_chief(const Context& context, comm::Communicator& comm, const comm::Opti
 // For a training of a job with --min whose workers have to stay the same, since `why`: tells the launcher,
 // and the chief of the group warns. Throws PeerLost in a worker that was started while the others train.
 void keep_workers(const Context& context, const Group& group, const std::string& why);
+// Compares the plan of workers that join with the plan of those that train. If they differ, the workers that
+// join throw InvalidArgument with the difference, and the others PeerLost: they go on without them.
+void require_newcomers_to_fit(const Context& context, comm::Communicator& comm,
+                              const std::vector<std::string>& plan, bool joins);
+// In a job with --min: the chief tells the plan of a fit, whose first line names the fit.
+void tell_fit(const Context& context, const std::vector<std::string>& plan) noexcept;
+// In a worker that has joined the others in this fit: throws InvalidArgument unless the chief has told the
+// same plan. Does nothing if the workers change before the chief has told one.
+void require_told_fit(const Context& context, comm::Epochs& epochs, const std::vector<std::string>& plan);
+// Tells the launcher that this worker, which was to join the others, ends since `why`. They go on.
+void tell_refusal(const Context& context, const std::string& why) noexcept;
 // See Strategy::share().
 Json share(const Context& context, comm::Communicator& comm, const std::string& what,
            const Strategy::MakeValue& make);
