@@ -55,7 +55,7 @@ std::vector<Turn> turns_in_memory(const Size& size, const Comms& comms, const Pe
 
 std::vector<Turn> turns_over_tcp(const Size& size, const Comms& comms, const Peers& peers) {
   const torch::Tensor own = torch::zeros({size.elements});
-  std::vector<Turn> turns = {ours(comms, "tcp", own)};
+  std::vector<Turn> turns = {ours(comms, "tcp", own), ours(comms, bench::kTcpWithChecksums, own)};
   bench::add_peers(peers, own, turns);
   return turns;
 }
@@ -70,7 +70,7 @@ void compare(const Size& size, const std::vector<Turn>& turns, tutti::comm::Comm
 
 void measure_as_rank(const std::string& over, const std::string& meeting_file) {
   at::set_num_threads(1);
-  const Comms comms = bench::connect({"shm", "mpi", "tcp"});
+  const Comms comms = bench::connect({"shm", "mpi", "tcp", bench::kTcpWithChecksums});
   tutti::comm::Communicator& shm = *comms.at("shm");
   const Peers peers = bench::peers_of(shm, meeting_file);
   if (over == "tcp") {

@@ -185,6 +185,7 @@ void compare_large() {
   const std::span to = std::span(memory).last(kLarge);
   const auto arena = std::make_shared<tutti::rpc::Arena>();
   Caller tcp(server.address(), from, to);
+  Caller checked(server.address(), from, to, {.credentials = {.checksums = tutti::net::Checksums::Always}});
   Caller encrypted(tls_server.address(), from, to, {.credentials = {.authority = tls.authority}});
   Caller shared(server.address(), arena->allocate(kLarge), arena->allocate(kLarge), {.arena = arena});
   std::vector<Large> rows;
@@ -205,6 +206,7 @@ void compare_large() {
   const size_t copying = bench::has_grpc() ? 1 : 0;
   const size_t with_tls = bench::has_grpc() ? 2 : 0;
   rows.push_back({"`rpc::Channel`", [&] { tcp.push_pull(); }, "1.7", copying});
+  rows.push_back({"`rpc::Channel` with checksums", [&] { checked.push_pull(); }, "", copying});
   rows.push_back({"`rpc::Channel` with TLS", [&] { encrypted.push_pull(); }, "1.0", with_tls});
   rows.push_back({"`rpc::Channel` with an arena", [&] { shared.push_pull(); }, "3", copying});
   print_large(rows);

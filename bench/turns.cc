@@ -1,6 +1,7 @@
 #include "bench/turns.h"
 
 #include <chrono>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -28,7 +29,9 @@ Comms connect(const std::vector<const char*>& backends) {
   Comms comms;
   for (const char* backend : backends) {
     tutti::RunConfig config;
-    config.network.backend = backend;
+    const bool with_checksums = std::string_view(backend) == kTcpWithChecksums;
+    config.network.backend = with_checksums ? "tcp" : backend;
+    if (with_checksums) config.network.message_checksums = "on";
     config.compute.device = "cpu";
     config.output.log_level = "error";
     const tutti::Context context(config, tutti::discover(config, tutti::Environment::of_process()));

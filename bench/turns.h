@@ -29,6 +29,9 @@ struct Turn {
 using Comms = std::map<std::string, std::shared_ptr<tutti::comm::Communicator>>;
 using Peers = std::map<std::string, AllReduce>;
 
+// A backend for connect(): tcp with checksums also within a host.
+inline constexpr const char* kTcpWithChecksums = "tcp with checksums";
+
 // Connects the ranks with each of these backends, as in training.
 Comms connect(const std::vector<const char*>& backends);
 

@@ -446,8 +446,9 @@ TEST_F(RunHosts, a_host_that_lies_is_not_believed) {
     EXPECT_THAT(second.err(), HasSubstr("worker/0 (" + address(0) + ")"));
     EXPECT_EQ(second.out(), "");
   };
-  for (const std::string& challenge : std::vector<std::string>{
-           "HTTP/1.1 400\r\n", "tutti-rpc 3 1 ranks\n", "tutti-rpc 2 1\n", std::string(2'000'000, 'x'), ""})
+  for (const std::string& challenge :
+       std::vector<std::string>{"HTTP/1.1 400\r\n", "tutti-rpc 4 1 ranks either\n", "tutti-rpc 2 1\n",
+                                std::string(2'000'000, 'x'), ""})
     lie([&](UnknownPeer& candidate) { candidate.say(challenge); });
   const auto served = comm::serve_tcp_rendezvous({.port = static_cast<uint16_t>(ports_[0]),
                                                   .purpose = "launchers",

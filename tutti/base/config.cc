@@ -116,7 +116,10 @@ void add_carrier_flags(FlagSet& set, RunConfig& config) {
   set.add("--timeout", config.network.timeout,
           "seconds to wait for another task before giving up and naming it");
   set.above("--timeout", 0, kMostSeconds);
-  set.scope(FlagScope::Local, {"--timeout"});
+  set.add_choice(
+      "--message-checksums", config.network.message_checksums, {"auto", "on", "off"},
+      "whether TCP messages that TLS does not encrypt have checksums of 32 bits; auto: between hosts");
+  set.scope(FlagScope::Local, {"--timeout", "--message-checksums"});
   set.scope(FlagScope::Job, {"--comm"});
 }
 

@@ -68,6 +68,8 @@ struct RunConfig {
     std::string backend = "auto";
     double timeout = 60;         // the maximum seconds of any wait for another task
     double start_timeout = 120;  // seconds to wait for tasks to start
+    // "on", "off"; auto: of messages between hosts that TLS does not encrypt
+    std::string message_checksums = "auto";
   };
 
   // Parameter servers.

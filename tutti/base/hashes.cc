@@ -11,6 +11,10 @@
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
+#elif defined(__aarch64__)
+#include <arm_acle.h>
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 #define XXH_INLINE_ALL
@@ -34,28 +38,76 @@ constexpr std::array<uint32_t, 256> make_table() {
 constexpr std::array<uint32_t, 256> kTable = make_table();
 
 #if defined(__x86_64__)
+#define TUTTI_WITH_CRC32C __attribute__((target("sse4.2")))
 bool has_instruction() { return __builtin_cpu_supports("sse4.2") != 0; }
-
-__attribute__((target("sse4.2"))) uint32_t crc32c_by_instruction(std::span<const std::byte> bytes,
-                                                                 uint32_t before) {
-  uint64_t crc = ~before;
-  while (bytes.size() >= sizeof(uint64_t)) {
-    uint64_t word = 0;
-    std::memcpy(&word, bytes.data(), sizeof(word));
-    crc = _mm_crc32_u64(crc, word);
-    bytes = bytes.subspan(sizeof(word));
-  }
-  auto tail = static_cast<uint32_t>(crc);
-  for (const std::byte byte : bytes) tail = _mm_crc32_u8(tail, static_cast<uint8_t>(byte));
-  return ~tail;
+TUTTI_WITH_CRC32C uint32_t add_word(uint32_t crc, uint64_t word) {
+  return static_cast<uint32_t>(_mm_crc32_u64(crc, word));
 }
+TUTTI_WITH_CRC32C uint32_t add_byte(uint32_t crc, uint8_t byte) { return _mm_crc32_u8(crc, byte); }
+#elif defined(__aarch64__)
+#define TUTTI_WITH_CRC32C __attribute__((target("+crc")))
+bool has_instruction() { return (getauxval(AT_HWCAP) & HWCAP_CRC32) != 0; }
+TUTTI_WITH_CRC32C uint32_t add_word(uint32_t crc, uint64_t word) { return __crc32cd(crc, word); }
+TUTTI_WITH_CRC32C uint32_t add_byte(uint32_t crc, uint8_t byte) { return __crc32cb(crc, byte); }
 #else
+#define TUTTI_WITH_CRC32C
 bool has_instruction() { return false; }
-
-uint32_t crc32c_by_instruction(std::span<const std::byte> bytes, uint32_t before) {
-  return crc32c_portable(bytes, before);
-}
+uint32_t add_word(uint32_t crc, uint64_t) { return crc; }  // is not called
+uint32_t add_byte(uint32_t crc, uint8_t) { return crc; }
 #endif
+
+// The instruction takes three cycles, but one can begin in every cycle. So three neighbouring blocks of this
+// size are computed at a time, each on its own, and joined.
+constexpr size_t kBlock = 1024;
+
+// What a block of zeros makes of a CRC, which is linear: the sum of the entries for its four bytes.
+using Shift = std::array<std::array<uint32_t, 256>, 4>;
+
+constexpr Shift make_shift() {
+  std::array<uint32_t, 32> of_bit{};
+  for (size_t bit = 0; bit < of_bit.size(); ++bit) {
+    uint32_t crc = uint32_t{1} << bit;
+    for (size_t i = 0; i < kBlock; ++i) crc = (crc >> 8) ^ kTable[crc & 0xff];
+    of_bit[bit] = crc;
+  }
+  Shift shift{};
+  for (size_t byte = 0; byte < shift.size(); ++byte)
+    for (size_t value = 0; value < 256; ++value)
+      for (size_t bit = 0; bit < 8; ++bit)
+        if ((value >> bit & 1) != 0) shift[byte][value] ^= of_bit[8 * byte + bit];
+  return shift;
+}
+
+constexpr Shift kShift = make_shift();
+
+uint32_t behind_block(uint32_t crc) {
+  return kShift[0][crc & 0xff] ^ kShift[1][crc >> 8 & 0xff] ^ kShift[2][crc >> 16 & 0xff] ^
+         kShift[3][crc >> 24];
+}
+
+uint64_t word_at(const std::byte* bytes) {
+  uint64_t word = 0;
+  std::memcpy(&word, bytes, sizeof word);
+  return word;
+}
+
+TUTTI_WITH_CRC32C uint32_t crc32c_by_instruction(std::span<const std::byte> bytes, uint32_t before) {
+  uint32_t crc = ~before;
+  for (; bytes.size() >= 3 * kBlock; bytes = bytes.subspan(3 * kBlock)) {
+    uint32_t second = 0;
+    uint32_t third = 0;
+    for (const std::byte* at = bytes.data(); at != bytes.data() + kBlock; at += sizeof(uint64_t)) {
+      crc = add_word(crc, word_at(at));
+      second = add_word(second, word_at(at + kBlock));
+      third = add_word(third, word_at(at + 2 * kBlock));
+    }
+    crc = behind_block(behind_block(crc) ^ second) ^ third;
+  }
+  for (; bytes.size() >= sizeof(uint64_t); bytes = bytes.subspan(sizeof(uint64_t)))
+    crc = add_word(crc, word_at(bytes.data()));
+  for (const std::byte byte : bytes) crc = add_byte(crc, static_cast<uint8_t>(byte));
+  return ~crc;
+}
 
 EVP_MD_CTX* create() {
   EVP_MD_CTX* const state = EVP_MD_CTX_new();

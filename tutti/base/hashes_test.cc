@@ -1,5 +1,7 @@
 #include "tutti/base/hashes.h"
 
+#include <algorithm>
+#include <random>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -25,15 +27,40 @@ TEST_P(Crc32c, gives_the_published_values) {
   EXPECT_EQ(GetParam()(std::vector<std::byte>(32, std::byte{0}), 0), 0x8a9136aa);
   EXPECT_EQ(GetParam()(std::vector<std::byte>(32, std::byte{0xff}), 0), 0x62a8ab43);
   EXPECT_EQ(GetParam()(ascending(32), 0), 0x46dd794e);
+  std::vector<std::byte> descending = ascending(32);
+  std::reverse(descending.begin(), descending.end());
+  EXPECT_EQ(GetParam()(descending, 0), 0x113fdb5c);
   EXPECT_EQ(GetParam()({}, 0), 0U);
 }
 
 TEST_P(Crc32c, goes_on_where_it_was_cut) {
-  const auto bytes = ascending(200);
+  const auto bytes = ascending(3500);
   const uint32_t whole = GetParam()(bytes, 0);
   for (size_t cut = 0; cut <= bytes.size(); ++cut) {
     const std::span all(bytes);
     EXPECT_EQ(GetParam()(all.subspan(cut), GetParam()(all.first(cut), 0)), whole) << cut;
+  }
+}
+
+// The remainder of the division of polynomials, bit by bit.
+uint32_t by_division(std::span<const std::byte> bytes) {
+  uint32_t crc = 0xffffffff;
+  for (const std::byte byte : bytes) {
+    crc ^= static_cast<uint32_t>(byte);
+    for (int bit = 0; bit < 8; ++bit) crc = (crc & 1) != 0 ? (crc >> 1) ^ 0x82f63b78 : crc >> 1;
+  }
+  return ~crc;
+}
+
+TEST_P(Crc32c, is_the_remainder_for_any_size_and_alignment) {
+  std::vector<std::byte> bytes(20000);
+  std::mt19937 random(1);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  for (const size_t size : {7, 8, 1023, 1024, 3071, 3072, 3073, 3080, 6143, 6144, 9223, 19990}) {
+    for (const size_t begin : {0, 1, 7}) {
+      const auto part = std::span<const std::byte>(bytes).subspan(begin, size);
+      EXPECT_EQ(GetParam()(part, 0), by_division(part)) << size << " from " << begin;
+    }
   }
 }
 

@@ -65,6 +65,7 @@ std::unique_ptr<Transport> make_network(const Context& context, const Roster& ro
                                         const std::string& name) {
   const auto board = with_prefix(roster.board, name + "/");
   const milliseconds timeout = timeout_of(context);
+  const bool may_connect_again = !context.identity().members_board.empty();
   if (name == "tcp") {
     return tcp_transport(board, {.rank = context.rank(),
                                  .world = context.world(),
@@ -73,6 +74,7 @@ std::unique_ptr<Transport> make_network(const Context& context, const Roster& ro
                                  .peer_host = roster.one_host() ? "" : roster.board_host,
                                  .port = own_port(context),
                                  .credentials = credentials_of_ranks(context),
+                                 .if_changed = may_connect_again ? ErrorKind::PeerLost : ErrorKind::DataLoss,
                                  .timeout = timeout});
   }
   mpi_initialise();

@@ -36,7 +36,7 @@ std::string MemberEpochs::change() const {
   };
   add(before_, members_, is_planned_ ? kHasLeft : kIsGone);
   add(members_, before_, kHasCome);
-  return parts.empty() ? "the same workers connect again" : fmt::format("{}", fmt::join(parts, ", "));
+  return parts.empty() ? kSameWorkers : fmt::format("{}", fmt::join(parts, ", "));
 }
 
 Call MemberEpochs::call(const std::optional<Error>& why) const {

@@ -10,11 +10,12 @@
 
 namespace tutti::comm {
 
-// The words of MemberEpochs::change() for a worker that was lost, one that has left as planned, and a new
-// one.
+// The words of MemberEpochs::change() for a worker that was lost, one that has left as planned, a new one,
+// and no change of the workers.
 inline constexpr const char* kIsGone = "is gone";
 inline constexpr const char* kHasLeft = "has left";
 inline constexpr const char* kHasCome = "has come";
+inline constexpr const char* kSameWorkers = "the same workers connect again";
 
 // The way of one worker from epoch to epoch. Knows no transports: the caller connects the members.
 // Thread-compatible.

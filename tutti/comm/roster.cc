@@ -32,7 +32,8 @@ std::chrono::milliseconds timeout_of(const Context& context) {
 
 net::Credentials credentials_of_ranks(const Context& context, const std::string& told) {
   net::Credentials credentials = net::credentials_of(context.config());
-  if (credentials.certificate.empty() || credentials.authority.empty()) credentials = {};
+  if (credentials.certificate.empty() || credentials.authority.empty())
+    credentials = {.checksums = credentials.checksums};
   const Identity& identity = context.identity();
   credentials.secret =
       fmt::format("{}\n{}\n{}\n{}", told, identity.job, identity.launch, context.config().security.secret);

@@ -22,6 +22,10 @@ std::string read_pem(const char* flag, const std::string& path, std::string_view
   return text;
 }
 
+Checksums checksums_of(const std::string& flag) {
+  return flag == "on" ? Checksums::Always : flag == "off" ? Checksums::Never : Checksums::BetweenHosts;
+}
+
 }  // namespace
 
 Credentials credentials_of(const RunConfig& config) {
@@ -29,7 +33,8 @@ Credentials credentials_of(const RunConfig& config) {
     fail(ErrorKind::InvalidArgument, "--tls-cert and --tls-key belong together: give both, or neither");
   return {config.security.secret, read_pem("--tls-cert", config.security.tls_cert, "CERTIFICATE"),
           read_pem("--tls-key", config.security.tls_key, "PRIVATE KEY"),
-          read_pem("--tls-ca", config.security.tls_ca, "CERTIFICATE")};
+          read_pem("--tls-ca", config.security.tls_ca, "CERTIFICATE"),
+          checksums_of(config.network.message_checksums)};
 }
 
 }  // namespace tutti::net

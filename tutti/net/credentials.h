@@ -6,7 +6,11 @@
 
 namespace tutti::net {
 
-// The credentials by which tasks authenticate one another. Both ends have the same.
+// Whether the messages of a connection have checksums (records.h), unless TLS authenticates them.
+enum class Checksums { BetweenHosts, Always, Never };
+
+// The credentials by which tasks authenticate one another, and what else protects their messages. Both ends
+// have the same.
 struct Credentials {
   // Every connection begins with a proof of it; a caller with another secret is refused. "": none.
   std::string secret = {};
@@ -15,10 +19,11 @@ struct Credentials {
   std::string certificate = {};
   std::string key = {};
   std::string authority = {};
+  Checksums checksums = Checksums::BetweenHosts;
 };
 
-// Returns the credentials given by --tls-cert, --tls-key, --tls-ca and --secret. A file that cannot be read
-// or is not PEM throws an InvalidArgument that names it.
+// Returns the credentials given by --tls-cert, --tls-key, --tls-ca, --secret and --message-checksums. A file
+// that cannot be read or is not PEM throws an InvalidArgument that names it.
 Credentials credentials_of(const RunConfig& config);
 
 }  // namespace tutti::net

@@ -10,6 +10,8 @@
 #include <sys/uio.h>
 #include <utility>
 
+#include "tutti/net/records.h"
+
 namespace tutti::net {
 namespace {
 
@@ -59,6 +61,19 @@ struct Socket::Secured {
 };
 
 void Socket::Deleter::operator()(Secured* secured) const { delete secured; }
+void Socket::Deleter::operator()(Records* records) const { delete records; }
+
+size_t receive_plain(int socket, std::span<const Bytes> places) {
+  Vector vector(places);
+  const ssize_t received = ::recvmsg(socket, &vector.message, MSG_DONTWAIT);
+  if (received == 0) throw StreamEnd(ErrorKind::PeerLost, kClosed);
+  return moved_by(received);
+}
+
+size_t send_plain(int socket, std::span<const ConstBytes> parts) {
+  Vector vector(parts);
+  return moved_by(::sendmsg(socket, &vector.message, MSG_DONTWAIT | MSG_NOSIGNAL));
+}
 
 Socket::Socket(FileDescriptor descriptor) : descriptor_(std::move(descriptor)) {
   const int on = 1;
@@ -79,13 +94,11 @@ bool Socket::shake_hands() {
   return secured_->connects ? secured_->session.connect() : secured_->session.accept();
 }
 
+void Socket::begin_records(ConstBytes received) { records_.reset(new Records(descriptor_.get(), received)); }
+
 size_t Socket::receive(std::span<const Bytes> places) {
-  if (secured_ == nullptr) {
-    Vector vector(places);
-    const ssize_t received = ::recvmsg(descriptor_.get(), &vector.message, MSG_DONTWAIT);
-    if (received == 0) throw StreamEnd(ErrorKind::PeerLost, kClosed);
-    return moved_by(received);
-  }
+  if (records_ != nullptr) return records_->receive(places);
+  if (secured_ == nullptr) return receive_plain(descriptor_.get(), places);
   const std::lock_guard lock(secured_->mutex);
   size_t total = 0;
   for (const Bytes place : places) {
@@ -105,15 +118,14 @@ size_t Socket::receive(std::span<const Bytes> places) {
 }
 
 size_t Socket::send(std::span<const ConstBytes> parts) {
-  if (secured_ == nullptr) {
-    Vector vector(parts);
-    return moved_by(::sendmsg(descriptor_.get(), &vector.message, MSG_DONTWAIT | MSG_NOSIGNAL));
-  }
+  if (records_ != nullptr) return records_->send(parts);
+  if (secured_ == nullptr) return send_plain(descriptor_.get(), parts);
   const std::lock_guard lock(secured_->mutex);
   return encrypt(secured_->session, parts);
 }
 
 bool Socket::has_pending() const {
+  if (records_ != nullptr) return records_->has_pending();
   if (secured_ == nullptr) return false;
   const std::lock_guard lock(secured_->mutex);
   return secured_->session.has_pending();

@@ -30,8 +30,15 @@ class StreamEnd : public Error {
 // The text of a StreamEnd if there is no other reason.
 inline constexpr const char* kClosed = "the other end has closed the connection";
 
-// A connected, non-blocking TCP socket, over which bytes move encrypted or not. Once it is ready, one thread
-// may send while another one receives. Every operation throws a StreamEnd if the connection has ended.
+class Records;
+
+// Move some bytes over a non-blocking socket as they are; 0 if it is not ready.
+size_t receive_plain(int socket, std::span<const Bytes> places);
+size_t send_plain(int socket, std::span<const ConstBytes> parts);
+
+// A connected, non-blocking TCP socket, over which bytes move encrypted, with checksums, or as they are. Once
+// it is ready, one thread may send while another one receives. Every operation throws a StreamEnd if the
+// connection has ended, or if bytes were changed on their way and that is noticed.
 class Socket {
  public:
   Socket() = default;  // none
@@ -47,14 +54,18 @@ class Socket {
   // Makes a step of the handshake; true: it is complete.
   bool shake_hands();
   bool is_encrypted() const { return secured_ != nullptr; }
+  // From now on, both ends send checksums (Records). `received` has come over this socket already.
+  void begin_records(ConstBytes received);
+  // Returns true if a send that has moved no bytes, or too few, has to be followed by one that begins with
+  // the next of the same bytes. With checksums, the same holds for places.
+  bool keeps_unsent() const { return secured_ != nullptr || records_ != nullptr; }
 
-  // Move some bytes; 0 if the socket is not ready. If an encrypted send has moved none, the next one has to
-  // begin with the same bytes.
+  // Move some bytes; 0 if the socket is not ready.
   size_t receive(std::span<const Bytes> places);
   size_t send(std::span<const ConstBytes> parts);
 
-  // These states of an encrypted connection are unknown to poll(2): received bytes are waiting inside TLS;
-  // the last operation can go on only when the socket can be written to.
+  // These states are unknown to poll(2): received bytes are waiting inside TLS, or with their checksums; the
+  // last operation of an encrypted connection can go on only when the socket can be written to.
   bool has_pending() const;
   bool wants_write() const;
 
@@ -63,10 +74,12 @@ class Socket {
   // Deletes what is an incomplete type here.
   struct Deleter {
     void operator()(Secured* secured) const;
+    void operator()(Records* records) const;
   };
 
   FileDescriptor descriptor_;
   std::unique_ptr<Secured, Deleter> secured_;
+  std::unique_ptr<Records, Deleter> records_;
 };
 
 }  // namespace tutti::net

@@ -67,6 +67,20 @@ bool Stream::accept_tls(const Tls& tls, const TimeLimits& time) {
   return true;
 }
 
+void Stream::begin_checksums() {
+  socket_.begin_records(ConstBytes(ahead_).subspan(ahead_begin_, ahead_end_ - ahead_begin_));
+  ahead_begin_ = ahead_end_ = 0;
+}
+
+bool Stream::is_within_host() const {
+  SocketAddress own;
+  SocketAddress other;
+  if (getsockname(socket_.descriptor(), own.get(), &own.size) != 0 ||
+      getpeername(socket_.descriptor(), other.get(), &other.size) != 0)
+    return false;  // it has ended already
+  return is_loopback(other) || numeric(own) == numeric(other);
+}
+
 size_t Stream::receive_some(Bytes bytes) {
   const size_t received = socket_.receive({&bytes, 1});
   if (received > 0) quiet_ = {};
@@ -235,7 +249,7 @@ void Stream::beat() {
   const std::lock_guard lock(mutex_);
   if (sending_) return;
   try {
-    beat_pending_ = socket_.send({&kBeatBytes, 1}) == 0 && socket_.is_encrypted();
+    beat_pending_ = socket_.send({&kBeatBytes, 1}) == 0 && socket_.keeps_unsent();
   } catch (const StreamEnd&) {
     beat_pending_ = false;
   }

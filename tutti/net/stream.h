@@ -60,6 +60,11 @@ class Stream {
   // not use TLS.
   void begin_tls(const Tls& tls, const std::string& host, const TimeLimits& time);
   bool accept_tls(const Tls& tls, const TimeLimits& time);
+  bool is_encrypted() const { return socket_.is_encrypted(); }
+  // From now on, both ends send checksums with their messages. To be called between two messages.
+  void begin_checksums();
+  // Returns true if both ends have the same address, so that no network moves the bytes.
+  bool is_within_host() const;
 
   // Sends a message. Returns false, with the message incomplete, if the other end has sent something
   // meanwhile that is not a beat: it may refuse the message.
@@ -118,7 +123,7 @@ class Stream {
 
   std::mutex mutex_;           // for sending
   bool sending_ = false;       // guarded by mutex_: a message is incomplete
-  bool beat_pending_ = false;  // guarded by mutex_: TLS has not sent all of a beat
+  bool beat_pending_ = false;  // guarded by mutex_: not all of a beat has been sent
 };
 
 // The name that a certificate must have: the name of the host in the address, or any name.

@@ -75,9 +75,19 @@ std::string text_of(size_t size) {
   return text;
 }
 
-class Streams : public testing::TestWithParam<bool> {
+enum class Protection { None, Checksums, Tls };
+
+class Streams : public testing::TestWithParam<Protection> {
  protected:
-  Ends make() const { return GetParam() ? connect(caller_.get(), listener_.get()) : connect(); }
+  Ends make() const {
+    if (GetParam() == Protection::Tls) return connect(caller_.get(), listener_.get());
+    Ends ends = connect();
+    if (GetParam() == Protection::Checksums) {
+      ends.caller->begin_checksums();
+      ends.listener->begin_checksums();
+    }
+    return ends;
+  }
 
  private:
   const Certificates certificates_;
@@ -88,8 +98,11 @@ class Streams : public testing::TestWithParam<bool> {
                 Tls::Side::Listener);
 };
 
-INSTANTIATE_TEST_SUITE_P(Tls, Streams, testing::Bool(),
-                         [](const auto& info) { return info.param ? "encrypted" : "plain"; });
+std::string name_of(const testing::TestParamInfo<Protection>& info) {
+  return std::array{"plain", "with_checksums", "encrypted"}.at(static_cast<size_t>(info.param));
+}
+INSTANTIATE_TEST_SUITE_P(Ways, Streams,
+                         testing::Values(Protection::None, Protection::Checksums, Protection::Tls), name_of);
 
 TEST_P(Streams, messages_in_parts_of_any_size_go_both_ways) {
   const Ends ends = make();
@@ -191,6 +204,23 @@ TEST_P(Streams, waits_end_at_their_deadline) {
     const ConstBytes bytes = as_bytes(text);
     ends.caller->write({&bytes, 1}, soon());
   });
+}
+
+// What was read ahead before the checksums begin belongs to the first message with one.
+TEST(Stream, has_checksums_from_the_first_message_after_the_last_without) {
+  const Ends ends = connect();
+  EXPECT_TRUE(send(*ends.caller, "plain"));
+  ends.caller->begin_checksums();
+  EXPECT_TRUE(send(*ends.caller, "checked"));
+  EXPECT_EQ(receive(*ends.listener, 5), "plain");
+  ends.listener->begin_checksums();
+  EXPECT_EQ(receive(*ends.listener, 7), "checked");
+}
+
+TEST(Stream, knows_that_no_network_is_between_its_ends) {
+  const Ends ends = connect();
+  EXPECT_TRUE(ends.caller->is_within_host());
+  EXPECT_TRUE(ends.listener->is_within_host());
 }
 
 TEST(Stream, that_is_silent_is_lost_but_not_if_it_beats) {

@@ -117,7 +117,7 @@ class OneAtATime {
 void Channel::Impl::open(Clock::time_point deadline) {
   connection.emplace(net::open_stream(address, tls.get(), deadline));
   try {
-    exchange_versions(*connection->stream, {.deadline = deadline});
+    exchange_versions(*connection->stream, {.deadline = deadline}, kCalls, options.credentials.checksums);
     connection->sees_arena = greet_host(connection->wire, options.credentials.secret, options.hello,
                                         options.arena.get(), {.deadline = deadline});
     connection->beating.emplace(*connection->stream);

@@ -109,7 +109,7 @@ bool Connection::greet() {
   const TimeLimits time{.deadline = Clock::now() + kGreeting};
   const bool is_as_asked = shared_.tls == nullptr || stream_->accept_tls(*shared_.tls, time);
   const std::string& purpose = shared_.options.purpose;
-  exchange_versions(*stream_, time, purpose);
+  exchange_versions(*stream_, time, purpose, shared_.options.credentials.checksums);
   if (!is_as_asked)
     fail(ErrorKind::InvalidArgument, "this server uses TLS, but the caller does not: give it --tls-ca");
   // A caller that is told that it is welcome must not find that the host closes without having waited for it.

@@ -12,7 +12,7 @@
 namespace tutti::rpc {
 
 // Incremented by every change that makes two versions incompatible.
-inline constexpr uint16_t kProtocol = 3;
+inline constexpr uint16_t kProtocol = 4;
 
 // The purpose of a connection by default: calls of a Service.
 inline constexpr const char* kCalls = "calls";

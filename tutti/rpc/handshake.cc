@@ -26,13 +26,42 @@ constexpr const char* kSameSecret =
     "Start all tasks of a job with the same TUTTI_SECRET (--secret); without one, `tutti run` makes a secret "
     "that only the tasks of this start know";
 
-// "tutti-rpc PROTOCOL VERSION PURPOSE\n"
+// "tutti-rpc PROTOCOL VERSION PURPOSE CHECKSUMS\n"
 constexpr std::string_view kLine = "tutti-rpc ";
 constexpr size_t kLongestLine = 100;
 constexpr size_t kLongestQuote = 60;
 
-void send_line(Stream& stream, const TimeLimits& time, std::string_view purpose) {
-  const std::string line = fmt::format("{}{} {} {}\n", kLine, kProtocol, version(), purpose);
+// Whether an end wants checksums. Behind a proxy, only one end may see that a network is between them, so an
+// end without a reason for checksums accepts them.
+constexpr std::string_view kWanted = "checksums";
+constexpr std::string_view kRefused = "no-checksums";
+constexpr std::string_view kEither = "either";
+// Of a host that turns the caller away at once, without having read its line.
+constexpr std::string_view kTurnedAway = "turned-away";
+
+std::string_view wish_for(net::Checksums checksums, const Stream& stream) {
+  if (stream.is_encrypted()) return kEither;
+  if (checksums == net::Checksums::BetweenHosts) return stream.is_within_host() ? kEither : kWanted;
+  return checksums == net::Checksums::Always ? kWanted : kRefused;
+}
+
+// Returns true if the connection is to have checksums.
+bool have_checksums(std::string_view mine, std::string_view theirs) {
+  if (theirs == kTurnedAway) return false;
+  if (theirs != kWanted && theirs != kRefused && theirs != kEither)
+    throw StreamEnd(ErrorKind::DataLoss, "the first line of the other end was changed on its way");
+  if (mine == kEither || theirs == kEither) return mine == kWanted || theirs == kWanted;
+  if (mine != theirs)
+    throw StreamEnd(
+        ErrorKind::InvalidArgument,
+        fmt::format("this task {} checksums for its messages, but the other end {} them: give all "
+                    "tasks the same --message-checksums",
+                    mine == kWanted ? "wants" : "refuses", mine == kWanted ? "refuses" : "wants"));
+  return mine == kWanted;
+}
+
+void send_line(Stream& stream, const TimeLimits& time, std::string_view purpose, std::string_view wish) {
+  const std::string line = fmt::format("{}{} {} {} {}\n", kLine, kProtocol, version(), purpose, wish);
   const ConstBytes bytes = as_bytes(line);
   stream.write({&bytes, 1}, time);
 }
@@ -88,10 +117,12 @@ std::string text_at(const Json& head, const char* key) {
 
 }  // namespace
 
-void exchange_versions(Stream& stream, const TimeLimits& time, std::string_view purpose) {
-  send_line(stream, time, purpose);
+void exchange_versions(Stream& stream, const TimeLimits& time, std::string_view purpose,
+                       net::Checksums checksums) {
+  const std::string_view wish = wish_for(checksums, stream);
+  send_line(stream, time, purpose, wish);
   std::vector<std::string> fields = split(receive_line(stream, time), ' ');
-  fields.resize(3, "?");
+  fields.resize(4, "?");
   if (fields[0] != std::to_string(kProtocol))
     fail(ErrorKind::InvalidArgument,
          "Tutti {} of the other end (protocol {}) and Tutti {} of this task (protocol {}) are not "
@@ -101,12 +132,13 @@ void exchange_versions(Stream& stream, const TimeLimits& time, std::string_view 
     throw StreamEnd(
         ErrorKind::PeerLost,
         fmt::format("the other end of the connection is for {}, but this end for {}", fields[2], purpose));
+  if (have_checksums(wish, fields[3])) stream.begin_checksums();
 }
 
 void turn_away(Stream& stream, const Error& why, std::string_view purpose) {
   const TimeLimits now{.deadline = Clock::now()};
   try {
-    send_line(stream, now, purpose);
+    send_line(stream, now, purpose, kTurnedAway);
     Wire(stream).send(refusal(why), {}, now);
   } catch (const Error&) {
     // The caller has gone.

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "tutti/comm/communicator.h"
+#include "tutti/comm/member_epochs.h"
 #include "tutti/train/strategies/connected.h"
 #include "tutti/train/training_run.h"
 
@@ -225,6 +226,8 @@ void TrainingRun::note_change(const std::optional<Error>& error) {
   report_.world = group.world;
   if (error) context_.log().debug("{}", error->what());
   if (!group.is_chief()) return;
+  // Nobody is lost, so nothing else says why.
+  if (error && epochs()->change() == comm::kSameWorkers) context_.log().warning("{}", error->what());
   const std::string text = fmt::format("going on at step {} with {} worker{}: {}", progress_.step,
                                        group.world, group.world == 1 ? "" : "s", epochs()->change());
   context_.log().info("{}", text);

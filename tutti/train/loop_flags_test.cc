@@ -204,6 +204,7 @@ std::vector<Case> cases() {
       {"--replicas", {"--replicas", "0"}, IsNamed{}},
       {"--comm", {}, IsOfOthers{connection}},
       {"--timeout", {}, IsOfOthers{connection}},
+      {"--message-checksums", {"--message-checksums", "on"}, IsNamed{}},
       {"--start-timeout", {}, IsOfOthers{"servers, evaluators and RemoteModule"}},
       {"--placement", {"--placement", "greedy"}, IsNamed{}},
       {"--log-placement", {"--log-placement"}, logs("conv.weight")},

@@ -32,6 +32,8 @@ std::vector<std::string> unused_flags(const RunConfig& config, const WayOfTraini
   note(any_tls, calls || (all_tls && way.workers > 1 && backend != "shm" && backend != "mpi"),
        "--tls-cert, --tls-key and --tls-ca do nothing: only workers of an all-reduce over TCP that have all "
        "three encrypt what they send to each other");
+  note(config.network.message_checksums != standard.network.message_checksums, calls || way.workers > 1,
+       "--message-checksums does nothing: this task sends no messages to others");
   note(config.reduction.order != standard.reduction.order, !calls && way.workers > 1,
        "--reduce fast does nothing: only the gradients of several workers of an all-reduce can be added in "
        "another order");

@@ -44,6 +44,14 @@ TEST(UnusedFlags, say_that_an_all_reduce_is_not_encrypted) {
   EXPECT_THAT(unused_flags(config, {"allreduce", 2}), ElementsAre(StartsWith("--tls-cert")));
 }
 
+TEST(UnusedFlags, say_that_there_is_nobody_to_send_messages_to) {
+  RunConfig config;
+  config.network.message_checksums = "on";
+  EXPECT_THAT(unused_flags(config, {"allreduce", 1}), ElementsAre(StartsWith("--message-checksums")));
+  EXPECT_THAT(unused_flags(config, {"allreduce", 2}), IsEmpty());
+  EXPECT_THAT(unused_flags(config, {"in-graph", 1}), IsEmpty());
+}
+
 TEST(UnusedFlags, are_those_of_several_workers) {
   RunConfig config;
   config.reduction.order = "fast";

@@ -96,7 +96,7 @@ TEST(Board, a_byte_that_is_held_open_keeps_nobody_waiting) {
 }
 
 std::string line_of(const std::string& purpose) {
-  return fmt::format("tutti-rpc {} {} {}\n", rpc::kProtocol, version(), purpose);
+  return fmt::format("tutti-rpc {} {} {} either\n", rpc::kProtocol, version(), purpose);
 }
 
 // A request to set a value.

@@ -80,6 +80,7 @@ class Client final : public Rendezvous {
   bool owed_ = false;  // the server owes an answer to the request sent at asked_at_
   Clock::time_point asked_at_;
   bool gone_ = false;
+  std::string changed_;  // not "": how a message was changed on its way, so that the connection was given up
 };
 
 std::string Client::get(const std::string& key, milliseconds timeout) {
@@ -105,6 +106,7 @@ std::optional<std::string> Client::ask(const char* method, const std::string& ke
     if (!gone_) return exchange(method, key, value);
   } catch (const net::StreamEnd& end) {
     gone_ = true;
+    if (end.kind() == ErrorKind::DataLoss) changed_ = end.what();
     ended_ = end.told() && end.kind() == ErrorKind::PeerLost;
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::Timeout && owed_)
@@ -116,6 +118,9 @@ std::optional<std::string> Client::ask(const char* method, const std::string& ke
     if (!owed_) fail(error.kind(), "the board of the ranks at {}: {}", address_, error.what());
     gone_ = true;
   }
+  if (!changed_.empty())
+    fail(ErrorKind::PeerLost, "the connection to the board of the ranks at {} was given up: {}", address_,
+         changed_);
   fail(ErrorKind::PeerLost,
        "the board of the ranks at {} is gone: the process that holds it ({}) has ended, or can no "
        "longer be reached. Its own output says why",
@@ -166,7 +171,7 @@ void try_host(const FindOptions& options, const net::Tls* tls, const std::string
   std::unique_ptr<net::Stream> stream;
   try {
     stream = net::open_stream(address, tls, time.deadline, options.name, net::kAnySilence);
-    rpc::exchange_versions(*stream, time, options.purpose);
+    rpc::exchange_versions(*stream, time, options.purpose, options.credentials.checksums);
     is_board = true;
     rpc::Wire wire(*stream);
     rpc::greet_host(wire, options.credentials.secret, Json::object(), nullptr, time, options.purpose);

@@ -171,7 +171,7 @@ Connections connect_ranks(const std::shared_ptr<Rendezvous>& board, const Failur
         const net::TimeLimits time{.deadline = deadline};
         const auto stream =
             net::open_stream(to_string(place), tls.get(), deadline, net::CertificateName::Any);
-        rpc::exchange_versions(*stream, time, kSums);
+        rpc::exchange_versions(*stream, time, kSums, own.checksums);
         rpc::Wire wire(*stream);
         rpc::greet_host(wire, own.secret, {{"rank", me}, {"use", use}}, nullptr, time, kSums);
         (*sockets_for(connections, use))[r] = tuned(stream->release(), is_loopback(place.host));

@@ -70,6 +70,7 @@ bool advance(Flow& flow) {
     moved = flow.way == Flow::Way::Out ? flow.socket->send(std::span(parts).first(count))
                                        : flow.socket->receive(std::span(places).first(count));
   } catch (const net::StreamEnd& end) {
+    if (end.kind() == ErrorKind::DataLoss) throw Changed(flow.peer, end.what());
     throw Closed(flow.peer, std::string_view(end.what()) == net::kClosed ? "" : end.what());
   }
   // An encrypted send stops after a record.

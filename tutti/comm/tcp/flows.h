@@ -20,6 +20,12 @@ struct Closed : std::runtime_error {
   int peer;
 };
 
+// Thrown if the bytes that have come from a rank are not those that it has sent; the text says more.
+struct Changed : std::runtime_error {
+  Changed(int rank, const std::string& how) : std::runtime_error(how), peer(rank) {}
+  int peer;
+};
+
 // The bytes that move over a connection in one direction. Some may not be there yet, or have no room yet.
 struct Flow {
   enum class Way { Out, In };
@@ -37,8 +43,8 @@ struct Flow {
 };
 
 // Moves all bytes of the flows, each as soon as possible, and calls on_moved(flow) whenever some bytes of a
-// flow have moved. `on_moved` may thereby make more bytes of other flows movable. Throws Closed. A deadline
-// that has passed counts as closed.
+// flow have moved. `on_moved` may thereby make more bytes of other flows movable. Throws Closed and Changed.
+// A deadline that has passed counts as closed.
 void move_all(std::span<Flow> flows, const std::function<void(const Flow& flow)>& on_moved,
               std::chrono::steady_clock::time_point deadline);
 

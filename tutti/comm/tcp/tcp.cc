@@ -121,6 +121,11 @@ void TcpTransport::attempt(const Operation& operation, Party party, const std::v
     body(watch);
   } catch (const tcp::Closed& closed) {
     failures_->lost(watch, closed.peer, closed.what());
+  } catch (const tcp::Changed& changed) {
+    failures_->report(
+        options_.if_changed,
+        fmt::format("{} failed: {} has received other bytes than {} has sent: {}", describe(operation),
+                    who(options_.rank), who(changed.peer), changed.what()));
   } catch (const Error& error) {
     failures_->report(error.kind(), error.what());
   }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/base/error.h"
 #include "tutti/comm/rendezvous.h"
 #include "tutti/comm/transport.h"
 #include "tutti/net/credentials.h"
@@ -21,10 +22,13 @@ struct TcpOptions {
   std::string peer_host = "";
   // At which a rank other than 0 listens while they connect, if nobody else does; 0: any.
   uint16_t port = 0;
-  // Certificates, if the ranks encrypt what they send to each other. All ranks have them, or none; each
-  // requires from the others a certificate of its authority, for any name, since ranks are found by their
-  // numeric addresses. The secret is not used: the board has a key.
+  // Certificates, if the ranks encrypt what they send to each other, and whether it has checksums if not. All
+  // ranks have them, or none; each requires from the others a certificate of its authority, for any name,
+  // since ranks are found by their numeric addresses. The secret is not used: the board has a key.
   net::Credentials credentials = {};
+  // The kind of the failure if a message was changed on its way. PeerLost: the connection counts as lost, for
+  // ranks that then connect again.
+  ErrorKind if_changed = ErrorKind::DataLoss;
   std::chrono::milliseconds timeout{60000};  // for connecting
 };
 
