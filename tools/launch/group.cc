@@ -80,6 +80,7 @@ GroupResult TaskGroup::run() {
   wait_for_all();
   end_leftover_processes();
   for (Member& member : members_) member.finish_output();
+  err_.end_live();
   flush();
   if (options_.survival != nullptr && options_.survival->end())
     result_.restarts = options_.survival->end()->restarts + restarts_;
