@@ -43,16 +43,17 @@ TEST(LiveLine, is_a_line_of_the_log_if_that_is_to_be_plain) {
   for (const std::string& out : {in_terminal(run_shell(kTwoTexts, {"--log", "plain"})),
                                  in_terminal(run_shell(kTwoTexts), {"TUTTI_LOG=plain"})})
     EXPECT_THAT(out, AllOf(HasSubstr("[worker/0] 10 of 20\r\n"), Not(HasSubstr(kReplaces))));
-  const ProgramResult piped = run_program({"sh", "-c", fmt::format("{}", fmt::join(run_shell(kTwoTexts), " "))});
+  const ProgramResult piped =
+      run_program({"sh", "-c", fmt::format("{}", fmt::join(run_shell(kTwoTexts), " "))});
   EXPECT_THAT(piped.err, AllOf(HasSubstr("[worker/0] 10 of 20\n"), Not(HasSubstr("\r"))));
 }
 
-const Words kTraining = {program_path("mnist"), "--data", few_digits(), "--steps", "40", "--lanes", "2",
-                         "--batch",             "10",     "--threads",  "1"};
+const Words kTraining = {
+    program_path("mnist"), "--data", few_digits(), "--steps", "40", "--lanes", "2", "--batch", "10",
+    "--threads",           "1"};
 
 TEST(LiveLine, shows_steps_loss_speed_and_workers_of_a_training) {
-  const std::string out =
-      in_terminal(Words{program_path("tutti"), "run", "-n", "2", "--"} + kTraining);
+  const std::string out = in_terminal(Words{program_path("tutti"), "run", "-n", "2", "--"} + kTraining);
   EXPECT_THAT(out, ContainsRegex("\\[worker/0\\] \\[=*>? *\\] step [0-9]+/40  loss [0-9.]+  [0-9,]+ "
                                  "examples/s  0:0[0-9] left  2 workers"));
   EXPECT_THAT(out, Not(HasSubstr("\x1b[32m")));

@@ -229,8 +229,8 @@ int run_command(const std::vector<std::string>& arguments, const Environment& en
   if (command.empty()) {
     fail(ErrorKind::InvalidArgument, "tutti run: name the program to start, as in tutti run -n 2 -- ./mnist");
   }
-  ForwardedVariables variables = forward_variables(
-      options.variables, with_log(with_insecure(environment, options), options));
+  ForwardedVariables variables =
+      forward_variables(options.variables, with_log(with_insecure(environment, options), options));
   if (app.count("--ports") > 0) options.launch.ports = parse_port_range(options.ports);
   if (app.count("--preempt-signal") > 0)
     options.launch.preempt_signal = parse_preempt_signal(options.preempt_signal);

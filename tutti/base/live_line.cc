@@ -8,6 +8,10 @@
 #include <unistd.h>
 #include <utility>
 
+#include <fmt/format.h>
+
+#include "tutti/base/text.h"
+
 namespace tutti {
 namespace {
 
@@ -84,6 +88,12 @@ void LiveLine::leave() {
   text_.clear();
 }
 
+void LiveLine::remove() {
+  if (text_.empty()) return;
+  put(in_terminal_ ? replaced_by("", 1) : "\r");
+  text_.clear();
+}
+
 std::string LiveLine::bar(double share) const {
   constexpr size_t kWidth = 20;
   const double done = std::clamp(share, 0.0, 1.0) * static_cast<double>(kWidth);
@@ -91,6 +101,22 @@ std::string LiveLine::bar(double share) const {
   if (full.size() < kWidth) full += '>';
   const std::string rest(kWidth - full.size(), ' ');
   return has_colour_ ? "[\x1b[32m" + full + "\x1b[0m" + rest + "]" : "[" + full + rest + "]";
+}
+
+Meter::Meter(std::string_view log, std::string what, int64_t total)
+    : line_(log),
+      what_(std::move(what)),
+      total_(total),
+      next_(std::chrono::steady_clock::now() + std::chrono::seconds(1)) {}
+
+void Meter::at(int64_t done) {
+  constexpr std::chrono::milliseconds kEvery{250};
+  if (!line_.is_shown()) return;
+  const auto now = std::chrono::steady_clock::now();
+  if (now < next_) return;
+  next_ = now + kEvery;
+  const double share = total_ == 0 ? 1 : static_cast<double>(done) / static_cast<double>(total_);
+  line_.show(fmt::format("{} {} {}/{}", what_, line_.bar(share), grouped(done), grouped(total_)));
 }
 
 }  // namespace tutti

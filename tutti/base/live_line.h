@@ -1,5 +1,7 @@
 #pragma once
 
+#include <chrono>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -29,8 +31,9 @@ class LiveLine {
   // Returns false if nothing is shown: then the log has to do.
   bool is_shown() const { return is_shown_; }
   void show(std::string text);
-  // Ends the line, so that its last text stays.
+  // Ends the line, so that its last text stays, or goes.
   void leave();
+  void remove();
 
   // Returns "[=====>    ]" for a share of 0 to 1, in colour unless NO_COLOR is set.
   std::string bar(double share) const;
@@ -40,6 +43,24 @@ class LiveLine {
   bool in_terminal_ = false;
   bool has_colour_ = false;
   std::string text_;
+};
+
+// Shows how far something is that may take a while, from its second second on. Not thread-safe.
+class Meter {
+ public:
+  // `what` is done when at() was called with `total`.
+  Meter(std::string_view log, std::string what, int64_t total);
+  ~Meter() { line_.remove(); }
+  Meter(const Meter&) = delete;
+  Meter& operator=(const Meter&) = delete;
+
+  void at(int64_t done);
+
+ private:
+  LiveLine line_;
+  const std::string what_;
+  const int64_t total_;
+  std::chrono::steady_clock::time_point next_;
 };
 
 }  // namespace tutti

@@ -8,6 +8,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/live_line.h"
+#include "tutti/base/text.h"
 #include "tutti/metrics/metrics.h"
 #include "tutti/train/hooks.h"
 
@@ -18,12 +19,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kLiveEvery{250};
 constexpr std::chrono::seconds kPlainEvery{10};
-
-// Returns "1,234,567". The counts here are never negative.
-std::string grouped(int64_t number) {
-  if (number < 1000) return std::to_string(number);
-  return fmt::format("{},{:03}", grouped(number / 1000), number % 1000);
-}
 
 std::string duration(double seconds) {
   const auto whole = static_cast<int64_t>(std::ceil(seconds));
