@@ -97,7 +97,8 @@ int main(int argc, char** argv) {
   const std::map<std::string, bench::Measured> found = bench::measure(sides, kRounds);
   const bench::Measured& loop = found.at("loop");
   fmt::print(
-      "## A small GPT\n\nThe GPT of [example 15](../examples/15_gpt), 2 blocks of width 64, on texts of {} "
+      "## A small GPT\n\nThe GPT of [example 15](../../examples/15_gpt), 2 blocks of width 64, on texts of "
+      "{} "
       "characters in batches of {}, with AdamW on one core; medians of {} alternating rounds (`./dev bench "
       "gpt`).\n\n| | characters/s | of the loop | peak memory, MiB |\n|---|---|---|---|\n",
       kLength, kBatch, kRounds);

@@ -269,7 +269,7 @@ void compare_sums(int64_t elements, int inputs) {
 
 int run_all() {
   const auto self = std::filesystem::read_symlink("/proc/self/exe");
-  fmt::print("## On a GPU\n\n{} (`./dev bench gpu`).\n\n",
+  fmt::print("## Training with a GPU\n\n{} (`./dev bench gpu`).\n\n",
              tutti::find_kernels(torch::Device(torch::kCUDA, 0), 1).libraries);
   fmt::print(
       "The MNIST network, Adam, examples as bytes in the memory of the host or of the GPU; median of {} "

@@ -1,6 +1,7 @@
 // Compares the kernels of tutti/kernels with LibTorch's own ones, on the calls and the training steps of
 // usual networks. Prints Markdown.
-//   bench_kernels [TEXT [THREADS]]          all calls and steps, or those that contain the text
+//   bench_kernels                           all operators and steps
+//   bench_kernels TEXT [THREADS]            each call and step that contains the text
 //   bench_kernels --operators [TEXT]        the operators that take the time of the steps, on one thread
 //   bench_kernels --side KERNELS NETWORK    the steps of one network, for the parent or a profiler
 #include "bench/kernels.h"
@@ -11,6 +12,7 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <regex>
 #include <span>
 
 #include <ATen/Parallel.h>
@@ -123,6 +125,54 @@ void print_table(const Group& group, const std::vector<int>& threads) {
   print_ratios("**geometric mean of all**", all);
 }
 
+// Returns the operator of a call: its text without the shape, such as "conv3 stride 2, by input".
+std::string operator_of(const std::string& call) {
+  static const std::regex shape(
+      R"(( (?:stride|of|by) [0-9.]+)| (?:x|->|over|[0-9](?:[0-9x,]*[0-9])?)(?=[ ,]|$))");
+  return std::regex_replace(call, shape, "$1");
+}
+
+// One vector for each call: its ratios, by number of threads.
+using Ratios = std::vector<std::vector<double>>;
+
+void print_means(const std::string& name, const std::string& calls, const Ratios& ratios) {
+  fmt::print("| {} | {} |", name, calls);
+  for (size_t i = 0; i < ratios.front().size(); ++i) {
+    std::vector<double> column;
+    for (const std::vector<double>& of_call : ratios) column.push_back(of_call[i]);
+    fmt::print(" {:.2f} |", geometric_mean(column));
+  }
+  fmt::print("\n");
+}
+
+// Prints one row for each operator: a table of the calls would be too long to read.
+void print_table_of_operators(const Group& group, const std::vector<int>& threads) {
+  fmt::print(
+      "\n### {}\n\nEach ratio is the geometric mean over the calls of an operator, which have different "
+      "shapes.\n\n| operator | calls |",
+      group.title);
+  for (const int count : threads) fmt::print(" ratio, {} {} |", count, count == 1 ? "thread" : "threads");
+  fmt::print("\n|---|---|");
+  for (size_t i = 0; i < threads.size(); ++i) fmt::print("---|");
+  fmt::print("\n");
+  std::vector<std::string> operators;  // in the order of their first calls
+  std::map<std::string, Ratios> of_operators;
+  std::map<std::string, Ratios> of_networks;
+  Ratios all;
+  for (const bench::KernelCase& each : group.cases) {
+    const std::string name = operator_of(each.call);
+    if (!of_operators.contains(name)) operators.push_back(name);
+    std::vector<double> measured;
+    for (const int count : threads) measured.push_back(times_of(each.run, count).ratio);
+    for (Ratios* ratios : {&of_operators[name], &of_networks[each.network], &all})
+      ratios->push_back(measured);
+  }
+  for (const std::string& name : operators)
+    print_means(name, std::to_string(of_operators[name].size()), of_operators[name]);
+  for (const auto& [network, ratios] : of_networks) print_means("geometric mean of " + network, "", ratios);
+  print_means("**geometric mean of all**", "", all);
+}
+
 // A network is made for its step only, so that its memory is free for the next one.
 bench::KernelCase call_of(const bench::StepCase& step) {
   const auto made = std::make_shared<std::function<void()>>();
@@ -182,10 +232,10 @@ int measure_all(const std::string& text, const std::vector<int>& threads) {
   for (const bench::StepCase& step : steps) of_steps.cases.push_back(call_of(step));
   print_table(of_steps, threads);
   if (!steps.empty()) print_memory(steps);
-  print_table({"Products and convolutions", named(bench::product_cases(), text)}, threads);
-  print_table(
-      {"Functions, reductions, normalisations, losses and attention", named(bench::function_cases(), text)},
-      threads);
+  const auto print = text.empty() ? print_table_of_operators : print_table;
+  print({"Products and convolutions", named(bench::product_cases(), text)}, threads);
+  print({"Functions, reductions, normalisations, losses and attention", named(bench::function_cases(), text)},
+        threads);
   return 0;
 }
 

@@ -64,7 +64,7 @@ struct Arguments {
   double jitter = 0.02;
   double memory_us = 1;
   double memory_gb = 10;
-  std::string svg = "docs/scale.svg";
+  std::string svg = "docs/benchmarks/scale.svg";
 
   Cluster cluster() const {
     return {static_cast<int>(ranks_per_host),
@@ -269,7 +269,7 @@ constexpr const char* kCluster = R"(### A cluster
 
 The same model, applied to a cluster in which each worker has a device, and the network moves bytes while they compute. The behaviour of a
 network cannot be measured on one machine: **the parameters are assumptions, not measurements, and so are the figures that follow from
-them.** Measure your own with [`tutti bench collectives`](operations.md#measure-the-network) and pass them to `bench_scale`.
+them.** Measure your own with [`tutti bench collectives`](../operations.md#measure-the-network) and pass them to `bench_scale`.
 
 | parameter | flag | the cluster, assumed | this machine, fitted |
 |---|---|---|---|

@@ -20,6 +20,7 @@
 #include "tools/launch/ssh.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
+#include "tutti/base/live_line.h"
 #include "tutti/base/text.h"
 
 namespace tutti {
@@ -54,6 +55,7 @@ struct RunOptions {
   double discover_every = 5;
   std::string rsh;
   std::string remote_tutti;
+  std::string log = kLogAuto;
   std::vector<std::string> variables;
 };
 
@@ -105,6 +107,10 @@ void add_options(CLI::App& app, RunOptions& options) {
          "Environment variable for the workers, NAME or NAME=VALUE; may be repeated. With -H only these "
          "and TUTTI_* reach the other hosts")
       ->allow_extra_args(false);
+  app.add_option("--log", options.log,
+                 "In a terminal, a line that changes in place shows the progress (auto); or lines of the log "
+                 "alone do (plain). The variable TUTTI_LOG does the same (default: auto)")
+      ->check(CLI::IsMember({kLogAuto, kLogPlain}));
   app.add_option("--restarts", options.launch.restarts,
                  "How many times workers are restarted after a failure (default: 0)")
       ->check(CLI::Range(0, 1'000'000));
@@ -147,6 +153,16 @@ Environment with_insecure(const Environment& environment, RunOptions& options) {
   std::map<std::string, std::string> variables = environment.variables();
   if (options.launch.insecure) variables[kVariable] = "true";
   if (parse_switch(environment.get(kVariable).value_or("")).value_or(false)) options.launch.insecure = true;
+  return Environment(std::move(variables));
+}
+
+// The tasks send a line that changes in place to this process, which shows it.
+Environment with_log(const Environment& environment, RunOptions& options) {
+  std::map<std::string, std::string> variables = environment.variables();
+  const std::string given = environment.get(kLogVariable).value_or(kLogAuto);
+  options.launch.is_live = is_live(options.log == kLogAuto ? given : options.log);
+  if (options.launch.is_live) variables[kLogVariable] = kLogLive;
+  if (options.log == kLogPlain) variables[kLogVariable] = kLogPlain;
   return Environment(std::move(variables));
 }
 
@@ -213,7 +229,8 @@ int run_command(const std::vector<std::string>& arguments, const Environment& en
   if (command.empty()) {
     fail(ErrorKind::InvalidArgument, "tutti run: name the program to start, as in tutti run -n 2 -- ./mnist");
   }
-  ForwardedVariables variables = forward_variables(options.variables, with_insecure(environment, options));
+  ForwardedVariables variables =
+      forward_variables(options.variables, with_log(with_insecure(environment, options), options));
   if (app.count("--ports") > 0) options.launch.ports = parse_port_range(options.ports);
   if (app.count("--preempt-signal") > 0)
     options.launch.preempt_signal = parse_preempt_signal(options.preempt_signal);

@@ -1,8 +1,14 @@
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
 #include <fmt/format.h>
 
 #include "tools/arguments.h"
 #include "tools/commands.h"
 #include "tutti/base/error.h"
+#include "tutti/base/live_line.h"
 #include "tutti/base/text.h"
 #include "tutti/data/tables/shards.h"
 
@@ -43,7 +49,14 @@ int shard_command(const std::vector<std::string>& arguments, const Environment&)
     format.header = !no_header;
     tables.emplace_back(input, format);
   }
-  for (const data::CutShard& shard : data::shard_tables(tables, out, options))
+  std::optional<Meter> meter;
+  options.progress = [&meter](int64_t written, int64_t all) {
+    if (!meter) meter.emplace(kLogAuto, "rows", all);
+    meter->at(written);
+  };
+  const std::vector<data::CutShard> shards = data::shard_tables(tables, out, options);
+  meter.reset();
+  for (const data::CutShard& shard : shards)
     fmt::print("{}: {} rows, {}\n", shard.folder, shard.rows, human_bytes(shard.bytes));
   return 0;
 }

@@ -80,6 +80,7 @@ GroupResult TaskGroup::run() {
   wait_for_all();
   end_leftover_processes();
   for (Member& member : members_) member.finish_output();
+  err_.end_live();
   flush();
   if (const auto end = options_.survival != nullptr ? options_.survival->end() : std::nullopt) {
     result_.restarts = end->restarts + restarts_;

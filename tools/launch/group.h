@@ -61,6 +61,7 @@ struct GroupOptions {
   std::chrono::milliseconds stopped_grace{5000};
   // The time from SIGKILL until the launcher stops waiting for a process that hangs in the kernel.
   std::chrono::milliseconds kill_grace{10'000};
+  bool is_live = false;  // shows a line of a task that changes in place (base/live_line.h)
   // In a host launcher: the name of the host for messages, and the orders of the launcher that has started
   // this process.
   std::string host = {};
@@ -175,8 +176,10 @@ class TaskGroup {
   SignalPipe& signals_;
   JobWatch& watch_;
 
-  Output out_{STDOUT_FILENO};
-  Output err_{STDERR_FILENO};
+  Output err_{STDERR_FILENO, options_.is_live};
+  Output own_out_{STDOUT_FILENO};
+  // In a terminal with a live line, one output has all lines, since only it knows of that line.
+  Output& out_ = err_.shares_terminal(own_out_) ? err_ : own_out_;
   std::vector<Member> members_;
   std::map<size_t, Clock::time_point> stopped_since_;  // workers, by task
   std::set<size_t> awaited_hosts_;                     // that were lost and are to be started again

@@ -29,6 +29,7 @@
 #include "tools/launch/survival_peer.h"
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
+#include "tutti/base/live_line.h"
 #include "tutti/base/log.h"
 #include "tutti/base/net.h"
 #include "tutti/base/ports.h"
@@ -276,6 +277,7 @@ int run_job_of(const HostJob& job, const Environment& environment, LauncherOrder
   std::unique_ptr<Survival> survival;
   if (job.members) survival = survival_of(job, whole);
   const GroupOptions options{.evaluator_restarts = job.evaluator_restarts,
+                             .is_live = whole.get(kLogVariable) == kLogLive,
                              .host = job.host,
                              .orders = &orders,
                              .survival = survival.get()};
@@ -305,7 +307,7 @@ int run_on_hosts(std::vector<HostSlots> hosts, Discovered* discovered,
     check_limits(options, options.workers.value_or(workers_on(hosts)));
     HostsStart start = start_hosts(hosts, command, of_tasks, shell, options, port, watching.signals);
     if (start.signal) return ended_by(*start.signal);
-    GroupOptions group;
+    GroupOptions group{.is_live = options.is_live};
     std::optional<SurvivalKeeper> survival;
     if (options.min) {
       group.survival = &survival.emplace(
@@ -340,7 +342,7 @@ int launch(const std::vector<std::string>& command, const Environment& environme
   const Environment of_tasks = environment_of_tasks(environment, options, !planner.has_other_hosts());
   Watching watching(options.preempt_signal);
   const bool one_by_one = planner.restarts_one_by_one();
-  GroupOptions group{.evaluator_restarts = options.restarts};
+  GroupOptions group{.evaluator_restarts = options.restarts, .is_live = options.is_live};
   const int as_a_whole = one_by_one && !options.min ? 0 : options.restarts;
   return run_with_restarts(as_a_whole, watching.signals, [&](int restarts_before) {
     group.restarts = one_by_one ? options.restarts - restarts_before : 0;

@@ -36,6 +36,7 @@ struct LaunchOptions {
   std::optional<NodeOptions> nodes = {};             // nullopt: TF_CONFIG, or this machine alone
   std::chrono::milliseconds start_timeout{300'000};  // for the launchers of the other hosts to connect
   bool insecure = false;  // listen to the launchers of other hosts even without a secret
+  bool is_live = false;   // show a line of a task that changes in place
 };
 
 // Runs `command` as the workers of one job on this machine. Returns the exit code for this process: the exit

@@ -24,10 +24,10 @@ void LineSplitter::put(char byte, Time now, const OnLine& on_line) {
     return;
   }
   if (returned_) {
-    const bool due = now - shown_ >= std::chrono::seconds(1);
+    const bool due = now - shown_ >= live_every_;
     if (due && !line_.empty()) {
       shown_ = now;
-      end_line(on_line);
+      end_line(on_line, true);
     }
     line_.clear();
   }
@@ -37,8 +37,8 @@ void LineSplitter::put(char byte, Time now, const OnLine& on_line) {
   if (line_.size() == longest_) end_line(on_line);
 }
 
-void LineSplitter::end_line(const OnLine& on_line) {
-  on_line(line_);
+void LineSplitter::end_line(const OnLine& on_line, bool is_live) {
+  on_line(line_, is_live);
   line_.clear();
   returned_ = false;
 }

@@ -13,15 +13,18 @@ namespace tutti {
 std::optional<std::string> take_line(std::string& received);
 
 // Splits the bytes of one stream into lines. A line that is overwritten by a lone '\r' (a live progress line)
-// is passed on at most once a second, so that it does not flood a log. A line longer than `longest` is
-// split. Not thread-safe.
+// is passed on only when `live_every` has passed since the one before, so that it does not flood a log. A
+// line longer than `longest` is split. Not thread-safe.
 class LineSplitter {
  public:
   using Time = std::chrono::steady_clock::time_point;
-  using OnLine = std::function<void(std::string_view line)>;  // without its newline
+  // Called with a line without its newline, and whether it is a live line.
+  using OnLine = std::function<void(std::string_view line, bool is_live)>;
   static constexpr size_t kLongestLine = size_t{1} << 20;
 
-  explicit LineSplitter(size_t longest = kLongestLine) : longest_(longest) {}
+  explicit LineSplitter(size_t longest = kLongestLine,
+                        std::chrono::milliseconds live_every = std::chrono::seconds(1))
+      : longest_(longest), live_every_(live_every) {}
 
   void feed(std::string_view bytes, Time now, const OnLine& on_line);
   // Must be called at the end of the stream: passes on a last line without a newline.
@@ -29,9 +32,10 @@ class LineSplitter {
 
  private:
   void put(char byte, Time now, const OnLine& on_line);
-  void end_line(const OnLine& on_line);
+  void end_line(const OnLine& on_line, bool is_live = false);
 
   size_t longest_;
+  std::chrono::milliseconds live_every_;
   std::string line_;
   bool returned_ = false;  // the last byte was '\r'
   Time shown_{};           // when a live line was last taken

@@ -16,10 +16,14 @@ constexpr LineSplitter::Time kStart{std::chrono::hours(5)};
 
 struct Lines {
   LineSplitter splitter;
-  std::vector<std::string> lines;
+  std::vector<std::string> lines = {};
+  std::vector<std::string> live = {};
 
   LineSplitter::OnLine on_line() {
-    return [this](std::string_view line) { lines.emplace_back(line); };
+    return [this](std::string_view line, bool is_live) {
+      lines.emplace_back(line);
+      if (is_live) live.emplace_back(line);
+    };
   }
   void feed(std::string_view bytes, LineSplitter::Time now = kStart) { splitter.feed(bytes, now, on_line()); }
   void finish() { splitter.finish(on_line()); }
@@ -53,6 +57,13 @@ TEST(LineSplitter, shows_a_live_line_once_a_second_and_its_last_state) {
   EXPECT_THAT(lines.lines, ElementsAre("10 %", "40 %"));
   lines.feed("\r100 %\n", kStart + milliseconds(1001));
   EXPECT_THAT(lines.lines, ElementsAre("10 %", "40 %", "100 %"));
+  EXPECT_THAT(lines.live, ElementsAre("10 %", "40 %"));
+}
+
+TEST(LineSplitter, shows_a_live_line_as_often_as_it_is_asked_to) {
+  Lines lines{LineSplitter(LineSplitter::kLongestLine, milliseconds(0))};
+  lines.feed("10 %\r20 %\r30 %\r");
+  EXPECT_THAT(lines.live, ElementsAre("10 %", "20 %"));
 }
 
 TEST(LineSplitter, an_empty_stream_and_lone_returns_give_no_line) {

@@ -21,15 +21,26 @@ constexpr size_t kBuffer = size_t{1} << 16;
 // A line of a host launcher has the name of a task before the line of the task.
 constexpr size_t kLongestOfHost = 2 * LineSplitter::kLongestLine;
 
+// How often a live line is passed on: into a log, less often than into a terminal.
+std::chrono::milliseconds live_every(const Output& output) {
+  constexpr std::chrono::milliseconds kInTerminal{100};
+  constexpr std::chrono::milliseconds kInLog{1000};
+  return output.is_live() ? kInTerminal : kInLog;
+}
+
 }  // namespace
 
 Member::Member(std::string task, Child child, Output& out, Output& err)
     : task_(std::move(task)),
       pid_(child.pid),
       orders_(std::move(child.in)),
-      out_{std::move(child.out), &out, LineSplitter(is_host() ? kLongestOfHost : LineSplitter::kLongestLine)},
-      err_{std::move(child.err), &err, out_.splitter} {
+      out_{std::move(child.out), &out, splitter_for(out)},
+      err_{std::move(child.err), &err, splitter_for(err)} {
   if (!has_started()) outcome_ = Outcome::exited(0);
+}
+
+LineSplitter Member::splitter_for(const Output& output) const {
+  return LineSplitter(is_host() ? kLongestOfHost : LineSplitter::kLongestLine, live_every(output));
 }
 
 double Member::seconds() const {
@@ -81,14 +92,18 @@ size_t Member::pass_on(Stream& stream, size_t most) {
 // An empty text means the end of the stream.
 void Member::write_lines(Stream& stream, std::string_view bytes) {
   std::string lines;
-  const auto on_line = [&](std::string_view line) {
-    if (is_host()) {
-      const std::optional<int> end = &stream == &out_ ? read_end(line) : std::nullopt;
-      if (end) reported_end_ = end;
-      if (!end) lines.append(line) += '\n';
-      return;
-    }
-    lines += fmt::format("[{}] {}\n", task_, line);
+  const auto show = [&](const std::string& live) {
+    stream.to->add(std::exchange(lines, ""));
+    stream.to->show(live);
+  };
+  const auto on_line = [&](std::string_view line, bool is_live) {
+    const std::optional<int> end = is_host() && &stream == &out_ ? read_end(line) : std::nullopt;
+    if (end) reported_end_ = end;
+    if (end) return;
+    const std::string text = is_host() ? std::string(line) : fmt::format("[{}] {}", task_, line);
+    if (is_live) return show(text);
+    lines += text + "\n";
+    if (is_host()) return;
     last_lines_.emplace_back(line.substr(0, kLongestLastLine));
     if (last_lines_.size() > kLastLines) last_lines_.pop_front();
   };

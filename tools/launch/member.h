@@ -57,6 +57,7 @@ class Member {
     Output* to;
     LineSplitter splitter;
   };
+  LineSplitter splitter_for(const Output& output) const;
   size_t pass_on(Stream& stream, size_t most);
   void write_lines(Stream& stream, std::string_view bytes);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <poll.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <climits>
@@ -16,6 +17,40 @@ bool takes_some(int descriptor) {
 }
 
 }  // namespace
+
+Output::Output(int descriptor, bool is_live)
+    : descriptor_(descriptor), is_live_(is_live), is_terminal_(isatty(descriptor) == 1) {}
+
+bool Output::shares_terminal(const Output& other) const {
+  if (!is_live_ || !is_terminal_ || !other.is_terminal_) return false;
+  struct stat own {};
+  struct stat others {};
+  return fstat(descriptor_, &own) == 0 && fstat(other.descriptor_, &others) == 0 &&
+         own.st_rdev == others.st_rdev;
+}
+
+void Output::add(std::string_view lines) {
+  if (live_.empty() || lines.empty()) {
+    pending_ += lines;
+    return;
+  }
+  const int columns = columns_of(descriptor_);
+  pending_ += replaced_by("", columns);
+  pending_ += lines;
+  pending_ += replaced_by(live_, columns);
+}
+
+void Output::show(std::string_view line) {
+  if (!is_live_) return add(std::string(line) + "\n");
+  if (!is_terminal_) return add(std::string(line) + "\r");
+  live_ = line;
+  pending_ += replaced_by(live_, columns_of(descriptor_));
+}
+
+void Output::end_live() {
+  if (!live_.empty()) pending_ += replaced_by("", columns_of(descriptor_));
+  live_.clear();
+}
 
 // The descriptor may be blocking, and must stay so, since other processes share it. A pipe that is ready
 // accepts at least PIPE_BUF bytes.

@@ -3,6 +3,7 @@
 #include "tutti/base/address.h"
 #include "tutti/base/error.h"
 #include "tutti/base/every.h"
+#include "tutti/base/live_line.h"
 #include "tutti/base/log.h"
 #include "tutti/base/text.h"
 
@@ -206,9 +207,12 @@ void add_server_flags(FlagSet& set, RunConfig& config) {
 }
 
 void add_log_flags(FlagSet& set, RunConfig& config) {
+  set.add_choice("--log", config.output.log, {kLogAuto, kLogLive, kLogPlain},
+                 "a line on stderr that changes in place shows the progress: auto: in a terminal; live: "
+                 "always, as `tutti run` asks for, which shows it; plain: never, but lines of the log");
   set.add_choice("--log-level", config.output.log_level, log_level_names(),
                  "minimum severity of the messages that are printed");
-  set.scope(FlagScope::Local, {"--log-level"});
+  set.scope(FlagScope::Local, {"--log", "--log-level"});
 }
 
 void add_file_flags(FlagSet& set, RunConfig& config) {

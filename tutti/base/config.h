@@ -120,6 +120,7 @@ struct RunConfig {
     std::string timeline;         // file; "": none
     std::string report;           // file; "": none
     std::string web;              // PORT or HOST:PORT of a page about the run; "": none
+    std::string log = "auto";     // a line on stderr that changes in place: base/live_line.h
     std::string log_level = "info";
     bool log_placement = false;  // log one line for every parameter and lane
   };

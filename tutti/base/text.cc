@@ -100,6 +100,13 @@ std::optional<uint64_t> parse_bytes(std::string_view text) {
   return *number << shift;
 }
 
+std::string grouped(int64_t number) {
+  std::string text = std::to_string(number);
+  const size_t sign = number < 0 ? 1 : 0;
+  for (size_t end = text.size(); end > sign + 3; end -= 3) text.insert(end - 3, ",");
+  return text;
+}
+
 std::string human_bytes(uint64_t bytes) {
   constexpr std::array<const char*, 5> kUnits = {"B", "KiB", "MiB", "GiB", "TiB"};
   auto value = static_cast<double>(bytes);

@@ -34,6 +34,9 @@ std::string did_you_mean(std::string_view name, std::span<const std::string> can
 // is not such a number or the number is too large.
 std::optional<uint64_t> parse_bytes(std::string_view text);
 
+// Returns "1,234,567".
+std::string grouped(int64_t number);
+
 // Formats a number of bytes: "1.5 GiB", "12 KiB", "17 B".
 std::string human_bytes(uint64_t bytes);
 

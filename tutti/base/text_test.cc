@@ -48,5 +48,14 @@ TEST(Text, writes_bytes_for_people) {
   EXPECT_EQ(human_bytes(uint64_t{3} << 30), "3.0 GiB");
 }
 
+TEST(Text, groups_the_digits_of_a_number) {
+  EXPECT_EQ(grouped(0), "0");
+  EXPECT_EQ(grouped(999), "999");
+  EXPECT_EQ(grouped(1000), "1,000");
+  EXPECT_EQ(grouped(1234567), "1,234,567");
+  EXPECT_EQ(grouped(-123), "-123");
+  EXPECT_EQ(grouped(-1234), "-1,234");
+}
+
 }  // namespace
 }  // namespace tutti::text_test

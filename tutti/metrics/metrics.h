@@ -14,7 +14,7 @@
 //   weights  the name of a column with one number per example that says how much the example counts; empty:
 //            all count 1.
 // Examples whose label is NaN or whose weight is 0 are not counted, and their predictions may be anything.
-// docs/training.md says where other libraries define a metric differently.
+// docs/evaluation.md says where other libraries define a metric differently.
 // For the same predictions, the value of each metric has the same bits, no matter how the examples are
 // distributed over batches and workers: counts are whole numbers, and sums are rounded once.
 //

@@ -251,6 +251,9 @@ std::vector<Case> cases() {
          return seen.report.at("steps") == 3;
        }}},
       {"--web", {"--web", "0"}, logs("has a page at http://127.0.0.1:")},
+      {"--log", {"--log", "live"}, Acts{[](const Seen& base, const Seen& seen) {
+         return seen.log.find('\r') != std::string::npos && base.log.find('\r') == std::string::npos;
+       }}},
       {"--log-level", {"--log-level", "error"}, Acts{[](const Seen& base, const Seen& seen) {
          return seen.log.empty() && !base.log.empty();
        }}},

@@ -84,6 +84,8 @@ namespace {
 namespace fs = std::filesystem;
 using Tables = std::vector<std::unique_ptr<TextTable>>;
 
+constexpr int64_t kRowsBetweenReports = 4096;
+
 std::string name_of(const TableFile& table) { return fs::path(table.file).filename().string(); }
 
 void require_different_names(const std::vector<TableFile>& tables) {
@@ -227,6 +229,9 @@ std::vector<CutShard> shard_tables(const std::vector<TableFile>& files, const st
     make_directories(unfinished.folder(name));
   }
   for (const int64_t shard : shard_of) ++shards[static_cast<size_t>(shard)].rows;
+  int64_t written = 0;
+  int64_t all = 0;
+  for (const auto& table : tables) all += table->size();
   for (size_t i = 0; i < tables.size(); ++i) {
     std::vector<std::unique_ptr<RowWriter>> writers;
     for (int64_t shard = 0; shard < options.shards; ++shard) {
@@ -237,6 +242,7 @@ std::vector<CutShard> shard_tables(const std::vector<TableFile>& files, const st
     for (int64_t row = 0; row < tables[i]->size(); ++row) {
       const int64_t shard = shard_of[static_cast<size_t>(row_in_first(i, row))];
       writers[static_cast<size_t>(shard)]->write(tables[i]->text(row, buffer));
+      if (++written % kRowsBetweenReports == 0) options.progress(written, all);
     }
     for (size_t shard = 0; shard < shards.size(); ++shard) shards[shard].bytes += writers[shard]->finish();
   }

@@ -21,6 +21,8 @@ struct ShardOptions {
   enum class By { Rows, Bytes };
   By by = By::Rows;  // the quantity that is balanced: rows, or bytes of all tables
   int64_t shards = 1;
+  // Called now and then with the number of rows that are written, and that are to be written.
+  std::function<void(int64_t written, int64_t all)> progress = [](int64_t, int64_t) {};
 };
 
 // A shard that was written.

@@ -1,12 +1,14 @@
 #include <chrono>
 #include <cmath>
 #include <deque>
-#include <unistd.h>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "tutti/base/error.h"
+#include "tutti/base/live_line.h"
+#include "tutti/base/text.h"
 #include "tutti/metrics/metrics.h"
 #include "tutti/train/hooks.h"
 
@@ -18,12 +20,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kLiveEvery{250};
 constexpr std::chrono::seconds kPlainEvery{10};
 
-// Returns "1,234,567". The counts here are never negative.
-std::string grouped(int64_t number) {
-  if (number < 1000) return std::to_string(number);
-  return fmt::format("{},{:03}", grouped(number / 1000), number % 1000);
-}
-
 std::string duration(double seconds) {
   const auto whole = static_cast<int64_t>(std::ceil(seconds));
   const int64_t hours = whole / 3600;
@@ -33,16 +29,17 @@ std::string duration(double seconds) {
 
 class Progress final : public Hook {
  public:
-  Progress() : live_(::isatty(STDERR_FILENO) == 1) {}
-
-  void after_start(Training&) override { window_start_ = Clock::now(); }
+  void after_start(Training& training) override {
+    window_start_ = Clock::now();
+    if (!line_) line_.emplace(training.context.config().output.log);
+  }
 
   void after_step(Training& training, const StepResult& result) override {
     window_examples_ += result.examples;
     ++window_steps_;
     const auto now = Clock::now();
-    const bool due =
-        now - window_start_ >= (live_ ? Clock::duration(kLiveEvery) : Clock::duration(kPlainEvery));
+    const bool due = now - window_start_ >=
+                     (line_->is_shown() ? Clock::duration(kLiveEvery) : Clock::duration(kPlainEvery));
     if ((!due && training.step != training.end_step) || !training.group.is_chief()) return;
     show(training, result, std::chrono::duration<double>(now - window_start_).count());
     window_start_ = now;
@@ -56,36 +53,32 @@ class Progress final : public Hook {
  private:
   void show(const Training& training, const StepResult& result, double seconds) {
     const std::string loss = result.has_loss() ? fmt::format("{:.4f}", result.loss()) : "none";
+    std::string bar;
     std::string of_how_many;
     std::string left;
     if (training.end_step != Training::kEndless) {
       const double steps_left = static_cast<double>(training.end_step - training.step);
+      if (line_->is_shown())
+        bar = line_->bar(static_cast<double>(training.step) / static_cast<double>(training.end_step)) + " ";
       of_how_many = "/" + grouped(training.end_step);
       left = fmt::format("  {} left", duration(steps_left * seconds / static_cast<double>(window_steps_)));
     }
     const std::string line =
-        fmt::format("step {}{}  loss {}  {} examples/s{}", grouped(training.step), of_how_many, loss,
+        fmt::format("{}step {}{}  loss {}  {} examples/s{}", bar, grouped(training.step), of_how_many, loss,
                     grouped(static_cast<int64_t>(static_cast<double>(window_examples_) / seconds)), left);
-    if (!live_) {
+    if (!line_->is_shown())
       training.context.log().info("{}", line);
-    } else if (training.context.log().enabled(LogLevel::Info)) {
-      put("\r\x1b[K" + line);
-      line_stands_ = true;
-    }
+    else if (training.context.log().enabled(LogLevel::Info))
+      line_->show(line + workers(training.group.world));
   }
+
+  static std::string workers(int count) { return count > 1 ? fmt::format("  {} workers", count) : ""; }
 
   void leave_line() {
-    if (line_stands_) put("\n");
-    line_stands_ = false;
+    if (line_) line_->leave();
   }
 
-  static void put(const std::string& text) {
-    // Errors are ignored: a terminal that cannot be written to must not stop the training.
-    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
-  }
-
-  const bool live_;
-  bool line_stands_ = false;
+  std::optional<LiveLine> line_;
   Clock::time_point window_start_;
   int64_t window_examples_ = 0;
   int64_t window_steps_ = 0;
