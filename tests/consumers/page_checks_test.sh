@@ -94,6 +94,14 @@ seq 2
 ```
 EOF
 
+refused nothing_expected "the page does not show:  1" <<'EOF'
+```sh
+seq 1
+```
+```text
+```
+EOF
+
 refused command_that_fails "command_that_fails.md:5" <<'EOF'
 ```sh
 true
