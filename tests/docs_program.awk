@@ -1,5 +1,6 @@
 # docs_program.awk PAGE...: the C++ blocks of these pages as one source: a complete program in a namespace of its own, anything
-# else as the body of a function. An ellipsis stands for what a reader fills in.
+# else as the body of a function. An ellipsis stands for what a reader fills in. Blocks with the name of a file are left out:
+# tests/consumers/page_test.sh builds and runs those.
 BEGIN { print "#include \"tests/test_docs_prelude.h\"\n" }
 FNR == 1 { name = FILENAME; gsub(/.*\/|[^A-Za-z]/, "_", name) }
 /^```cpp$/ { inside = 1; text = ""; line = FNR + 1; next }

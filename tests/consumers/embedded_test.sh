@@ -44,7 +44,7 @@ configure() { # argument...
 # Where the compiler and the libraries are, as they were found for BUILD.
 sed -nE 's/^((TUTTI_|CMAKE_CXX_COMPILER)[A-Za-z0-9_]*):((FILE)?PATH)=(.*)/set(\1 "\5" CACHE \3 "")/p' "$build/CMakeCache.txt" \
   >"$folder/found.cmake"
-(cd "$root" && awk -f tests/docs_program.awk README.md docs/*.md) >"$folder/docs.cc"
+(cd "$root" && awk -f tests/docs_program.awk README.md docs/*.md docs/start/*.md) >"$folder/docs.cc"
 echo 'int main() {}' >"$folder/plain.cc"
 cat >"$folder/CMakeLists.txt" <<'END'
 cmake_minimum_required(VERSION 3.24)
