@@ -12,10 +12,15 @@ namespace tutti::testing {
 namespace {
 
 constexpr const char* kCable = "cable";
+constexpr const char* kHub = "hub";
 
+std::string address_at_switch(size_t index) { return fmt::format("10.77.1.{}", index + 1); }
+
+// It ignores SIGCHLD, so that the kernel removes orphans that have ended: Slurm waits for a job until they
+// are gone.
 std::vector<std::string> first_process(const std::string& name) {
-  const std::string script =
-      fmt::format("hostname {} && ip link set lo up && echo ready && exec sleep infinity", name);
+  const std::string script = fmt::format(
+      "hostname {} && ip link set lo up && echo ready && exec env --ignore-signal=CHLD sleep infinity", name);
   return {"setpriv", "--pdeathsig", "KILL",         "unshare", "--net", "--pid", "--mount-proc",
           "--uts",   "--fork",      "--kill-child", "sh",      "-c",    script};
 }
@@ -77,6 +82,31 @@ std::string TwoHosts::why_not() {
   }
   const ProgramResult trial = run_program({"unshare", "--net", "--pid", "--fork", "--mount-proc", "true"});
   return trial.exit_code == 0 ? "" : "namespaces are not allowed here: " + trial.err;
+}
+
+NamedHosts::NamedHosts(const std::vector<Names>& names) {
+  switch_.run({"ip", "link", "add", "name", kHub, "type", "bridge"});
+  switch_.run({"ip", "link", "set", kHub, "up"});
+  std::string lines = "127.0.0.1 localhost\n";
+  for (size_t index = 0; index < names.size(); ++index) {
+    hosts_.push_back(std::make_unique<Host>(names[index].host));
+    connect(index);
+    lines += fmt::format("{} {} {}\n", address_at_switch(index), names[index].host,
+                         fmt::join(names[index].others, " "));
+  }
+  const std::string file = folder_.write("hosts", lines);
+  for (const auto& host : hosts_) host->run({"mount", "--bind", file, "/etc/hosts"});
+}
+
+void NamedHosts::connect(size_t index) const {
+  const std::string port = fmt::format("port{}", index);
+  const ProgramResult laid =
+      run_program(switch_.network_here() + Words{"ip", "link", "add", port, "type", "veth", "peer", "name",
+                                                 kCable, "netns", std::to_string(hosts_[index]->pid())});
+  EXPECT_EQ(laid.exit_code, 0) << laid.err;
+  switch_.run({"ip", "link", "set", port, "master", kHub, "up"});
+  hosts_[index]->run({"ip", "addr", "add", address_at_switch(index) + "/24", "dev", kCable});
+  hosts_[index]->plug();
 }
 
 }  // namespace tutti::testing

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -48,6 +49,30 @@ class TwoHosts {
  private:
   Host east_{"east"};
   Host west_{"west"};
+};
+
+// Hosts at one switch. Each knows the names of all, as the pods of Kubernetes and the nodes of a cluster do.
+// All ports are free.
+class NamedHosts {
+ public:
+  struct Names {
+    std::string host;                 // its host name
+    std::vector<std::string> others;  // more names by which all reach it
+  };
+
+  // At most 100 hosts.
+  explicit NamedHosts(const std::vector<Names>& names);
+
+  const Host& at(size_t index) const { return *hosts_.at(index); }
+  // Returns why this machine cannot simulate them, or "".
+  static std::string why_not() { return TwoHosts::why_not(); }
+
+ private:
+  void connect(size_t index) const;
+
+  const TestFolder folder_;
+  const Host switch_{"switch"};
+  std::vector<std::unique_ptr<Host>> hosts_;
 };
 
 }  // namespace tutti::testing
