@@ -109,6 +109,11 @@ SurvivalKeeper::SurvivalKeeper(const SurvivalOptions& options, comm::ServedRende
     if (keeper_.is_there(worker)) running_.insert(worker);
   }
   wanted_ = running_;
+  // Nobody tells a launcher that takes over who is wanted. `tutti scale` dismisses the highest numbers first,
+  // so workers below one that runs were lost, or have left with their machine, and come again with its
+  // launcher.
+  for (int worker = 0; takes_over_ && !running_.empty() && worker < *running_.rbegin(); ++worker)
+    wanted_.insert(worker);
   for (size_t host = 0; host < hosts_.size(); ++host) {
     hosts_[host].name = options.hosts[host].name;
     hosts_[host].slots = options.hosts[host].workers;
