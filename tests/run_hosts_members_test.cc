@@ -380,6 +380,19 @@ TEST_F(RunMinFromTfConfig, goes_on_without_the_first_host_and_takes_it_in_again)
   finish_on_all();
 }
 
+// The workers that have left with their machine come again with its launcher, though another one has the list
+// now.
+TEST_F(RunMinInPods, take_the_first_in_again_after_its_workers_have_left) {
+  start({"--min", "1", "--preempt-signal", "USR1"});
+  kill(nodes_[0]->pid(), SIGUSR1);
+  for (const int worker : {2, 3, 4, 5}) wait_for(worker, 0, worker - 2, 4);
+  kill_node(0);
+  start_node(0);
+  node_of(0).wait_for_output(begun_by_member(0, 1));
+  node_of(1).wait_for_output(begun_by_member(1, 1));
+  finish_on_all();
+}
+
 // The launcher of node 0 comes again as one that may take the list over, at another address than before.
 TEST_F(RunMinInPods, take_each_in_again_that_has_had_the_list) {
   start({"--min", "1"});
