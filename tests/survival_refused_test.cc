@@ -1,7 +1,10 @@
 // Tests that a worker which does not fit is not taken in by those that train (`tutti run --min`), and ends
 // alone: they end with the bits of a training that nothing has disturbed.
 #include <filesystem>
+#include <optional>
+#include <signal.h>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -15,7 +18,6 @@ namespace tutti::testing::survival_refused_test {
 namespace {
 
 using ::testing::ContainsRegex;
-using ::testing::HasSubstr;
 
 // Worker 2 of three is killed, and started again by `tutti scale` with another configuration file.
 class SurvivalRefuses : public ::testing::Test {

@@ -91,11 +91,9 @@ EndedWorker ended_worker_of(const std::string& text) {
 std::string to_text(const HostOrders& orders) {
   Json list = Json::array();
   for (const WorkerOrder& order : orders.orders) list.push_back(to_json(order));
-  return Json{{"orders", list},
-              {"done", orders.job_is_done},
-              {"lost", orders.is_lost},
-              {"restarts", orders.restarts},
-              {"end", orders.end ? to_json(*orders.end) : Json()}}
+  return Json{{"orders", list},         {"done", orders.job_is_done},
+              {"lost", orders.is_lost}, {"restarts", orders.restarts},
+              {"away", orders.away},    {"end", orders.end ? to_json(*orders.end) : Json()}}
       .dump();
 }
 
@@ -103,7 +101,8 @@ HostOrders host_orders_of(const std::string& text) {
   return parse_message(text, [](const Json& json) {
     HostOrders orders{.job_is_done = json.at("done").get<bool>(),
                       .is_lost = json.at("lost").get<bool>(),
-                      .restarts = json.at("restarts").get<int>()};
+                      .restarts = json.at("restarts").get<int>(),
+                      .away = json.at("away").get<std::vector<int>>()};
     for (const Json& order : json.at("orders")) orders.orders.push_back(order_in(order));
     if (!json.at("end").is_null()) orders.end = end_in(json.at("end"));
     return orders;
@@ -120,13 +119,18 @@ std::string to_text(const HostStanding& standing) {
   Json workers = Json::array();
   for (const HostStanding::Worker& worker : standing.workers)
     workers.push_back(Json{worker.life, worker.runs});
-  return Json{{"workers", workers}, {"done", standing.job_is_done}, {"restarts", standing.restarts}}.dump();
+  return Json{{"workers", workers},
+              {"done", standing.job_is_done},
+              {"restarts", standing.restarts},
+              {"away", standing.away}}
+      .dump();
 }
 
 HostStanding host_standing_of(const std::string& text) {
   return parse_message(text, [](const Json& json) {
     HostStanding standing{.job_is_done = json.at("done").get<bool>(),
-                          .restarts = json.at("restarts").get<int>()};
+                          .restarts = json.at("restarts").get<int>(),
+                          .away = json.at("away").get<std::vector<int>>()};
     for (const Json& worker : json.at("workers"))
       standing.workers.push_back({worker.at(0).get<int>(), worker.at(1).get<bool>()});
     return standing;

@@ -41,8 +41,9 @@ std::optional<Address> board_address_in(const std::string& token);
 struct HostOrders {
   std::vector<WorkerOrder> orders = {};  // in their order; the list only grows
   bool job_is_done = false;
-  bool is_lost = false;  // the others have gone on without the workers of this host
-  int restarts = 0;      // of workers, since the job was first started
+  bool is_lost = false;        // the others have gone on without the workers of this host
+  int restarts = 0;            // of workers, since the job was first started
+  std::vector<int> away = {};  // the workers of all hosts that are not to run
   std::optional<JobEnd> end = {};
 
   bool operator==(const HostOrders&) const = default;
@@ -57,7 +58,8 @@ struct HostStanding {
   };
   std::vector<Worker> workers = {};
   bool job_is_done = false;
-  int restarts = 0;  // as the keeper before has told
+  int restarts = 0;  // this and the next as the keeper before has told
+  std::vector<int> away = {};
 
   bool operator==(const HostStanding&) const = default;
 };

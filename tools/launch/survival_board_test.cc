@@ -22,6 +22,7 @@ TEST(SurvivalBoard, messages_arrive_as_they_were_sent) {
       .job_is_done = true,
       .is_lost = true,
       .restarts = 3,
+      .away = {2},
       .end = JobEnd{.exit_code = 3,
                     .signal = SIGTERM,
                     .grace = std::chrono::milliseconds(2000),
@@ -33,7 +34,8 @@ TEST(SurvivalBoard, messages_arrive_as_they_were_sent) {
 }
 
 TEST(SurvivalBoard, votes_arrive_as_they_were_sent) {
-  const HostStanding standing{.workers = {{3, false}, {0, true}}, .job_is_done = true, .restarts = 2};
+  const HostStanding standing{
+      .workers = {{3, false}, {0, true}}, .job_is_done = true, .restarts = 2, .away = {1, 4}};
   EXPECT_EQ(host_standing_of(to_text(standing)), standing);
   const EpochDecision base{
       .members = {.epoch = 4, .by_rank = {{1, 2}, {0, 0}}}, .keeper = 1, .launchers = {"a", ""}};

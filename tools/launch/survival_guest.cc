@@ -155,6 +155,7 @@ void SurvivalGuest::follow_successor(Lock& lock, const std::string& lost) {
   const LaunchersBoards& launchers = *options_.launchers;
   standing_.job_is_done = received_.job_is_done;
   standing_.restarts = received_.restarts;
+  standing_.away = received_.away;
   const HostStanding standing = standing_;
   lock.unlock();
   Successor successor;

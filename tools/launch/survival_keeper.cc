@@ -42,6 +42,13 @@ bool has_failed(const Outcome& outcome) {
   return !outcome.killed() && !outcome.interrupted() && !misses_others(outcome);
 }
 
+std::set<int> without(const std::vector<int>& away, int workers) {
+  std::set<int> wanted;
+  for (int worker = 0; worker < workers; ++worker) wanted.insert(wanted.end(), worker);
+  for (const int worker : away) wanted.erase(worker);
+  return wanted;
+}
+
 comm::Members first_members(const std::vector<SurvivalHost>& hosts) {
   comm::Members first;
   for (int worker = 0; worker < workers_of(hosts); ++worker) first.by_rank.push_back({worker, 0});
@@ -109,11 +116,6 @@ SurvivalKeeper::SurvivalKeeper(const SurvivalOptions& options, comm::ServedRende
     if (keeper_.is_there(worker)) running_.insert(worker);
   }
   wanted_ = running_;
-  // Nobody tells a launcher that takes over who is wanted. `tutti scale` dismisses the highest numbers first,
-  // so workers below one that runs were lost, or have left with their machine, and come again with its
-  // launcher.
-  for (int worker = 0; takes_over_ && !running_.empty() && worker < *running_.rbegin(); ++worker)
-    wanted_.insert(worker);
   for (size_t host = 0; host < hosts_.size(); ++host) {
     hosts_[host].name = options.hosts[host].name;
     hosts_[host].slots = options.hosts[host].workers;
@@ -124,6 +126,7 @@ SurvivalKeeper::SurvivalKeeper(const SurvivalOptions& options, comm::ServedRende
     const HostStanding standing = standing_on(*served_.board, elected_, host);
     restarts_ = std::max(restarts_, standing.restarts);
     if (standing.job_is_done) keeper_.finish("the training has ended");
+    if (host == options_.own) wanted_ = without(standing.away, workers_of(options.hosts));
   }
   // A worker that starts late finds the first epoch, and that it is over.
   if (takes_over_) served_.board->set(comm::members_key(0), comm::to_text(first_members(options.hosts)));
@@ -448,11 +451,15 @@ bool SurvivalKeeper::something_is_undone() const {
 }
 
 void SurvivalKeeper::publish_orders() {
+  std::vector<int> away;
+  for (int worker = 0; worker < keeper_.most(); ++worker)
+    if (!wanted_.contains(worker)) away.push_back(worker);
   for (Host& host : hosts_) {
     if (host.token.empty()) continue;
     host.orders.job_is_done = job_is_done();
     host.orders.end = end_;
     host.orders.restarts = restarts_;
+    host.orders.away = away;
     std::string text = to_text(host.orders);
     if (text == host.published) continue;
     served_.board->set(orders_key(host.token), text);
