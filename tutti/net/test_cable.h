@@ -114,14 +114,18 @@ class BitFlip {
     passed(connection, way) += bytes.size();
     if (connection != place_.connection || way != place_.way || place_.offset < offset) return;
     const uint64_t at = place_.offset - offset;
-    if (at < bytes.size()) bytes[at] = static_cast<char>(bytes[at] ^ (1 << place_.bit));
+    if (at >= bytes.size()) return;
+    bytes[at] = static_cast<char>(bytes[at] ^ (1 << place_.bit));
+    has_happened_ = true;
   }
+  bool has_happened() const { return has_happened_; }
   std::atomic<uint64_t>& passed(int connection, Cable::Way way) {
     return passed_[2 * static_cast<size_t>(connection) + static_cast<size_t>(way)];
   }
 
  private:
   const Place place_;
+  std::atomic<bool> has_happened_ = false;
   std::array<std::atomic<uint64_t>, 2 * kConnections> passed_{};
 };
 

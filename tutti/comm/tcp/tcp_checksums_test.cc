@@ -131,7 +131,8 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.name; });
 
 // The first and the last byte of each connection in each way, those of the first record's head, and one in
-// the middle. Whoever has finished before need not notice.
+// the middle. Whoever has finished before need not notice. A large sum is sent in fewer records if the ranks
+// are faster, and so has fewer bytes.
 TEST_P(TcpChecksums, find_a_bit_that_is_changed_anywhere) {
   BitFlip connecting({});
   expect_no_errors(run_through(connecting, [](Collectives&) {}));
@@ -146,6 +147,7 @@ TEST_P(TcpChecksums, find_a_bit_that_is_changed_anywhere) {
       for (const uint64_t offset : {begin, begin + 4, begin + 11, begin + 12, (begin + end) / 2, end - 1}) {
         BitFlip flip({connection, way, offset, static_cast<int>(offset % 8)});
         const auto outcomes = run_through(flip, GetParam().body);
+        if (!flip.has_happened()) continue;
         const Outcome& first = outcomes[0] ? outcomes[0] : outcomes[1];
         ASSERT_TRUE(first) << offset << " of " << begin << " to " << end;
         EXPECT_EQ(first->kind(), ErrorKind::DataLoss);
