@@ -1,7 +1,7 @@
 // A library to preload, which makes a bad network card of the system's: with the variable
-// TUTTI_TEST_BAD_CARD, "FILE NUMBER", it changes one bit of what a process receives from the network, in the
-// NUMBERth message of at least 1000 bytes. FILE is made then; once it is there, no other process changes
-// anything.
+// TUTTI_TEST_BAD_CARD, "FILE NUMBER BYTES", it changes one bit of what a process receives from the network,
+// in the NUMBERth message of at least so many bytes. FILE is made then; once it is there, no other process
+// changes anything.
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -12,21 +12,20 @@
 
 namespace {
 
-constexpr ssize_t kLong = 1000;
-
 bool is_of_network(int socket) {
   int family = 0;
   socklen_t size = sizeof family;
   return getsockopt(socket, SOL_SOCKET, SO_DOMAIN, &family, &size) == 0 && family == AF_INET;
 }
 
-bool is_due() {
+bool is_due(ssize_t received) {
   static std::atomic<int> messages = 0;
   const char* const order = std::getenv("TUTTI_TEST_BAD_CARD");
   char file[1000];
   int number = 0;
-  if (order == nullptr || std::sscanf(order, "%999s %d", file, &number) != 2) return false;
-  if (++messages != number) return false;
+  int bytes = 0;
+  if (order == nullptr || std::sscanf(order, "%999s %d %d", file, &number, &bytes) != 3) return false;
+  if (received < bytes || ++messages != number) return false;
   const int made = open(file, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0600);
   if (made >= 0) close(made);
   return made >= 0;
@@ -50,6 +49,6 @@ extern "C" __attribute__((visibility("default"))) ssize_t recvmsg(int socket, ms
   using Function = ssize_t (*)(int, msghdr*, int);
   static const auto real = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "recvmsg"));
   const ssize_t received = real(socket, message, flags);
-  if (received >= kLong && is_of_network(socket) && is_due()) change_last_byte(*message, received);
+  if (received > 0 && is_of_network(socket) && is_due(received)) change_last_byte(*message, received);
   return received;
 }
