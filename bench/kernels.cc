@@ -127,9 +127,9 @@ void print_table(const Group& group, const std::vector<int>& threads) {
 
 // Returns the operator of a call: its text without the shape, such as "conv3 stride 2, by input".
 std::string operator_of(const std::string& call) {
-  static const std::regex shape(
+  static const std::regex kShape(
       R"(( (?:stride|of|by) [0-9.]+)| (?:x|->|over|[0-9](?:[0-9x,]*[0-9])?)(?=[ ,]|$))");
-  return std::regex_replace(call, shape, "$1");
+  return std::regex_replace(call, kShape, "$1");
 }
 
 // One vector for each call: its ratios, by number of threads.
