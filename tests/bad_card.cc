@@ -47,8 +47,8 @@ void change_last_byte(const msghdr& message, ssize_t received) {
 
 extern "C" __attribute__((visibility("default"))) ssize_t recvmsg(int socket, msghdr* message, int flags) {
   using Function = ssize_t (*)(int, msghdr*, int);
-  static const auto real = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "recvmsg"));
-  const ssize_t received = real(socket, message, flags);
+  static const auto kReal = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "recvmsg"));
+  const ssize_t received = kReal(socket, message, flags);
   if (received > 0 && is_of_network(socket) && is_due(received)) change_last_byte(*message, received);
   return received;
 }

@@ -110,7 +110,7 @@ class RunHosts : public ::testing::Test {
   std::string terms() const {
     Sha256 hash;
     hash.update(as_bytes(fmt::format("worker/0 ({})\nworker/1 ({})\n", address(0), address(1))));
-    return hash.hex() + ", 0 restarts";
+    return "--restarts 0\nhosts " + hash.hex();
   }
   // Returns a cluster of `hosts` workers.
   nlohmann::json cluster_of(int hosts) const {

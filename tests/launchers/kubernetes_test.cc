@@ -19,7 +19,6 @@ namespace tutti::testing::kubernetes_test {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 constexpr const char* kPython = "TUTTI_TEST_KUBERNETES_PYTHON";
 
