@@ -453,7 +453,7 @@ bool SurvivalKeeper::something_is_undone() const {
 void SurvivalKeeper::publish_orders() {
   std::vector<int> away;
   for (int worker = 0; worker < keeper_.most(); ++worker)
-    if (!wanted_.contains(worker)) away.push_back(worker);
+    if (!wanted_.contains(worker) && !leave_with_host_.contains(worker)) away.push_back(worker);
   for (Host& host : hosts_) {
     if (host.token.empty()) continue;
     host.orders.job_is_done = job_is_done();

@@ -157,6 +157,7 @@ class SurvivalKeeper final : public Survival {
   std::map<int, RestartPause> pauses_;   // by worker
   std::set<int> running_;                // workers that run, or are to be started again
   std::set<int> wanted_;                 // workers that run if nothing happens to them
+  std::set<int> leave_with_host_;        // of this host, which comes again with them
   std::optional<Scaling> scaling_;       // not done yet
   std::string scale_request_;            // the last one that was read
   std::vector<Host> hosts_;              // this one too

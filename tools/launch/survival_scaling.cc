@@ -135,7 +135,10 @@ bool SurvivalKeeper::dismiss_own_workers() {
   int others = keeper_.left();
   for (int worker = first; worker < end; ++worker) others -= keeper_.is_member(worker) ? 1 : 0;
   if (others < options_.min) return false;
-  for (int worker = first; worker < end; ++worker) dismiss(worker);
+  for (int worker = first; worker < end; ++worker) {
+    if (wanted_.contains(worker)) leave_with_host_.insert(worker);
+    dismiss(worker);
+  }
   own_host_leaves_ = true;
   return true;
 }
