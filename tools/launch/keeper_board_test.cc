@@ -14,7 +14,6 @@ namespace {
 
 using comm::Call;
 using comm::Member;
-using comm::Members;
 
 // Three workers, of which the last one is lost and is started again.
 class KeeperBoardOfThree : public ::testing::Test {

@@ -33,7 +33,6 @@ using testing::expect_no_errors;
 using ::testing::HasSubstr;
 using testing::kLong;
 using testing::names;
-using testing::operation;
 using testing::Outcome;
 
 // A board that tells the ranks to connect through a cable.
