@@ -334,8 +334,10 @@ TEST(FormerRows, complete_a_step_for_which_all_have_received_the_gradients) {
 TEST(FormerRows, are_the_newest_of_which_all_are_there) {
   const OptimizerOptions adam = torch::optim::AdamOptions(0.1);
   const std::string expected = undisturbed(adam);
-  for (const auto& [transport, first_has_dropped] : std::vector<std::pair<std::string, bool>>{
+  for (const auto& drawn : std::vector<std::pair<std::string, bool>>{
            {"plain", false}, {"plain", true}, {"shm", false}, {"shm", true}}) {
+    const std::string& transport = drawn.first;
+    const bool first_has_dropped = drawn.second;
     Change before = trained(transport, 4, adam, 5, {3});
     std::vector<FormerRows> former(3);
     with_ranks(transport, 3, [&](comm::Communicator& comm) {
