@@ -29,7 +29,6 @@ using net::Checksums;
 using Way = net::Cable::Way;
 using testing::AllOf;
 using testing::HasSubstr;
-using testing::Not;
 
 using Body = std::function<void(Channel&)>;
 
