@@ -183,15 +183,26 @@ TEST_F(RefusedOnNodes, a_launcher_of_another_version_ends_alone) {
 }
 
 // The launcher of node 2 comes to those who have lost node 0.
-class RefusedInPods : public RunMinInPods {};
+class RefusedInPods : public RunMinInPods {
+ protected:
+  // Three workers of nodes 0 and 1 are left, and node 1 has voted for them, so it can take the list over.
+  void lose_node_and_worker() {
+    start({"--min", "1"});
+    kill_node(2);
+    for (const int worker : {0, 1, 2, 3}) wait_for(worker, 0, worker, 4);
+    kill_worker(0);
+    wait_for(2, 0, 1, 3);
+    wait_for_vote(1, epoch_of(2), 2);
+  }
+  void finish_without_the_first() {
+    nodes_[1]->wait_for_error("has come back: 4 go on");
+    finish();
+    expect_end_on({{1, 0}, {2, 0}});
+  }
+};
 
 TEST_F(RefusedInPods, a_launcher_that_comes_to_another_one_than_the_first_ends_alone) {
-  start({"--min", "1"});
-  kill_node(2);
-  for (const int worker : {0, 1, 2, 3}) wait_for(worker, 0, worker, 4);
-  kill_worker(0);
-  wait_for(2, 0, 1, 3);
-  wait_for_vote(1, epoch_of(2), 2);
+  lose_node_and_worker();
   kill_node(0);
   for (const int worker : {2, 3}) wait_for(worker, 0, worker - 2, 2);
   const auto expect_refused = [&](const std::string& why) {
@@ -206,19 +217,12 @@ TEST_F(RefusedInPods, a_launcher_that_comes_to_another_one_than_the_first_ends_a
   expect_refused(fmt::format("the launcher at {} has another secret", addresses_[1]));
   secret_ = "ours";
   start_node(2);
-  nodes_[1]->wait_for_error("has come back: 4 go on");
-  finish();
-  expect_end_on({{1, 0}, {2, 0}});
+  finish_without_the_first();
 }
 
 // The test answers as node 0 would do that has just been lost: with a keeper that is gone.
 TEST_F(RefusedInPods, a_launcher_that_is_told_of_a_lost_one_asks_again) {
-  start({"--min", "1"});
-  kill_node(2);
-  for (const int worker : {0, 1, 2, 3}) wait_for(worker, 0, worker, 4);
-  kill_worker(0);
-  wait_for(2, 0, 1, 3);
-  wait_for_vote(1, epoch_of(2), 2);
+  lose_node_and_worker();
   const net::Credentials ours{.secret = "ours"};
   const auto port_of = [&](int node) {
     return static_cast<uint16_t>(std::stoi(addresses_[node].substr(addresses_[node].rfind(':') + 1)));
@@ -240,19 +244,12 @@ TEST_F(RefusedInPods, a_launcher_that_is_told_of_a_lost_one_asks_again) {
     nodes_[2]->wait_for_error("asking again who has the list of the workers");
     served.board->set("answer", "");
   }
-  nodes_[1]->wait_for_error("has come back: 4 go on");
-  finish();
-  expect_end_on({{1, 0}, {2, 0}});
+  finish_without_the_first();
 }
 
 // Its workers are on their way. It needs no --restarts for that.
 TEST_F(RefusedInPods, a_launcher_that_loses_the_list_before_it_is_taken_in_comes_again) {
-  start({"--min", "1"});
-  kill_node(2);
-  for (const int worker : {0, 1, 2, 3}) wait_for(worker, 0, worker, 4);
-  kill_worker(0);
-  wait_for(2, 0, 1, 3);
-  wait_for_vote(1, epoch_of(2), 2);
+  lose_node_and_worker();
   folder_.write("hold", "");
   start_node(2);
   nodes_[2]->wait_for_output("[worker/4] is back");
@@ -260,9 +257,7 @@ TEST_F(RefusedInPods, a_launcher_that_loses_the_list_before_it_is_taken_in_comes
   kill_node(0);
   for (const int worker : {2, 3}) wait_for(worker, 0, worker - 2, 2);
   std::filesystem::remove(folder_ / "hold");
-  nodes_[1]->wait_for_error("has come back: 4 go on");
-  finish();
-  expect_end_on({{1, 0}, {2, 0}});
+  finish_without_the_first();
 }
 
 }  // namespace

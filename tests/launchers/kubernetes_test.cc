@@ -47,7 +47,7 @@ class Pods : public ::testing::Test {
   }
   void start(size_t pod) {
     Words command = hosts_->at(pod).here() + in_folders(pod, words_of(pods_[pod].at("command")));
-    // The flags of the test follow, so they replace those of the manifest.
+    // A later flag replaces an earlier one, so the flags of the test replace the flags of the manifest.
     const Words of_test = training_.command({}, {});
     command.insert(command.end(), of_test.begin() + 1, of_test.end());
     std::erase(command, "--logdir=");

@@ -174,7 +174,7 @@ std::unique_ptr<Survival> survival_of(const Plan& plan, const LaunchOptions& opt
   return std::make_unique<SurvivalPeer>(peer);
 }
 
-// What this launcher starts and, with --min, who decides about its workers.
+// The tasks that this launcher starts and, with --min, the Survival that decides about its workers.
 struct Part {
   Plan plan;
   std::unique_ptr<Survival> survival = {};

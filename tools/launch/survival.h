@@ -14,7 +14,7 @@ namespace tutti {
 
 // The time from SIGTERM to SIGKILL after a task has failed.
 inline constexpr std::chrono::milliseconds kFailureGrace{2000};
-// The same if tasks save a checkpoint before they end.
+// The time from the signal to SIGKILL if tasks save a checkpoint before they end.
 inline constexpr std::chrono::milliseconds kSavingGrace{30'000};
 
 // A worker whose process has ended.

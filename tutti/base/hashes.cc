@@ -60,7 +60,8 @@ uint32_t add_byte(uint32_t crc, uint8_t) { return crc; }
 // size are computed at a time, each on its own, and joined.
 constexpr size_t kBlock = 1024;
 
-// What a block of zeros makes of a CRC, which is linear: the sum of the entries for its four bytes.
+// A table for the CRC of bytes that are followed by a block of zeros. A CRC is linear, so it is the sum of the
+// entries for the four bytes of the CRC before the block.
 using Shift = std::array<std::array<uint32_t, 256>, 4>;
 
 constexpr Shift make_shift() {

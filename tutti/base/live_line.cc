@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <cstdlib>
 #include <sys/ioctl.h>
 #include <unistd.h>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "tutti/base/environment.h"
 #include "tutti/base/text.h"
 
 namespace tutti {
@@ -22,9 +22,8 @@ void put(const std::string& text) {
 
 bool is_terminal(int descriptor) { return ::isatty(descriptor) == 1; }
 
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
+bool wants_colour(const Environment& environment) {
+  return environment.get("NO_COLOR").value_or("").empty() && environment.get("TERM") != "dumb";
 }
 
 // Returns the length of the escape sequence with which the text begins, such as "\x1b[32m"; 0: none.
@@ -73,7 +72,7 @@ std::string replaced_by(std::string_view text, int columns) {
 LiveLine::LiveLine(std::string_view log)
     : is_shown_(is_live(log)),
       in_terminal_(is_terminal(STDERR_FILENO)),
-      has_colour_(variable("NO_COLOR").empty() && variable("TERM") != "dumb") {}
+      has_colour_(is_shown_ && wants_colour(Environment::of_process())) {}
 
 void LiveLine::show(std::string text) {
   if (!is_shown_) return;

@@ -29,13 +29,11 @@ TEST(LiveLine, is_shown_as_it_was_asked_for) {
 }
 
 TEST(LiveLine, has_a_bar_of_one_width) {
-  setenv("NO_COLOR", "1", 1);
   const LiveLine line(kLogPlain);
   EXPECT_EQ(line.bar(0), "[>                   ]");
   EXPECT_EQ(line.bar(0.5), "[==========>         ]");
   EXPECT_EQ(line.bar(1), "[====================]");
   EXPECT_EQ(line.bar(7), line.bar(1));
-  unsetenv("NO_COLOR");
 }
 
 }  // namespace

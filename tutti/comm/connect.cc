@@ -186,7 +186,8 @@ Context at_place(const Context& context, const Members& members, const Member& s
   return context.with(place);
 }
 
-// What a worker that joins must have the same as those that train. Called by a thread that computes.
+// Returns the facts that must be the same for a worker that joins and for the workers that train. Called by a
+// thread that computes.
 Agreement facts_of(const Context& context) {
   Agreement facts{fmt::format("{} on {}", context.task().short_name(), host_name()), common_flags(context)};
   facts.lines.push_back(fmt::format("tutti {}", version()));

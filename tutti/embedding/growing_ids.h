@@ -168,7 +168,7 @@ class GrowingIds {
   IdSlots rows_;
   IdSlots waiting_;
   std::vector<std::vector<int64_t>> buckets_;  // the slots of the rows in each bucket, if there is a limit
-  // Of the past: of each kind, how many.
+  // The counts of ids that were admitted, evicted or refused since the table was made.
   enum Past { kAdmitted, kEvicted, kRefused, kPast };
   int64_t* past() const { return static_cast<int64_t*>(past_.data_ptr()); }
   void save_past();

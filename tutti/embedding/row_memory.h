@@ -12,7 +12,7 @@
 
 namespace tutti::embedding {
 
-// Where rows are kept.
+// The memory in which rows are kept.
 struct RowPlace {
   // Returns memory for so many numbers, and memory in place of smaller memory. Empty: any memory will do.
   std::function<torch::Tensor(int64_t elements, torch::ScalarType type)> allocate = {};

@@ -67,7 +67,8 @@ class RowShard {
   // From now on, steps are recorded, so that another process can complete them. `first` is the first of the
   // arrays that the log has of this table. The log must outlive this.
   void keep_log(StepLog& log, int64_t first);
-  // Of a table that grows, what the log can take back; afterwards read_ids() takes the ids that remain.
+  // Returns the arrays of a table that grows which the log can take back. Then read_ids() has to read the ids
+  // anew.
   std::vector<int64_t*> arrays_of_ids() const;
   void read_ids();
   // Returns the room that is needed if so many ids are put: slots for rows, and slots for ids that wait.

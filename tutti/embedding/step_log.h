@@ -12,7 +12,8 @@
 
 namespace tutti::embedding {
 
-// What the rows of a table have in one piece of memory: their values, a slot of the optimiser, an average.
+// One piece of memory with something of each row of a table: the values, a slot of the optimiser, or an
+// average.
 struct RowArray {
   std::byte* begin = nullptr;
   size_t width = 0;  // bytes of a row

@@ -69,7 +69,7 @@ size_t line_size(std::string_view wish = "either") {
   return fmt::format("tutti-rpc {} {} {} {}\n", kProtocol, version(), kCalls, wish).size();
 }
 
-// Every byte behind the first line, so also those of the handshake, in requests, answers and their pieces.
+// Changes every byte behind the first line: of the rest of the handshake, of requests, answers and pieces.
 TEST(ChecksumsOfCalls, find_a_bit_that_is_changed_anywhere) {
   const Body body = [](Channel& channel) { echo(channel, {300, 0, 1, 17}); };
   BitFlip whole({});
