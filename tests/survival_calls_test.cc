@@ -106,7 +106,8 @@ TEST_P(SurvivalOfCalls, while_trainers_are_made_and_the_run_begins) {
   expect_as_alone({});
   disturbed(4, "1@0/begins0,0@0/begins2000,2@0/begins8000");
   disturbed(3, "0@0/begins500,2@0/begins30000");
-  disturbed(2, "0@0/begins4000");
+  for (int delay = 4000; delay <= 10000; delay += 1000)
+    disturbed(2, "0@0/begins" + std::to_string(delay));  // also when only one has seen that the run has begun
   if (GetParam().servers > 0) return;  // they cannot use the optimiser below
   expect_as_alone({"--optimizer", "replicated"});
   disturbed(4, "1@0/made");

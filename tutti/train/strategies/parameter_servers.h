@@ -108,6 +108,7 @@ class ParameterServers final : public DataParallel {
   ps::Client::Standing standing_;  // at the end of the last fit
   Snapshots found_;                // of the checkpoint, on the chief that begins the run, or if connected
   bool begun_ = false;             // this task has taken part in the run
+  bool has_stepped_ = false;       // this task has begun a step
   int64_t last_step_ = 0;          // the number of steps after the last one that this task has made
   int64_t fits_ = 0;               // the number of completed fits
   // On the chief, for each server that writes a part of the last checkpoint: true if it was lost.
