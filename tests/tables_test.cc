@@ -281,9 +281,9 @@ TEST(Tables, begin_with_the_rows_of_other_runs) {
 
 TEST(Tables, are_trained_asynchronously) {
   const TestFolder folder;
-  const Flags async = {"--strategy", "ps-async", "--steps", "120", "--logdir", folder / "run"};
+  const Flags async = {"--strategy", "ps-async", "--steps", "240", "--logdir", folder / "run"};
   const nlohmann::json report = report_of(on_servers(2, 2, async), folder);
-  EXPECT_EQ(report.at("steps"), 120);
+  EXPECT_EQ(report.at("steps"), 240);
   // The loss of a model that has learnt nothing is ln 2.
   EXPECT_LT(report.at("loss"), 0.6) << report;
   const nlohmann::json clipped =
@@ -295,7 +295,7 @@ TEST(Tables, are_trained_asynchronously) {
   EXPECT_EQ(averaged.at("steps"), 120);
   EXPECT_GT(averaged.at("metrics").at("auc"), 0) << averaged;
   // Connected workers continue it.
-  EXPECT_FALSE(result_of(on_workers(2, {"--logdir", folder / "run", "--steps", "122", "--resume", "anyway"}))
+  EXPECT_FALSE(result_of(on_workers(2, {"--logdir", folder / "run", "--steps", "242", "--resume", "anyway"}))
                    .hash.empty());
 }
 

@@ -25,6 +25,8 @@ constexpr milliseconds kLook{500};
 constexpr milliseconds kLookWithHosts{20};
 // The interval while workers wait for the next list of members.
 constexpr milliseconds kLookSoon{5};
+// How long a launcher that was stopped does nothing but hear which launchers have left it meanwhile.
+constexpr milliseconds kHear{200};
 
 int workers_of(const std::vector<SurvivalHost>& hosts) {
   return std::accumulate(hosts.begin(), hosts.end(), 0,
@@ -207,6 +209,7 @@ void SurvivalKeeper::end_with(const JobEnd& end) {
 std::vector<WorkerOrder> SurvivalKeeper::look(const Say& say) {
   if (std::exchange(takes_over_, false)) take_over(say);
   if (notices_stop()) say("this launcher was stopped for longer than the others wait");
+  if (stopped_until_ && looked_at_ - *stopped_until_ < kHear) return {};
   for (size_t host = 0; host < hosts_.size(); ++host) {
     if (host != options_.own) look_at_host(host, say);
   }
