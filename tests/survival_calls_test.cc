@@ -108,7 +108,7 @@ TEST_P(SurvivalOfCalls, while_trainers_are_made_and_the_run_begins) {
   disturbed(3, "0@0/begins500,2@0/begins30000");
   for (int delay = 4000; delay <= 10000; delay += 1000)
     disturbed(2, "0@0/begins" + std::to_string(delay));  // also when only one has seen that the run has begun
-  if (GetParam().servers > 0) return;  // they cannot use the optimiser below
+  if (GetParam().servers > 0) return;                    // they cannot use the optimiser below
   expect_as_alone({"--optimizer", "replicated"});
   disturbed(4, "1@0/made");
   disturbed(3, "0@0/made,2@0/begins");

@@ -60,8 +60,8 @@ uint32_t add_byte(uint32_t crc, uint8_t) { return crc; }
 // size are computed at a time, each on its own, and joined.
 constexpr size_t kBlock = 1024;
 
-// A table for the CRC of bytes that are followed by a block of zeros. A CRC is linear, so it is the sum of the
-// entries for the four bytes of the CRC before the block.
+// A table for the CRC of bytes that are followed by a block of zeros. A CRC is linear, so it is the sum of
+// the entries for the four bytes of the CRC before the block.
 using Shift = std::array<std::array<uint32_t, 256>, 4>;
 
 constexpr Shift make_shift() {

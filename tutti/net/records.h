@@ -13,8 +13,8 @@ namespace tutti::net {
 // The bytes of a connection in records with checksums, so that no byte is used that was changed on its way. A
 // record is little-endian:
 //   size 4, sum 4, check 4, then `size` bytes
-// `sum` is the CRC-32C of the bytes, and `check` is the CRC-32C of the two numbers. Both continue from the sum of the
-// record before, so that a record that is missing, repeated or out of place is found too.
+// `sum` is the CRC-32C of the bytes, and `check` is the CRC-32C of the two numbers. Both continue from the
+// sum of the record before, so that a record that is missing, repeated or out of place is found too.
 //
 // One thread may send while another one receives. Throws a StreamEnd: a DataLoss if bytes were changed.
 class Records {

@@ -129,9 +129,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{"empty", [](Collectives& comm) { check_sum(comm, 0); }}),
     [](const auto& info) { return info.param.name; });
 
-// Changes the first and the last byte of each connection in each way, the bytes of the first record's head, and
-// one byte in the middle. Whoever has finished before need not notice. A large sum is sent in fewer records if the ranks
-// are faster, and so has fewer bytes.
+// Changes the first and the last byte of each connection in each way, the bytes of the first record's head,
+// and one byte in the middle. Whoever has finished before need not notice. A large sum is sent in fewer
+// records if the ranks are faster, and so has fewer bytes.
 TEST_P(TcpChecksums, find_a_bit_that_is_changed_anywhere) {
   BitFlip connecting({});
   expect_no_errors(run_through(connecting, [](Collectives&) {}));

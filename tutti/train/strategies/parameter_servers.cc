@@ -252,7 +252,8 @@ int64_t ParameterServers::begin(Session& session, const std::vector<std::string>
 int64_t ParameterServers::begin_from(Session& session, const Session::Start& found,
                                      const std::vector<std::string>& plan) {
   const int64_t furthest = std::max(client_->furthest_step(), last_step_);  // new servers know of no step
-  const bool is_at_start = furthest == 0 && !has_stepped_;  // the parameters here are still those of the start
+  const bool is_at_start =
+      furthest == 0 && !has_stepped_;  // the parameters here are still those of the start
   if (begun_ && !is_at_start && found.progress.restarts == 0) {
     fail(ErrorKind::DataLoss,
          "a parameter server has lost its part of the parameters at step {}, and there is no checkpoint to "
