@@ -14,6 +14,7 @@ inline constexpr int64_t kMostLanes = 1 << 20;
 // How a program trains, by topic. It can be filled in code, from flags (add_standard_flags()), or both. Each
 // value has a flag, which is named where the names differ; `--help` explains all of them.
 struct RunConfig {
+  // What is trained, and for how long.
   struct Training {
     std::string strategy;  // "": single for one task, ps-async with servers, else allreduce
     int64_t lanes = 0;     // 0: one per worker
@@ -23,9 +24,9 @@ struct RunConfig {
     // Ends this process after this global step of the run, which a later process continues with the bits
     // of an uninterrupted run; 0: none
     int64_t stop_after = 0;
-    bool drop_remainder =
-        true;  // leave out the last examples of an epoch that do not fill a step of all lanes
-    int64_t seed = 1;
+    // Leave out the last examples of an epoch that do not fill a step of all lanes.
+    bool drop_remainder = true;
+    int64_t seed = 1;       // of all random numbers
     bool nan_guard = true;  // stop when the loss is NaN or infinite
     // Every so many steps, another worker computes one lane again and compares the bits; 0: never.
     int64_t audit = 0;
@@ -35,6 +36,7 @@ struct RunConfig {
     bool stop_on_signals = false;
   };
 
+  // How a task computes.
   struct Compute {
     // "cpu", "cuda", "cuda:1", "/gpu:0"; auto: the GPU of the local rank, or the CPU
     std::string device = "auto";
@@ -82,20 +84,22 @@ struct RunConfig {
 
   // Encryption and authentication: decides which callers may connect to this task's servers.
   struct Security {
-    std::string tls_cert;  // files in PEM; "": no TLS
-    std::string tls_key;
-    std::string tls_ca;
+    std::string tls_cert;         // files in PEM; "": no TLS
+    std::string tls_key;          // of this task's certificate
+    std::string tls_ca;           // certificates by which those of other tasks are verified
     std::string secret;           // shared by all tasks of a job
     bool insecure = false;        // listen beyond loopback without a secret
     bool allow_programs = false;  // run programs that clients send
   };
 
+  // The program's data.
   struct Data {
     std::string path;                // --data
     std::string bad_rows = "error";  // of tables; or "skip"
     double timeout = 60;             // seconds that a step may wait for its examples (--feed-timeout)
   };
 
+  // Checkpoints, and how a run resumes.
   struct Checkpoints {
     std::string logdir;           // "": nothing is written at all
     std::string resume = "auto";  // "never", "must", "weights", "anyway"
@@ -114,15 +118,16 @@ struct RunConfig {
     std::string checker;
   };
 
+  // What a run writes and shows.
   struct Output {
-    int64_t summary_every = 100;  // steps; 0: none
-    std::string profile_steps;    // "10..12"
-    std::string timeline;         // file; "": none
-    std::string report;           // file; "": none
-    std::string web;              // PORT or HOST:PORT of a page about the run; "": none
-    std::string log = "auto";     // a line on stderr that changes in place: base/live_line.h
-    std::string log_level = "info";
-    bool log_placement = false;  // log one line for every parameter and lane
+    int64_t summary_every = 100;     // steps; 0: none
+    std::string profile_steps;       // "10..12"
+    std::string timeline;            // file; "": none
+    std::string report;              // file; "": none
+    std::string web;                 // PORT or HOST:PORT of a page about the run; "": none
+    std::string log = "auto";        // a line on stderr that changes in place: base/live_line.h
+    std::string log_level = "info";  // or "debug", "warning", "error", "off"
+    bool log_placement = false;      // log one line for every parameter and lane
   };
 
   // A cluster that is started by hand.

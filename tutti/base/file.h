@@ -122,6 +122,7 @@ inline std::span<const std::byte> as_bytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
+// The result of try_to_lock().
 enum class LockResult {
   Locked,       // until the descriptor is closed, or the process ends
   Taken,        // another process has it

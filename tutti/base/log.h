@@ -13,6 +13,7 @@ namespace tutti {
 // Returns the local time as lines of the log begin, "12:03:41.250".
 std::string time_of_day();
 
+// The least level of the lines that a log writes (--log-level).
 enum class LogLevel { Debug, Info, Warning, Error, Off };
 
 // Returns "debug", "info", "warning", "error" and "off".

@@ -5,6 +5,7 @@
 
 namespace tutti {
 
+// The result of machine_memory(), in bytes.
 struct MachineMemory {
   uint64_t available = 0;  // bytes
   uint64_t total = 0;

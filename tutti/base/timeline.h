@@ -37,6 +37,7 @@ enum class Activity : uint8_t {
 // Returns "step", "compute", and so on.
 std::string_view to_string(Activity activity);
 
+// Options of a Timeline.
 struct TimelineOptions {
   // The capacity of all threads together, 64 bytes each. Once it is reached, a thread drops its oldest spans.
   size_t most_spans = size_t{1} << 20;
@@ -51,6 +52,7 @@ struct TimelineOptions {
 // The spans of a thread are nested. Thread-safe: each thread writes to a separate track.
 class Timeline {
  public:
+  // What one thread did, from `begin` to `end`.
   struct Span {
     int64_t begin = 0;  // nanoseconds of the clock
     int64_t end = 0;

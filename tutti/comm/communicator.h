@@ -22,18 +22,20 @@ struct SlicedSum;  // reduce.h
 // For booleans, Sum means "any" and Product means "all". Average supports only floating-point types.
 enum class ReduceOp { Sum, Average, Min, Max, Product };
 
+// Where an operation runs.
 enum class Run {
   Here,    // in the calling thread: the call returns when it is done, or throws
   Behind,  // in a thread of the communicator: the call returns at once
 };
 
+// Options of every operation of a Communicator.
 struct Options {
   std::chrono::milliseconds timeout{0};  // 0: the communicator's
-  Run run = Run::Here;
+  Run run = Run::Here;                   // or Behind, with which the call returns at once
   bool any_order = false;  // sums may be added in the fastest order, so that the bits may differ
   // For error messages: what is moved, and in which step. The text must outlive the operation.
   const char* what = "";
-  int64_t step = -1;
+  int64_t step = -1;  // -1: no step
 };
 
 // Vectors in memory that all ranks of one host share.

@@ -13,13 +13,14 @@
 
 namespace tutti::comm {
 
+// Options of a TimelineFile that is made without a context.
 struct TimelineFileOptions {
-  std::string path;  // of rank 0's file
-  int rank = 0;      // in the job
-  int world = 1;
-  std::string task = "worker";
-  std::string host = "";     // the host's name, for display
-  std::string machine = "";  // equal for ranks that share a clock
+  std::string path;             // of rank 0's file
+  int rank = 0;                 // in the job
+  int world = 1;                // the number of ranks of the job
+  std::string task = "worker";  // the name of the task, for display
+  std::string host = "";        // the host's name, for display
+  std::string machine = "";     // equal for ranks that share a clock
   Log log = Log();
 };
 

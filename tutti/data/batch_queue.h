@@ -15,10 +15,11 @@
 
 namespace tutti::data {
 
+// The steps and lanes of a BatchQueue, and where its batches go.
 struct BatchQueueOptions {
-  int64_t first_step = 0;
-  int64_t end_step = 0;  // one past the last
-  int64_t first_lane = 0;
+  int64_t first_step = 0;              // the first one that is read
+  int64_t end_step = 0;                // one past the last
+  int64_t first_lane = 0;              // the first one that is read
   int64_t end_lane = 1;                // one past the last; without lanes, the queue ends at once
   torch::Device device = torch::kCPU;  // destination of the batches; for a GPU they are pinned
   std::chrono::milliseconds timeout = std::chrono::seconds(60);  // used if the feed sets none

@@ -16,6 +16,7 @@
 
 namespace tutti::data {
 
+// How the batches of a feed are read ahead.
 struct FeedOptions {
   int threads = 1;    // number of threads that read and transform ahead of the training loop
   int64_t ahead = 4;  // maximum number of batches that are ready, or being made, in advance
@@ -23,10 +24,11 @@ struct FeedOptions {
   std::optional<std::chrono::milliseconds> timeout = {};
 };
 
+// Options of Feed::split().
 struct SplitOptions {
   // Shuffled: the parts are drawn at random, as `seed` says. Sequential: each part has consecutive examples.
   Order order = Order::Shuffled;
-  int64_t seed = 1;
+  int64_t seed = 1;  // the parts of Shuffled depend on it
 };
 
 // The rows of a batch as the sources have them, before any transform: one batch or, for a combined feed, the
@@ -133,6 +135,7 @@ class Feed {
 // combined: call deal() on the result.
 Feed concat(const std::vector<Feed>& feeds);
 
+// When an epoch of mix() ends.
 enum class MixEnd {
   // An epoch has every example of every feed at least once: it ends when each feed has been read to its end,
   // and feeds that are small for their weight are read several times.
@@ -142,9 +145,10 @@ enum class MixEnd {
   FirstRead,
 };
 
+// Options of mix().
 struct MixOptions {
-  int64_t seed = 1;  // determines at which positions each feed's examples are
-  MixEnd end = MixEnd::AllRead;
+  int64_t seed = 1;              // determines at which positions each feed's examples are
+  MixEnd end = MixEnd::AllRead;  // when an epoch ends
 };
 
 // Mixes several feeds in proportion to their weights, which may have any positive sum: mix({a, b}, {3, 1})

@@ -48,6 +48,7 @@ class Permutation {
   std::array<uint64_t, kNarrowRounds> round_keys_;
 };
 
+// The order in which an epoch has the examples.
 enum class Order { Sequential, Shuffled };
 
 // A range of consecutive examples: [begin, end).
@@ -59,11 +60,12 @@ struct ExampleRange {
   bool operator==(const ExampleRange&) const = default;
 };
 
+// Options of a Sampler.
 struct SamplerOptions {
-  Order order = Order::Shuffled;
-  int64_t seed = 1;
-  int64_t lanes = 1;
-  int64_t batch = 1;  // examples per lane and step
+  Order order = Order::Shuffled;  // of the examples in an epoch
+  int64_t seed = 1;               // of the order
+  int64_t lanes = 1;              // the number of lanes of all workers together
+  int64_t batch = 1;              // examples per lane and step
   // Leaves out the last examples of an epoch if they do not fill a step of all lanes. If examples are
   // shuffled, these are different ones in each epoch.
   bool drop_remainder = false;

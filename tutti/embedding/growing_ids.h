@@ -129,10 +129,12 @@ class GrowingIds {
   // zeros.
   bool shows_initial_values(int64_t row) const;
 
+  // A row that no longer exists.
   struct Dropped {
     int64_t row = 0;
     int64_t slot = 0;  // a new row may have it by now
   };
+  // The result of count().
   struct Counted {
     std::vector<int64_t> slots;    // of the rows that the step updates; IdSlots::kNone for the others
     std::vector<int64_t> made;     // the slots of new rows, which have to be initialised

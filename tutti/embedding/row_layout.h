@@ -36,6 +36,7 @@ class RowLayout {
   // If `rows` is 0, the table grows.
   RowLayout(Placement placement, int64_t rows, int owners);
 
+  // The task that owns a row, and the place of the row there.
   struct Place {
     int owner = 0;
     int64_t row = 0;  // among the rows of the owner

@@ -35,7 +35,7 @@ struct RowOptimizerOptions {
       RowOptimizerOptions(Options options)  // NOLINT(google-explicit-constructor)
       : kind(OptimizerOptions(std::move(options))) {}
 
-  std::variant<OptimizerOptions, RowwiseAdagrad> kind;
+  std::variant<OptimizerOptions, RowwiseAdagrad> kind;  // the optimiser with its options
 };
 
 double learning_rate_of(const RowOptimizerOptions& options);

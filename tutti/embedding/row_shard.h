@@ -116,6 +116,7 @@ class RowShard {
     torch::Tensor average = {};
     torch::Tensor average_after = {};
   };
+  // The rows of a checkpoint.
   enum class Which {
     All,
     Changed,  // since the last mark_saved()

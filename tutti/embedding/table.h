@@ -36,12 +36,13 @@ class BadId : public Error {
   int64_t row_;
 };
 
+// Options of a table and of the Embedding that reads it.
 struct TableOptions {
   // The columns of a batch with ids of this table. Empty: the column with the name of the module, "user" for
   // one that is registered as "net.user".
   std::vector<std::string> columns = {};
   Placement placement = Placement::Mod;  // of a table that is not dynamic
-  BadIds bad_ids = BadIds::Error;
+  BadIds bad_ids = BadIds::Error;        // the treatment of ids outside of the table
   // Initial values are uniform in [-scale, scale).
   double initial_scale = 0.05;
   // Empty: the optimiser of the model, applied to the rows that are looked up.
@@ -53,9 +54,9 @@ struct TableOptions {
   // the table is then the most that it may have, or 0 for no limit (Growth::most_rows).
   bool dynamic = false;
   WhenFull when_full = WhenFull::Refuse;  // see Growth, like all below
-  int64_t admit_after = 1;
-  int64_t evict_unused_for = 0;
-  int64_t evict_below = 0;
+  int64_t admit_after = 1;                // lookups until an id gets a row
+  int64_t evict_unused_for = 0;           // steps without a lookup after which a row is dropped; 0: never
+  int64_t evict_below = 0;                // rows with fewer lookups are dropped; 0: none
 };
 
 // One table whose rows are spread over their owners, as the forward pass of one worker sees it. Lookups of a

@@ -23,28 +23,30 @@
 // that is negative or not finite.
 namespace tutti::metrics {
 
+// The options that all metrics have.
 struct MetricOptions {
-  std::string weights = {};
-  std::string name = {};
+  std::string weights = {};  // a column with a weight for each example; empty: all count 1
+  std::string name = {};     // of the value; empty: the default of the metric
 };
 
 // For metrics that answer yes or no: predictions above the threshold stand for class 1. Use 0 for logits and
 // 0.5 for probabilities.
 struct ThresholdOptions {
-  std::string weights = {};
-  double threshold = 0;
-  std::string name = {};
+  std::string weights = {};  // a column with a weight for each example; empty: all count 1
+  double threshold = 0;      // predictions above it stand for class 1
+  std::string name = {};     // of the value; empty: the default of the metric
 };
 
+// Options of accuracy().
 struct AccuracyOptions {
-  std::string weights = {};
-  double threshold = 0;  // for predictions with one column
+  std::string weights = {};  // a column with a weight for each example; empty: all count 1
+  double threshold = 0;      // for predictions with one column
   // The dimension of the predictions that has one entry per class, such as 1 for images (n, classes, height,
   // width), or -1 for texts (n, tokens, classes). Empty: 1 or -1, whichever fits the shape of the labels;
   // that both fit is an error.
   std::optional<int64_t> class_dim = {};
   int64_t ignore = -100;  // labels with this number are not counted, as in PyTorch's cross_entropy
-  std::string name = {};
+  std::string name = {};  // of the value; empty: the default of the metric
 };
 
 // "accuracy": the share of correct predictions. For predictions (n, classes, ...) or (n, ..., classes), the
@@ -53,11 +55,12 @@ struct AccuracyOptions {
 // tokens of a text, have the weight of the example.
 MetricPtr accuracy(const std::string& label, const AccuracyOptions& options = {});
 
+// Options of perplexity().
 struct PerplexityOptions {
-  std::string weights = {};
+  std::string weights = {};               // a column with a weight for each example; empty: all count 1
   std::optional<int64_t> class_dim = {};  // these two as in AccuracyOptions
-  int64_t ignore = -100;
-  std::string name = {};
+  int64_t ignore = -100;                  // labels with this number are not counted
+  std::string name = {};                  // of the value; empty: the default of the metric
 };
 
 // "perplexity": exp of the mean cross entropy over all counted tokens of all examples and batches.
@@ -87,8 +90,9 @@ enum class Summation {
   Majoring,  // an upper bound: the greater one
 };
 
+// Options of auc().
 struct AucOptions {
-  std::string weights = {};
+  std::string weights = {};  // a column with a weight for each example; empty: all count 1
   // 0: the exact area under the ROC curve, which needs memory for each distinct score. 2 or more: the area
   // through the points of that many thresholds, whose counters are few. They are evenly spaced from 0 to 1;
   // the first and the last are 1e-7 outside, as in TensorFlow, so that they include all or no probabilities.
@@ -96,9 +100,9 @@ struct AucOptions {
   // The thresholds themselves, numbers in [0, 1] in any order, in place of num_thresholds. The two outside of
   // [0, 1] are added, as in Keras.
   std::vector<double> thresholds = {};
-  Curve curve = Curve::ROC;  // needs thresholds, as does the next option
-  Summation summation = Summation::Trapezoidal;
-  std::string name = {};
+  Curve curve = Curve::ROC;                      // needs thresholds, as does the next option
+  Summation summation = Summation::Trapezoidal;  // how the area is computed; needs thresholds
+  std::string name = {};                         // of the value; empty: the default of the metric
 };
 
 // "auc", or "pr_auc" for Curve::PR. The exact area under the ROC curve is the probability that a positive
@@ -136,10 +140,11 @@ MetricPtr calibration(const std::string& label, const MetricOptions& options = {
 // Whether a mean over groups gives the same weight to all groups, or to all examples.
 enum class By { Groups, Examples };
 
+// Options of group_auc().
 struct GroupAucOptions {
-  std::string weights = {};
-  By by = By::Examples;  // Examples: each group counts with the sum of the weights of its examples
-  std::string name = {};
+  std::string weights = {};  // a column with a weight for each example; empty: all count 1
+  By by = By::Examples;      // Examples: each group counts with the sum of the weights of its examples
+  std::string name = {};     // of the value; empty: the default of the metric
 };
 
 // "group_auc": the mean of the exact auc() of each group, such as the impressions of each user. `group` is
@@ -150,11 +155,12 @@ MetricPtr group_auc(const std::string& label, const std::string& group, const Gr
 // The gain of an example of relevance r: r, or 2^r - 1.
 enum class Gain { Linear, Exponential };
 
+// Options of ndcg().
 struct NdcgOptions {
-  std::string weights = {};
-  int64_t at = 0;  // only this number of ranks of each group count; 0: all
-  Gain gain = Gain::Linear;
-  std::string name = {};
+  std::string weights = {};  // a column with a weight for each example; empty: all count 1
+  int64_t at = 0;            // only this number of ranks of each group count; 0: all
+  Gain gain = Gain::Linear;  // of an example of a relevance
+  std::string name = {};     // of the value; empty: the default of the metric
 };
 
 // "ndcg", or "ndcg@10" for .at = 10: the normalised discounted cumulative gain, as the mean over all groups,
@@ -170,8 +176,9 @@ MetricPtr ndcg(const std::string& label, const std::string& group, const NdcgOpt
 MetricPtr mse(const std::string& label, const MetricOptions& options = {});
 MetricPtr rmse(const std::string& label, const MetricOptions& options = {});
 
+// Options of mean().
 struct MeanOptions {
-  std::string weights = {};
+  std::string weights = {};  // a column with a weight for each example; empty: all count 1
 };
 
 // The mean of `compute` over all examples. `compute` returns one value per example, or a single value, such

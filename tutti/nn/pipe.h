@@ -76,8 +76,11 @@ class Pipe {
   PipeNet build(const data::TableStatistics& statistics) const;
   PipeNet build(PipeInput input) const;
 
+  // Returns the layers of both, in this order.
   friend Pipe operator|(Pipe before, const Pipe& after);
+  // Appends a function that is applied to the rows of a batch, such as torch::tanh.
   friend Pipe operator|(Pipe before, torch::Tensor (*function)(const torch::Tensor&));
+  // Appends a copy of the module, which every net makes for itself.
   template <class Module>
   friend Pipe operator|(Pipe before, const torch::nn::ModuleHolder<Module>& module) {
     return std::move(before) | Pipe([module](const PipeInput& input) -> PipeLayer {

@@ -16,11 +16,11 @@ struct FtrlOptions {
   double rate = 0.001;                     // the learning rate, alpha in the paper
   double rate_power = -0.5;                // at most 0; 0: the learning rate does not fall
   double initial_accumulator_value = 0.1;  // of n
-  double l1 = 0;
-  double l2 = 0;  // half of the paper's lambda_2
+  double l1 = 0;                           // lambda_1 in the paper
+  double l2 = 0;                           // half of the paper's lambda_2
   // An L2 penalty on the loss, besides. The weight decay of a group takes the place of 2 * l2_shrinkage.
   double l2_shrinkage = 0;
-  double beta = 0;
+  double beta = 0;  // added to the root of n in the denominator, as in the paper
 };
 
 struct ElementwiseUpdate;

@@ -72,8 +72,10 @@ struct OptimizerOptions {
   using Kind = std::variant<torch::optim::SGDOptions, torch::optim::AdamOptions, torch::optim::AdamWOptions,
                             torch::optim::AdagradOptions, torch::optim::RMSpropOptions, FtrlOptions,
                             ElementwiseOptimizer, ReplicatedOptimizer>;
+  // True if a variant has these options as one of its kinds.
   template <class Options, class Variant>
   struct IsIn;
+  // True if a variant has these options as one of its kinds.
   template <class Options, class... Kinds>
   struct IsIn<Options, std::variant<Kinds...>> : std::disjunction<std::is_same<Options, Kinds>...> {};
 
@@ -85,8 +87,8 @@ struct OptimizerOptions {
 
   bool is_replicated() const { return std::holds_alternative<ReplicatedOptimizer>(kind); }
 
-  Kind kind;
-  std::vector<ParameterGroup> groups;
+  Kind kind;                           // the optimiser with its options
+  std::vector<ParameterGroup> groups;  // other options for some of the parameters
 };
 
 // "adam", "sgd", or the name of an optimiser of one's own.

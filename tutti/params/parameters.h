@@ -28,6 +28,7 @@ struct Section {
   int64_t offset = 0;
 };
 
+// The order of the elements of four-dimensional parameters in memory.
 enum class Layout {
   Contiguous,
   ChannelsLast,  // four-dimensional parameters lie with their channels innermost; names, shapes and values
@@ -45,10 +46,11 @@ class HasShardedRows {
   virtual bool has_sharded_rows() const = 0;
 };
 
+// Options of Parameters.
 struct ParametersOptions {
   // Allocates the vectors. The default is LibTorch's own allocator.
   Allocate allocate = {};
-  Layout layout = Layout::Contiguous;
+  Layout layout = Layout::Contiguous;  // of four-dimensional parameters
   // There may be nothing to train, and then no vectors: all that the model learns is held elsewhere, in
   // sharded embeddings.
   bool may_be_empty = false;
@@ -71,6 +73,7 @@ struct ParametersOptions {
 // sparse, if parameters are on several devices, or if two different parameters overlap in memory.
 class Parameters {
  public:
+  // A named tensor of the module, and where it is in the vectors.
   struct View {
     std::string name;
     torch::Tensor tensor;  // the module's own: a parameter or a buffer

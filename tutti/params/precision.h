@@ -11,6 +11,7 @@
 
 namespace tutti {
 
+// The type in which a forward pass computes.
 enum class Precision { Float32, BFloat16 };
 
 // Reads the value of --precision.

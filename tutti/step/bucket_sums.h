@@ -18,6 +18,7 @@
 
 namespace tutti {
 
+// How gradients are added over the workers.
 struct ReducerOptions {
   bool fast = false;          // add in any order that the communicator chooses
   bool scatter = false;       // give each worker only its own slices of the sum of gradients

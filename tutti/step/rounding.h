@@ -14,6 +14,7 @@
 
 namespace tutti {
 
+// How gradients are rounded before they are sent.
 struct RoundingOptions {
   // The type to which gradients are rounded before they are sent; undefined: no rounding.
   torch::ScalarType type = torch::ScalarType::Undefined;

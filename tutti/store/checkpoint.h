@@ -50,6 +50,7 @@ struct SavedCheckpoint {
   Manifest manifest;
 };
 
+// Options of a CheckpointDir.
 struct CheckpointDirOptions {
   int keep = 5;  // checkpoints beyond the newest `keep` and their bases are removed; 0 keeps all
   // save() calls it, at most once, with a line for the log, if the link `latest` cannot be made.
@@ -81,6 +82,7 @@ class CheckpointDir {
   // Returns the steps in ascending order, damaged checkpoints included; empty if there is no such directory.
   std::vector<int64_t> steps() const;
 
+  // The result of load_latest().
   struct Loaded {
     std::optional<Checkpoint> checkpoint;
     std::vector<std::string> skipped;  // a line for each damaged checkpoint: its name and the reason

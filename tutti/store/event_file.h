@@ -17,6 +17,7 @@
 
 namespace tutti::store {
 
+// Options of an EventWriter.
 struct EventWriterOptions {
   // Set if the run resumes after this step. TensorBoard then discards the events of later steps in earlier
   // files of the directory.
@@ -24,8 +25,8 @@ struct EventWriterOptions {
   // False for a file that adds to the other files of the directory: TensorBoard then discards no events of
   // them.
   bool begins_run = true;
-  std::chrono::milliseconds flush_every{30000};
-  size_t flush_bytes = 1 << 20;
+  std::chrono::milliseconds flush_every{30000};  // the longest time that an event is buffered
+  size_t flush_bytes = 1 << 20;                  // the number of buffered bytes that are written at once
 };
 
 // Writes one event file for TensorBoard (events.out.tfevents.*) into `logdir`. Events are buffered for up to

@@ -26,6 +26,7 @@ void for_each_chunk(const torch::Tensor& tensor,
 // Further names of tensors that a model has under several names: {"head.weight": "embedding.weight"}.
 using TiedNames = std::map<std::string, std::string>;
 
+// The size and the checksum of a file that was written.
 struct WrittenFile {
   uint64_t bytes = 0;
   uint32_t checksum = 0;  // CRC-32C

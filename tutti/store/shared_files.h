@@ -41,6 +41,7 @@ struct SharedFile {
   std::shared_ptr<const std::atomic<bool>> is_lost = {};
 };
 
+// Files that other tasks write into the folder of a checkpoint.
 struct SharedFiles {
   std::vector<SharedFile> files = {};
   std::chrono::milliseconds timeout{60000};

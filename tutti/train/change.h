@@ -17,6 +17,7 @@ inline constexpr int64_t kUnbegun = -2;  // the place of a worker for which the 
 // then the fit() in which they are, since one may have left a fit that another one has not.
 int64_t place_of(int64_t step, bool is_told, int64_t hooks_told, int64_t fit);
 
+// The result of farthest_of().
 struct Farthest {
   int rank = 0;  // the first one that has got there
   int64_t place = 0;

@@ -24,6 +24,7 @@ namespace tutti {
 
 class AllReduce;
 
+// Options of a DistributedOptimizer.
 struct DistributedOptimizerOptions {
   int64_t lanes = 0;     // 0: --lanes, or one per worker if that is 0 too
   double clip_norm = 0;  // the maximum norm of the mean gradient; 0: no limit

@@ -61,7 +61,7 @@ struct Evaluation {
 
   // Either the examples, over which it computes the metrics and "loss", the mean of the loss function ...
   std::optional<data::Feed> feed = {};
-  metrics::List metrics = {};
+  metrics::List metrics = {};           // computed over `feed`
   int64_t batch = 500;                  // as EvaluateOptions::batch
   int64_t steps = 0;                    // as EvaluateOptions::steps
   std::optional<Trainable> model = {};  // empty: the model of the Trainer; a Loop needs one
@@ -70,15 +70,15 @@ struct Evaluation {
   // there are any, no gradients are recorded, and the model of a Trainer and these modules are in evaluation
   // mode.
   std::function<std::map<std::string, double>()> measure = {};
-  std::vector<std::shared_ptr<torch::nn::Module>> nets = {};
+  std::vector<std::shared_ptr<torch::nn::Module>> nets = {};  // modules that `measure` uses
 
   // The interval: so many steps of the training or, if that is 0, so many passes over its feed (epochs). If
   // neither is set, fit() and a Loop validate after every epoch or, if its length is unknown, only at the
   // end; hooks::evaluation() evaluates after every 1000 steps or, if `every_steps` is 0, not at intervals.
   std::optional<int64_t> every_steps = {};
-  int64_t every_epochs = 0;
-  bool at_start = false;  // also before the first step of the run
-  bool at_end = true;     // also at the end of a fit or a Loop, unless a signal has ended it
+  int64_t every_epochs = 0;  // used if `every_steps` is 0
+  bool at_start = false;     // also before the first step of the run
+  bool at_end = true;        // also at the end of a fit or a Loop, unless a signal has ended it
 
   // A folder for an event file of this evaluation, in which the tags are the plain names: "accuracy". "": the
   // event file of the training.

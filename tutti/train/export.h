@@ -43,12 +43,13 @@ struct FreeSize {
   int64_t least = 1;
 };
 
+// Options of export_model().
 struct ExportOptions {
-  Signature signature = {};
+  Signature signature = {};  // of the function "forward", as programs call the model
   // Further functions of the exported model, by their names: {{"embed", {...}}} makes model.embed(...). They
   // share the weights.
   std::map<std::string, Signature> more_signatures = {};
-  std::vector<FreeSize> free_sizes = {};
+  std::vector<FreeSize> free_sizes = {};  // sizes of inputs that may differ from call to call
   // The name of the new folder, a number. 0: one more than the greatest number there is.
   int64_t version = 0;
   // Files and folders that are copied, by their names in assets/: {{"words.txt", "/data/words.txt"}}.

@@ -27,6 +27,7 @@ namespace tutti {
 // The losses and validations of a fit or a loop, with a row for every epoch and every validation. A resumed
 // one continues the history of the run.
 struct History {
+  // The state after an epoch or at a validation.
   struct Row {
     int64_t step = 0;
     int64_t epoch = 0;  // its index, from 0

@@ -25,11 +25,12 @@ std::vector<std::unique_ptr<Hook>> of_flags(const RunConfig& config);
 // "mse" or "rmse", else greater ones.
 enum class Goal { Auto, Smaller, Greater };
 
+// Options of early_stopping().
 struct EarlyStoppingOptions {
   std::string monitor = "loss";  // the name of a value of the validation
-  Goal goal = Goal::Auto;
-  int64_t patience = 0;  // the number of validations without an improvement that are accepted
-  double min_delta = 0;  // the smallest change that counts as an improvement
+  Goal goal = Goal::Auto;        // which values are better
+  int64_t patience = 0;          // the number of validations without an improvement that are accepted
+  double min_delta = 0;          // the smallest change that counts as an improvement
   // If true, the model gets back the weights of its best validation when the training ends. Not possible with
   // parameter servers, which hold the weights.
   bool restore_best = false;
@@ -39,10 +40,11 @@ struct EarlyStoppingOptions {
 // best value; a fit that was ended in this way stays complete when the program is run again.
 std::unique_ptr<Hook> early_stopping(const EarlyStoppingOptions& options = {});
 
+// Options of keep_best().
 struct KeepBestOptions {
-  std::string monitor = "loss";
-  Goal goal = Goal::Auto;
-  std::string folder = "best";  // in the log directory
+  std::string monitor = "loss";  // the name of a value of the validation
+  Goal goal = Goal::Auto;        // which values are better
+  std::string folder = "best";   // in the log directory
 };
 
 // Saves the weights after each validation with a better value than all before: as the only checkpoint in
@@ -53,6 +55,7 @@ std::unique_ptr<Hook> keep_best(const KeepBestOptions& options = {});
 // Makes this evaluation during the training. Throws InvalidArgument if it has neither a feed nor a function.
 std::unique_ptr<Hook> evaluation(Evaluation evaluation);
 
+// Options of summaries().
 struct SummariesOptions {
   int64_t every = 100;           // steps between scalars
   int64_t histograms_every = 0;  // steps between histograms of all parameters; 0: none
@@ -61,6 +64,7 @@ struct SummariesOptions {
 // Writes loss, learning rate and examples per second to the event file.
 std::unique_ptr<Hook> summaries(const SummariesOptions& options = {});
 
+// Options of batch_metrics().
 struct BatchMetricsOptions {
   std::optional<int64_t> every = {};  // steps between values; empty: --summary-every; 0: never
   // Each value is over the batches of all workers in this many last steps. A resumed run begins with none of

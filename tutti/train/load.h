@@ -60,19 +60,22 @@ class Rename {
   std::function<std::string(const std::string&)> function_;
 };
 
+// What happens if a tensor of the model was not saved.
 enum class Missing {
   Refuse,  // a tensor of the model that was not saved is an error
   Allow,   // it keeps its values
 };
 
+// Options of load_weights().
 struct LoadWeightsOptions {
-  Rename rename = {};
+  Rename rename = {};  // from saved names to those of the model
   // Loads only the tensors whose names in the model fit this pattern, as in "backbone.*"; '*' stands for any
   // text and '?' for any character. "": all.
   std::string only = {};
-  Missing missing = Missing::Refuse;
+  Missing missing = Missing::Refuse;  // what happens if a tensor was not saved
 };
 
+// The result of load_weights().
 struct LoadedWeights {
   std::vector<std::string> loaded;   // tensors of the model that have new values
   std::vector<std::string> missing;  // tensors of the model that were to be loaded, but were not saved
@@ -105,8 +108,9 @@ LoadedWeights load_weights(const torch::nn::ModuleHolder<Net>& net, const std::s
 void load_checkpoint_weights(torch::nn::Module& module, const std::map<std::string, torch::Tensor>& tensors,
                              const std::string& folder);
 
+// Options of predict().
 struct PredictOptions {
-  int64_t batch = 500;
+  int64_t batch = 500;  // examples that are computed together
 };
 
 // Returns the predictions of the model for all examples of the feed, on the CPU, one row each, in the feed's

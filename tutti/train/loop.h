@@ -26,6 +26,7 @@
 
 namespace tutti {
 
+// Options of a Loop.
 struct LoopOptions {
   // The number of batches of a lane in an epoch, for --epochs. Without --epochs and --steps the loop runs for
   // one epoch; if this is 0, until stop() or the end of the data.

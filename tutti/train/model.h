@@ -22,9 +22,10 @@
 
 namespace tutti {
 
+// The length of Model::fit().
 struct ModelFitOptions {
-  int64_t steps = 0;  // per restart; as in FitOptions
-  int64_t epochs = 0;
+  int64_t steps = 0;     // per restart; as in FitOptions
+  int64_t epochs = 0;    // per restart; as in FitOptions
   int64_t restarts = 1;  // trainings from different initial weights; the best one is kept
 };
 

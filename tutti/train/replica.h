@@ -27,18 +27,20 @@ namespace rpc {
 class Arena;
 }
 
+// Options of a Replica.
 struct ReplicaOptions {
-  Precision precision = Precision::Float32;
-  Layout layout = Layout::Contiguous;
-  int64_t seed = 1;
-  torch::Device device = torch::kCPU;
+  Precision precision = Precision::Float32;  // in which forward passes compute
+  Layout layout = Layout::Contiguous;        // of four-dimensional parameters
+  int64_t seed = 1;                          // of the random numbers in lanes
+  torch::Device device = torch::kCPU;        // of the model and its parameters
   // Allocates the parameters' vectors (ParametersOptions). `before_allocate` is called with the parameters
   // before they are moved there: it may be memory in which the vectors of all workers have to match.
   Allocate allocate = {};
+  // See `allocate`.
   std::function<void(const Parameters&, const OptimizerOptions&)> before_allocate = {};
   // The part of the parameters that the optimiser updates, out of `parts` (sections_of).
   int part = 0;
-  int parts = 1;
+  int parts = 1;  // of the parameters
   // The parameters that a loop of the program's own has made, which computes the lanes itself: then the model
   // is empty. They must outlive the replica. Null: the replica makes the parameters of the model.
   Parameters* parameters = nullptr;

@@ -19,7 +19,7 @@ class Server;
 // The description and the flags of a program, set before its flags are read.
 struct Program {
   std::string about = "Trains a model with Tutti.";  // the first lines of --help
-  RunConfig defaults = {};
+  RunConfig defaults = {};                           // the values of the flags that are not given
   // Adds the program's own flags; their variables must outlive run().
   std::function<void(FlagSet&)> add_flags;
   // Returns the optimisers of one's own that the program uses, for its parameter servers. Called after the

@@ -44,6 +44,7 @@ inline constexpr const char* kEvaluatorFolder = "evaluator";
 // there are none, and nothing is written. The context must outlive this.
 class RunFolder {
  public:
+  // A checkpoint that was found, and where.
   struct Found {
     store::Checkpoint checkpoint;
     std::string where;     // the path, for messages

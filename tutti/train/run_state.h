@@ -14,6 +14,7 @@ double unix_now();
 
 // How far a run is, as its chief says it in the run's folder, for tasks that follow the run from outside.
 struct RunState {
+  // Whether the run goes on.
   enum class Phase {
     Training,
     Complete,     // the fit has ended, and its last checkpoint is on the disk

@@ -88,11 +88,12 @@ Schedule cosine(double rate, Point length = share(1), double last = 0);
 // afterwards.
 Schedule warm_up(double first, Point length, Schedule then);
 
+// Options of large_batch().
 struct LargeBatchOptions {
-  double base_rate = 0.1;  // the rate for a global batch of base_batch examples
-  int64_t base_batch = 256;
-  int64_t batch = 256;      // the global batch that is used: lanes x batch
-  Point warm_up_steps = 0;  // five epochs are usual
+  double base_rate = 0.1;    // the rate for a global batch of base_batch examples
+  int64_t base_batch = 256;  // examples
+  int64_t batch = 256;       // the global batch that is used: lanes x batch
+  Point warm_up_steps = 0;   // five epochs are usual
 };
 
 // The recipe for large batches (Goyal and others 2017): the rate grows in proportion to the batch size, and

@@ -37,6 +37,7 @@ struct SessionPart {
   Optimizer& optimizer;
 };
 
+// Options of a Session.
 struct SessionOptions {
   // The number of lanes; 0: as --lanes says, else as in the checkpoint, else one per worker.
   int64_t lanes = 0;

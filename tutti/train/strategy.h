@@ -27,6 +27,7 @@
 
 namespace tutti {
 
+// The result of a step.
 struct StepResult {
   int64_t step = 0;  // steps made so far, including the steps of other workers
   // True if this worker made the last of these steps or took part in it. False if its gradients are still in
@@ -53,6 +54,7 @@ struct StepResult {
   }
 };
 
+// A range of steps.
 struct StepRange {
   int64_t begin = 0;
   int64_t end = 0;  // one past the last
@@ -94,6 +96,7 @@ class Strategy {
   virtual const StrategyFacts& facts() const = 0;
   virtual Replica& replica() = 0;
 
+  // Where a run begins or resumes.
   struct Start {
     Progress progress;
     int64_t lost_steps = 0;  // steps that were made, but have to be made again
@@ -176,6 +179,7 @@ class Strategy {
   virtual void abandon(const std::string& /*why*/) noexcept {}
 };
 
+// Options of make_strategy().
 struct StrategyOptions {
   // Empty: all workers of the job, connected as the flags say. With a communicator: all-reduce, also if there
   // are servers.

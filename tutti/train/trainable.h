@@ -46,6 +46,7 @@ struct Trainable {
 // program has set `predict` and has not said that they are the same.
 bool evaluates_by_loss(const Trainable& model);
 
+// Options of make_trainable().
 struct TrainableOptions {
   // The tensor of a batch that the net's forward(Tensor) makes predictions from. "": chosen as input_of()
   // says.

@@ -27,6 +27,7 @@ namespace tutti {
 
 struct TrainedModel;
 
+// Options of a Trainer.
 struct TrainerOptions {
   // Empty: the optimiser's own rate, constant. A schedule that takes its length from the run ends with the
   // present fit().
@@ -45,6 +46,7 @@ struct TrainerOptions {
   ExportOptions exports = {};
 };
 
+// The length of a fit, and its validation.
 struct FitOptions {
   int64_t steps = 0;   // the length of this fit; 0: as --steps and --epochs say
   int64_t epochs = 0;  // the length of this fit in epochs of this feed; 0: as above

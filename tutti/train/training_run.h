@@ -72,6 +72,7 @@ class TrainingRun {
   // joins the others in it compares them alone with what they have told.
   using MakePlan = std::function<std::vector<std::string>()>;
   void require_same_fit(bool others_have_begun, const MakePlan& make);
+  // The steps of one training of the run.
   struct Length {
     int64_t end_step = 0;         // the number of steps of the run after which the training ends
     int64_t steps_per_epoch = 0;  // 0: unknown

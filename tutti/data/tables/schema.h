@@ -42,6 +42,7 @@ inline TextFormat format_of(std::string_view file) { return file.ends_with(".csv
 
 // Describes the values in the cells of a table, or in their lists, and the type of its tensors.
 struct CellType {
+  // The type of the values.
   enum class Is {
     Float32,   // numbers, as the nearest float32; a whole number that is not exact is an error
     Int64,     // whole numbers, which are exact
@@ -56,10 +57,12 @@ struct CellType {
   bool operator==(const CellType&) const = default;
 };
 
+// Options of int64().
 struct Int64Options {
   // The value of a missing number. Empty: a missing number is an error.
   std::optional<int64_t> missing = {};
 };
+// Options of categories().
 struct CategoryOptions {
   // The value of a missing text: -1 is "no id" for embeddings. To give it a row of its own, make this the
   // number of buckets, and the embedding one row longer.
@@ -82,6 +85,7 @@ std::string text_of(const CellType& cells);
 
 // Describes what the cells of a table contain, and the tensors that a batch has for them.
 struct TableKind {
+  // The number of values in a cell, and the shape of the tensor.
   enum class Form {
     Dense,    // one value per cell: (rows, columns)
     Ragged,   // lists of values: (rows, columns, longest list of the batch), padded with NaN or -1

@@ -17,10 +17,12 @@ std::vector<std::string> shards_in(const std::string& root);
 // if it does not exist.
 std::string path_in(const std::string& shard, const std::string& name, const TableFile& table);
 
+// Options of cutting tables into shards.
 struct ShardOptions {
+  // A quantity of which each shard gets an equal part.
   enum class By { Rows, Bytes };
-  By by = By::Rows;  // the quantity that is balanced: rows, or bytes of all tables
-  int64_t shards = 1;
+  By by = By::Rows;    // the quantity that is balanced: rows, or bytes of all tables
+  int64_t shards = 1;  // the number of shards
   // Called now and then with the number of rows that are written, and that are to be written.
   std::function<void(int64_t written, int64_t all)> progress = [](int64_t, int64_t) {};
 };

@@ -38,11 +38,12 @@ enum class Partition {
 // Parses "mod", "size" or "all"; anything else is an InvalidArgument.
 Partition parse_partition(const std::string& text);
 
+// Options of distributed_feed().
 struct DistributedFeedOptions {
-  std::string master_table = {};  // as in TableSourceOptions
-  Partition partition = Partition::Size;
-  uint64_t memory = uint64_t{1} << 30;
-  std::optional<Group> group = {};  // the workers that train on the feed; empty: all of the job
+  std::string master_table = {};          // as in TableSourceOptions
+  Partition partition = Partition::Size;  // what each worker reads
+  uint64_t memory = uint64_t{1} << 30;    // as in TableSourceOptions
+  std::optional<Group> group = {};        // the workers that train on the feed; empty: all of the job
 };
 
 // Returns the tables in a folder of shards as this worker's feed. Every worker must see the same folder. Mod

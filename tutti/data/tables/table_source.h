@@ -12,6 +12,7 @@
 
 namespace tutti::data {
 
+// Options of table_source().
 struct TableSourceOptions {
   // The table whose IDs are the examples, in its order. Empty: the first of the schema.
   std::string master_table = {};
@@ -34,6 +35,7 @@ struct TableColumns {
 };
 void require_same_columns(const TableColumns& own, const TableColumns& first);
 
+// A source whose examples are rows of tables in shards.
 class TableSource : public Source {
  public:
   // The number of examples of each shard.

@@ -20,6 +20,7 @@ struct Computation {
 
   // A size of a function's arguments that may differ from call to call.
   struct Size {
+    // A dimension of an argument.
     struct Place {
       size_t argument = 0;
       int64_t dimension = 0;
@@ -28,6 +29,7 @@ struct Computation {
     std::vector<Place> places;  // it is the same in all of them
   };
 
+  // A function of tensors that programs can call.
   struct Function {
     std::string name = kDefaultFunction;  // an identifier
     // The names of the arguments; each is an identifier.
@@ -73,6 +75,7 @@ class ExportFormat {
   // The names of the files that write() makes, in the order in which they matter.
   virtual std::vector<std::string> files() const = 0;
 
+  // The result of write().
   struct Written {
     std::vector<std::vector<std::string>> arguments;  // those that are left, for each function
     // Warnings: what may make the result wrong for other batches.
