@@ -43,5 +43,11 @@ expect 1 'no test compiles this block' docs/benchmarks/page.md '```cpp' 'int i;'
 expect 1 'does not list this page, so no test compiles train.cc' docs/start/three.md '```cpp train.cc' 'int i;' '```'
 expect 1 'no page has a block of C++' README.md 'Nothing.'
 
+mkdir -p "$tree/docs/site" "$tree/examples/01"
+printf '%s\n' 'int first;' 'int second;' >"$tree/examples/01/main.cc"
+expect 0 '' docs/site/reference.dox '\dontinclude 01/main.cc' '\skip first' '\until second'
+expect 1 'docs/site/reference.dox:3: examples/01/main.cc has no line with first after line 2' docs/site/reference.dox '\dontinclude 01/main.cc' '\skip second' '\until first'
+expect 1 'examples/01/main.cc has no line with third' docs/site/reference.dox '\dontinclude 01/main.cc' '\skip third' '\until second'
+
 [ "$failures" -eq 0 ] || exit 1
 echo "all as expected"
