@@ -7,7 +7,7 @@ function escaped(text,   part, count, i, result) {
   count = split(text, part, "`")
   for (i = 1; i <= count; i++) {
     if (i % 2) {
-      gsub(/[\\@<>&#%*_]/, "\\\\&", part[i])
+      gsub(/[\\@<>&#%]/, "\\\\&", part[i])
       gsub(/--/, "\\--", part[i])
     }
     result = result (i > 1 ? "`" : "") part[i]
