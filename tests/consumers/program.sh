@@ -48,6 +48,11 @@ libtorch_of() { # build
   esac
 }
 
+# Whether warnings are errors decides whether ccache knows a result of that folder.
+strictness_of() { # build
+  grep '^TUTTI_WERROR:' "$1/CMakeCache.txt" | sed 's/^/-D/'
+}
+
 # The installed copy of the example.
 example_in() { # prefix
   echo "$1/share/tutti/examples/linear"

@@ -25,14 +25,15 @@ printf '#!/bin/sh\necho "$*" >>"%s"\nexit 1\n' "$scratch/git-was-called" >"$scra
 chmod +x "$scratch/bin/git"
 PATH=$scratch/bin:$PATH
 export PATH
-quietly env "CMAKE_PREFIX_PATH=$(libtorch_of "$build")" "$cmake" -S "$sources" --preset release -B "$scratch/build"
-grep -qF "set(CPACK_PACKAGE_VERSION \"$version\")" "$scratch/build/CPackConfig.cmake" || fail "CMake has not found the version $version"
+quietly env "CMAKE_PREFIX_PATH=$(libtorch_of "$build")" "$cmake" -S "$sources" --preset release -B "$sources/build" \
+  "$(strictness_of "$build")"
+grep -qF "set(CPACK_PACKAGE_VERSION \"$version\")" "$sources/build/CPackConfig.cmake" || fail "CMake has not found the version $version"
 
 case $way in
   configure) ;;
   build)
-    quietly "$cmake" --build "$scratch/build" --target tutti_command tutti_shared
-    quietly "$cmake" --install "$scratch/build" --prefix "$scratch/prefix"
+    quietly "$cmake" --build "$sources/build" --target tutti_command tutti_shared
+    quietly "$cmake" --install "$sources/build" --prefix "$scratch/prefix"
     said=$("$scratch/prefix/bin/tutti" --version)
     echo "$said" | grep -qxF "tutti $version" || fail "tutti --version says $said"
     ;;
