@@ -5,7 +5,7 @@ import re
 
 from conan import ConanFile
 from conan.errors import ConanInvalidConfiguration
-from conan.tools.cmake import CMake, CMakeDeps, CMakeToolchain, cmake_layout
+from conan.tools.cmake import CMake, CMakeDeps, CMakeToolchain
 from conan.tools.files import copy, load
 
 required_conan_version = ">=2.0"
@@ -54,7 +54,9 @@ class TuttiConan(ConanFile):
         self.requires("zlib/[>=1.2.11 <2]")
 
     def layout(self):
-        cmake_layout(self)
+        # As deep as the folders of ./dev, so that ccache finds what they have compiled.
+        self.folders.build = "build"
+        self.folders.generators = os.path.join("build", "generators")
 
     def generate(self):
         CMakeDeps(self).generate()

@@ -1,9 +1,9 @@
-# cmake -DPORT_DIR=... -DWORK=... -P vcpkg_stand_in.cmake: runs the portfile in PORT_DIR with stand-ins of vcpkg's functions, for
-# machines that cannot have vcpkg. They call CMake as vcpkg does, for a release alone, and fail at arguments that vcpkg would
-# refuse. The package is then in WORK/packages.
+# cmake -DPORT_DIR=... -DBUILD=... -DPACKAGES=... -P vcpkg_stand_in.cmake: runs the portfile in PORT_DIR with stand-ins of vcpkg's
+# functions, for machines that cannot have vcpkg. They call CMake as vcpkg does, for a release alone, and fail at arguments that
+# vcpkg would refuse. The package is then in PACKAGES. VCPKG_CMAKE_CONFIGURE_OPTIONS is what a triplet would set.
 cmake_minimum_required(VERSION 3.24)
 set(PORT tutti)
-set(CURRENT_PACKAGES_DIR ${WORK}/packages)
+set(CURRENT_PACKAGES_DIR ${PACKAGES})
 set(VCPKG_BUILD_TYPE release)
 
 function(run)
@@ -25,16 +25,17 @@ function(vcpkg_cmake_configure)
   cmake_parse_arguments(PARSE_ARGV 0 arg "DISABLE_PARALLEL_CONFIGURE" "SOURCE_PATH;GENERATOR;LOGFILE_BASE"
     "OPTIONS;OPTIONS_DEBUG;OPTIONS_RELEASE;MAYBE_UNUSED_VARIABLES")
   refuse_others()
-  run(${CMAKE_COMMAND} -G Ninja -S ${arg_SOURCE_PATH} -B ${WORK}/build ${arg_OPTIONS} -DBUILD_SHARED_LIBS=ON
+  run(${CMAKE_COMMAND} -G Ninja -S ${arg_SOURCE_PATH} -B ${BUILD} ${arg_OPTIONS} -DBUILD_SHARED_LIBS=ON
     -DCMAKE_ERROR_ON_ABSOLUTE_INSTALL_DESTINATION=ON -DCMAKE_EXPORT_NO_PACKAGE_REGISTRY=ON -DCMAKE_INSTALL_LIBDIR:STRING=lib
-    -DCMAKE_INSTALL_BINDIR:STRING=bin ${arg_OPTIONS_RELEASE} -DCMAKE_BUILD_TYPE=Release
+    -DCMAKE_INSTALL_BINDIR:STRING=bin ${VCPKG_CMAKE_CONFIGURE_OPTIONS} ${arg_OPTIONS_RELEASE}
+    -DCMAKE_BUILD_TYPE=Release
     -DCMAKE_INSTALL_PREFIX=${CURRENT_PACKAGES_DIR})
 endfunction()
 
 function(vcpkg_cmake_build)
   cmake_parse_arguments(PARSE_ARGV 0 arg "DISABLE_PARALLEL;ADD_BIN_TO_PATH" "TARGET;LOGFILE_BASE" "")
   refuse_others()
-  run(${CMAKE_COMMAND} --build ${WORK}/build --config Release --target ${arg_TARGET})
+  run(${CMAKE_COMMAND} --build ${BUILD} --config Release --target ${arg_TARGET})
 endfunction()
 
 function(vcpkg_cmake_install)

@@ -20,9 +20,13 @@ case $way in
     LC_ALL=C sort -c "$scratch/names" || fail "the dependencies are not in order"
     ;;
   port)
-    quietly env "CMAKE_PREFIX_PATH=$(libtorch_of "$build")" "$cmake" "-DPORT_DIR=$port" "-DWORK=$scratch/vcpkg" \
+    package=$scratch/packages
+    folder=$tree/build-vcpkg # as deep as other folders, so that ccache finds what they have compiled
+    rm -rf "$folder"
+    trap 'rm -rf "$scratch" "$folder"' EXIT
+    quietly "$cmake" "-DPORT_DIR=$port" "-DBUILD=$folder" "-DPACKAGES=$package" \
+      "-DVCPKG_CMAKE_CONFIGURE_OPTIONS=-DCMAKE_PREFIX_PATH=$(libtorch_of "$build");$(strictness_of "$build")" \
       -P "$here/vcpkg_stand_in.cmake"
-    package=$scratch/vcpkg/packages
     check_libraries "$package/tools/tutti/tutti" "$package/tools/tutti/tutti-torch" "$package/lib/libtutti.so"
     quietly "$cmake" -S "$(example_in "$package")" -B "$scratch/found" "-DCMAKE_PREFIX_PATH=$package"
     quietly "$cmake" --build "$scratch/found"
