@@ -14,7 +14,10 @@ set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
 set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
-# Libraries that others need are beside them.
 foreach(prefix IN LISTS TUTTI_ARM_ROOTS)
+  # Libraries that others need are beside them.
   string(APPEND CMAKE_EXE_LINKER_FLAGS_INIT " -Wl,-rpath-link,${prefix}/lib -Wl,-rpath-link,${prefix}/lib/aarch64-linux-gnu")
+  if(EXISTS ${prefix}/shlibs)
+    set(TUTTI_SHLIBS ${prefix}/shlibs) # scripts/arm
+  endif()
 endforeach()

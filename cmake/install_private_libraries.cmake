@@ -1,10 +1,18 @@
 # Puts the libraries that `libraries` need and the system does not have into `folder` below the prefix, and LibTorch's
 # headers (`torch_headers`; empty if they are the system's) into its subfolder `include`. `how` selects links (tutti_links)
-# or copies (tutti_copies), with the licenses in `licenses_folder`. Set by cmake/TuttiInstall.cmake.
+# or copies (tutti_copies), with the licenses in `licenses_folder`. `cross`: they are for another kind of machine, so the system's
+# are in a folder below which is another usr/lib (scripts/arm), and those of C and C++ are not among them. Set by
+# cmake/TuttiInstall.cmake.
 cmake_policy(VERSION 3.24)
+set(system "^/lib" "^/usr/lib")
+set(cross_compilers)
+if(cross)
+  set(system "/usr/lib/[^/]+-linux-gnu/")
+  set(cross_compilers PRE_EXCLUDE_REGEXES "^lib(c|m|dl|rt|pthread|gcc_s|stdc\\+\\+)\\.so" "^ld-linux")
+endif()
 file(GET_RUNTIME_DEPENDENCIES LIBRARIES ${libraries}
   RESOLVED_DEPENDENCIES_VAR found UNRESOLVED_DEPENDENCIES_VAR missing
-  POST_EXCLUDE_REGEXES "^/lib" "^/usr/lib")
+  ${cross_compilers} POST_EXCLUDE_REGEXES ${system})
 if(missing)
   message(FATAL_ERROR "These libraries were not found, which Tutti was built with: ${missing}")
 endif()

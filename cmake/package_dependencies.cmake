@@ -1,5 +1,45 @@
 # cpack reads this file before it makes the .deb: adds the packages of the libraries to which CPACK_TUTTI_BINARIES are
 # linked. CPack can do this itself, but would examine each file of the package, among them 10,000 headers of LibTorch.
+
+# For another kind of machine: dpkg knows only the packages of this one, so they are looked up in a list (scripts/arm), whose lines
+# are LIBRARY VERSION DEPENDENCY.
+function(tutti_look_up_dependencies list objdump private_dirs)
+  file(STRINGS ${list} lines)
+  set(all)
+  foreach(binary ${ARGN})
+    execute_process(COMMAND ${objdump} -p ${binary} OUTPUT_VARIABLE headers COMMAND_ERROR_IS_FATAL ANY)
+    string(REGEX MATCHALL "NEEDED +[^\n]+" needed "${headers}")
+    foreach(library ${needed})
+      string(REGEX REPLACE "NEEDED +" "" library ${library})
+      find_file(private_library ${library} PATHS ${private_dirs} NO_DEFAULT_PATH NO_CACHE)
+      if(private_library)
+        unset(private_library)
+        continue() # the package contains it
+      endif()
+      unset(private_library)
+      string(REPLACE ".so." " " words ${library})
+      string(REPLACE "+" "\\+" words ${words})
+      set(found ${lines})
+      list(FILTER found INCLUDE REGEX "^${words} ")
+      if(NOT found)
+        message(FATAL_ERROR "No package in ${list} has ${library}, which ${binary} needs")
+      endif()
+      list(GET found 0 found)
+      string(REGEX MATCH "^[^ ]+ [^ ]+ (.+)$" found ${found})
+      list(APPEND all ${CMAKE_MATCH_1})
+    endforeach()
+  endforeach()
+  list(REMOVE_DUPLICATES all)
+  list(SORT all)
+  set(CPACK_DEBIAN_PACKAGE_DEPENDS ${CPACK_DEBIAN_PACKAGE_DEPENDS} ${all} PARENT_SCOPE)
+endfunction()
+
+if(CPACK_TUTTI_SHLIBS)
+  tutti_look_up_dependencies("${CPACK_TUTTI_SHLIBS}" "${CPACK_TUTTI_OBJDUMP}" "${CPACK_TUTTI_PRIVATE_DIRS}" ${CPACK_TUTTI_BINARIES})
+  list(JOIN CPACK_DEBIAN_PACKAGE_DEPENDS ", " CPACK_DEBIAN_PACKAGE_DEPENDS)
+  return()
+endif()
+
 set(folder ${CPACK_TUTTI_BUILD}/package-dependencies)
 file(WRITE ${folder}/debian/control "Source: tutti\n\nPackage: tutti\nArchitecture: any\n")
 list(TRANSFORM CPACK_TUTTI_PRIVATE_DIRS PREPEND -l OUTPUT_VARIABLE private)

@@ -35,6 +35,24 @@ check_libraries() { # program or library...
   done
 }
 
+version_of() { # tree
+  sed -n 's/.*kVersion = "\(.*\)".*/\1/p' "$1/tutti/base/version.h"
+}
+
+# The folder of the LibTorch with which a folder was built; nothing if it is the system's, which CMake finds by itself.
+libtorch_of() { # build
+  library=$(sed -n 's/^TUTTI_TORCH_CPU_LIBRARY:FILEPATH=//p' "$1/CMakeCache.txt")
+  case $library in
+    /usr/lib/*) ;;
+    *) dirname "$(dirname "$library")" ;;
+  esac
+}
+
+# Whether warnings are errors decides whether ccache knows a result of that folder.
+strictness_of() { # build
+  grep '^TUTTI_WERROR:' "$1/CMakeCache.txt" | sed 's/^/-D/'
+}
+
 # The installed copy of the example.
 example_in() { # prefix
   echo "$1/share/tutti/examples/linear"
