@@ -23,8 +23,7 @@ PATH=$(dirname "$cmake"):$PATH
 export PATH
 quietly "$conan" profile detect
 # Without the block that adds -m64, and as strict as BUILD, ccache finds what BUILD has compiled.
-blocks="['generic_system', 'compilers', 'libcxx', 'cppstd', 'parallel', 'cmake_flags_init', 'extra_variables', 'try_compile', 'find_paths',
-  'output_dirs', 'variables', 'preprocessor']"
+blocks="['generic_system', 'compilers', 'libcxx', 'cppstd', 'parallel', 'cmake_flags_init', 'extra_variables', 'find_paths', 'variables']"
 quietly "$conan" create "$tree/packaging/conan" --no-remote --build=missing -c tools.cmake.cmaketoolchain:generator=Ninja \
   -c "tutti/*:tools.cmake.cmaketoolchain:enabled_blocks=$blocks" \
   -c "tutti/*:tools.cmake.cmaketoolchain:extra_variables={'TUTTI_WERROR': '$(strictness_of "$build" | sed 's/.*=//')'}" \
