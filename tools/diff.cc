@@ -107,9 +107,14 @@ std::vector<int64_t> common_checkpoints(const Run& one, const Run& other) {
 
 void print_tensors_that_differ(const Run& one, const Run& other, int64_t step) {
   if (!one.checkpoints.contains(step) || !other.checkpoints.contains(step)) {
-    fmt::print("no checkpoint of step {} is in both: --checkpoint-every {} would show which tensors\n", step,
-               step);
-    return;
+    fmt::print(
+        "no checkpoint of step {} is in both: --checkpoint-every {} --keep 0 would show which tensors\n",
+        step, step);
+    const std::vector<int64_t> later = common_checkpoints(one, other);
+    const auto next = std::upper_bound(later.begin(), later.end(), step);
+    if (next == later.end()) return;
+    fmt::print("at step {}, of which both have one:\n", *next);
+    step = *next;
   }
   for (const std::string& line : tensors_that_differ(one, other, step)) fmt::print("  {}\n", line);
 }

@@ -191,6 +191,8 @@ Context at_place(const Context& context, const Members& members, const Member& s
 Agreement facts_of(const Context& context) {
   Agreement facts{fmt::format("{} on {}", context.task().short_name(), host_name()), common_flags(context)};
   facts.lines.push_back(fmt::format("tutti {}", version()));
+  const bool refuses_checksums = context.config().network.message_checksums == "off";
+  facts.lines.emplace_back(refuses_checksums ? "--message-checksums off" : "--message-checksums auto or on");
   if (context.config().compute.mixed_machines) return facts;
   for (const std::string& line : context.kernels().lines()) facts.lines.push_back(line);
   return facts;

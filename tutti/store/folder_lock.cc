@@ -104,15 +104,17 @@ bool is_left_over(const FileDescriptor& fd) { return ::flock(fd.get(), LOCK_EX |
 
 }  // namespace
 
-FolderLock::FolderLock(const std::string& folder, const std::string& who,
-                       std::chrono::milliseconds patience) {
+FolderLock::FolderLock(const std::string& folder, const std::string& who, std::chrono::milliseconds patience)
+    : path_(folder + "/lock") {
   constexpr std::chrono::milliseconds kPause{20};
   make_directories(folder);
-  const std::string path = folder + "/lock";
-  fd_ = FileDescriptor(path, O_RDWR | O_CREAT);
+  const auto try_once = [this] {
+    fd_ = FileDescriptor(path_, O_RDWR | O_CREAT);
+    const LockResult result = try_to_lock(fd_, path_);
+    return result == LockResult::Locked && !same_file(fd_, path_) ? LockResult::Taken : result;
+  };
   const auto deadline = Clock::now() + patience;
-  for (LockResult result = try_to_lock(fd_, path); result != LockResult::Locked;
-       result = try_to_lock(fd_, path)) {
+  for (LockResult result = try_once(); result != LockResult::Locked; result = try_once()) {
     if (result == LockResult::Unsupported) return;
     if (Clock::now() < deadline) {
       std::this_thread::sleep_for(kPause);
@@ -121,11 +123,19 @@ FolderLock::FolderLock(const std::string& folder, const std::string& who,
     fail(ErrorKind::InvalidArgument,
          "the log directory {} is in use by {}. Two jobs would overwrite and resume each other's "
          "checkpoints: wait for it, stop it, or give another --logdir",
-         folder, read_holder(path));
+         folder, read_holder(path_));
   }
   held_ = true;
-  if (::ftruncate(fd_.get(), 0) != 0) fail_errno(errno, fmt::format("writing {}", path));
-  write_at(fd_, path, 0, as_bytes(who + "\n"));
+  if (::ftruncate(fd_.get(), 0) != 0) fail_errno(errno, fmt::format("writing {}", path_));
+  write_at(fd_, path_, 0, as_bytes(who + "\n"));
+}
+
+bool FolderLock::is_taken_away() const { return held_ && !same_file(fd_, path_); }
+
+// The next holder makes another file.
+void take_away_lock(const std::string& folder) {
+  std::error_code ignored;  // another process was faster
+  fs::remove(folder + "/lock", ignored);
 }
 
 // Takes a shared lock for a moment, as other callers of this function may do at the same time; a process that

@@ -12,19 +12,26 @@ namespace tutti::store {
 // process ends for any reason, so that a stale file does no harm. The file names the present or last holder.
 //
 // NFS forwards the lock to its server, so that it also works between hosts, unless the file system is mounted
-// with `nolock` or `local_lock`. If a file system does not support locks, is_held() is false.
+// with `nolock` or `local_lock`. If a file system does not support locks, is_held() is false. It is false as
+// well after another process has taken the lock away.
 class FolderLock {
  public:
   // Creates the folder if it does not exist. Waits up to `patience` for another holder, which may be about to
   // end; then throws an InvalidArgument that names the holder. `who` describes this process.
   FolderLock(const std::string& folder, const std::string& who, std::chrono::milliseconds patience);
 
-  bool is_held() const { return held_; }
+  bool is_held() const { return held_ && !is_taken_away(); }
+  bool is_taken_away() const;
 
  private:
+  std::string path_;
   FileDescriptor fd_;
   bool held_ = false;
 };
+
+// Takes the lock away from a process that is to write there no more, but is still there: one that was stopped
+// and that the others of its job have left behind.
+void take_away_lock(const std::string& folder);
 
 // Returns the holder of a folder's lock, as named in its file. Returns nullopt if no process holds the lock,
 // or if this cannot be determined because the file system has no locks or its locks do not reach the holder's

@@ -74,6 +74,18 @@ TEST(FolderLock, waits_for_a_holder_that_is_on_its_way_out) {
   killer.join();
 }
 
+TEST(FolderLock, can_be_taken_away_from_a_process_that_is_stopped) {
+  const TestFolder folder;
+  const FolderLock former(folder.path(), "worker/0", milliseconds(0));
+  EXPECT_TRUE(former.is_held());
+  take_away_lock(folder.path());
+  EXPECT_FALSE(former.is_held());
+  const FolderLock next(folder.path(), "worker/1", milliseconds(0));
+  EXPECT_TRUE(next.is_held());
+  EXPECT_TRUE(former.is_taken_away());
+  EXPECT_EQ(lock_holder(folder.path()), "worker/1");
+}
+
 TEST(FolderLock, is_released_with_its_object) {
   const TestFolder folder;
   { const FolderLock lock(folder / "run", "one", milliseconds(0)); }

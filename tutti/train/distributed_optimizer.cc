@@ -132,6 +132,7 @@ void DistributedOptimizer::enter_step(const char* what) {
 void DistributedOptimizer::begin_step() {
   require_audits();
   lanes_added_ = 0;
+  failure_.clear();
   copy_ = strategy_->lane_to_audit(steps());
   sum_ = &strategy_->begin_step(steps(), wishes_);
 }
@@ -165,6 +166,7 @@ void DistributedOptimizer::add(const char* what, Body body) {
   try {
     body();
   } catch (const std::exception& error) {
+    failure_ = error.what();
     if (sum_->is_sending()) give_up(error);
     throw;
   }
@@ -339,6 +341,7 @@ void DistributedOptimizer::wish(const Wishes& wishes) {
 }
 
 void DistributedOptimizer::give_up(const std::exception& error) {
+  failure_ = error.what();
   abandon(fmt::format("{} gave up at step {}: {}", context_.task().short_name(), steps(), error.what()));
 }
 

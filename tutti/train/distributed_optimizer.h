@@ -203,6 +203,7 @@ class DistributedOptimizer {
   StepResult last_step_;
   int64_t steps_here_ = 0;
   std::optional<Error> lost_;  // a task was lost in the last step, which was not made
+  std::string failure_;        // why the present step could not be made
   bool again_ = false;         // the last step was not made, since an audit has found a difference
   bool in_loop_ = false;       // which has begun
   bool fetched_ = false;       // the rows of the current step

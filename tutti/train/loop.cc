@@ -115,7 +115,9 @@ void Loop::set_other_nets() {
 
 Loop::~Loop() {
   if (begun_ && !run_.has_ended()) {
-    const std::runtime_error why("the program left the training loop before it had ended");
+    const std::runtime_error why(optimizer_.failure_.empty()
+                                     ? "the program left the training loop before it had ended"
+                                     : optimizer_.failure_);
     run_.fail(why);
     if (std::uncaught_exceptions() > exceptions_before_) run_.give_up(why);
   }

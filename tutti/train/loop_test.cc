@@ -349,7 +349,8 @@ TEST(Loop, tells_the_other_workers_about_a_failure) {
     }
   });
   EXPECT_THAT(errors, ElementsAre(HasSubstr("gave up at step 2"), "no such file"));
-  EXPECT_THAT(heard, Each(HasSubstr("the program left the training loop before it had ended")));
+  EXPECT_THAT(heard, ElementsAre(HasSubstr("gave up at step 2"),
+                                 HasSubstr("the program left the training loop before it had ended")));
 }
 
 TEST(Loop, lanes_are_observed_and_one_that_is_no_number_ends_it_for_all) {

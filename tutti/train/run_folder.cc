@@ -161,7 +161,16 @@ void RunFolder::lock() {
   constexpr std::chrono::milliseconds kPatience{3000};
   if (!exists() || lock_) return;
   run_.chief = store::holder_name(context_.task().short_name());
-  lock_.emplace(path_, run_.chief, kPatience);
+  const auto take = [&] { lock_.emplace(path_, run_.chief, kPatience); };
+  try {
+    take();
+  } catch (const Error&) {
+    if (!is_used_by_this_job()) throw;
+    context_.log().warning("{} has the lock of {}, but is lost to the others: taking it away",
+                           store::lock_holder(path_).value_or("a former chief"), path_);
+    store::take_away_lock(path_);
+    take();
+  }
   if (!lock_->is_held())
     context_.log().warning("{} is on a file system without locks: make sure that no second job uses it",
                            path_);
@@ -247,7 +256,7 @@ void RunFolder::note_error(const std::string& error) {
 }
 
 void RunFolder::write_state() {
-  if (!lock_) return;
+  if (!lock_ || lock_->is_taken_away()) return;
   if (context_.page() != nullptr) run_.web = context_.page()->address();
   try {
     write_run_state(path_, run_);
@@ -259,12 +268,23 @@ void RunFolder::write_state() {
 
 // For `tutti scale`.
 void RunFolder::name_launcher() const {
+  if (context_.identity().members_board.empty()) return;
+  comm::write_job_board(
+      path_,
+      {.address = context_.identity().members_board, .host = host_name(), .secret = secret_of_members()});
+}
+
+std::string RunFolder::secret_of_members() const {
   const Identity& identity = context_.identity();
-  if (identity.members_board.empty()) return;
   const std::string& secret = identity.secret.empty() ? context_.config().security.secret : identity.secret;
-  comm::write_job_board(path_, {.address = identity.members_board,
-                                .host = host_name(),
-                                .secret = comm::members_secret(identity.launch, secret)});
+  return comm::members_secret(identity.launch, secret);
+}
+
+// Returns true if the folder belongs to the job of `tutti run --min` that has made this worker its chief.
+bool RunFolder::is_used_by_this_job() const {
+  if (context_.identity().members_board.empty()) return false;
+  const auto board = comm::read_job_board(path_);
+  return board && board->secret == secret_of_members();
 }
 
 void RunFolder::show_life(const RunState& now) {

@@ -108,6 +108,8 @@ class RunFolder {
  private:
   bool is_of_this_launch(const store::Checkpoint& checkpoint) const;
   void name_launcher() const;
+  std::string secret_of_members() const;
+  bool is_used_by_this_job() const;
   void write_state();
   std::vector<std::string> changed_flags(const nlohmann::json& state, FlagScope scope) const;
 

@@ -122,9 +122,7 @@ void Session::pass_over_lost_checkpoint() {
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::PeerLost) throw;
     context_.log().warning("{}", error.what());
-    being_saved_.reset();
   }
-  saving_ = {};
 }
 
 Session::Start Session::start() {
@@ -284,7 +282,7 @@ Session::Start Session::load(const RunFolder::Found& found) {
 }
 
 std::string Session::open_folder() {
-  finish_saving();
+  pass_over_lost_checkpoint();
   return folder_.open();
 }
 
@@ -336,11 +334,20 @@ void Session::save(const Progress& progress, const std::vector<Optimizer::State>
       });
 }
 
-void Session::finish_saving() { saving_.wait(); }
+// Tells an error once: what is saved next is another checkpoint.
+void Session::finish_saving() {
+  const comm::Work saving = std::exchange(saving_, {});
+  try {
+    saving.wait();
+  } catch (const std::exception&) {
+    being_saved_.reset();
+    throw;
+  }
+}
 
 std::optional<Session::Saved> Session::take_saved() {
   if (!being_saved_ || !saving_.done()) return std::nullopt;
-  saving_.wait();
+  finish_saving();
   return std::exchange(being_saved_, std::nullopt);
 }
 

@@ -26,7 +26,7 @@ void TrainingRun::begin(const Length& length) {
   require_parameters_as_they_were("outside the steps of a fit");
   const StrategyFacts& facts = strategy_.facts();
   length_ = length;
-  has_ended_ = false;
+  has_ended_ = has_failed_ = false;
   report_.complete = false;
   training_.first_step = training_.step = training_.last_step = progress_.step;
   training_.end_step = length.end_step;
@@ -441,7 +441,9 @@ void TrainingRun::log_stop(const Wishes& reasons) const {
   }
 }
 
+// What follows from the first error is not told.
 void TrainingRun::fail(const std::exception& error) noexcept {
+  if (std::exchange(has_failed_, true)) return;
   signals_.reset();
   session_.note_error(error);
   if (!is_running_) return;

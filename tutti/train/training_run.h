@@ -320,6 +320,7 @@ class TrainingRun {
   bool handles_loss_ = false;  // whoever has called this goes on if a worker is lost
   Calls calls_;
   bool has_ended_ = false;
+  bool has_failed_ = false;   // the error is known to the hooks and to those who watch the run
   bool is_prepared_ = false;  // the hooks have been called for the next step
   int changes_in_step_ = 0;   // of the workers; many of them lead nowhere
   bool joins_;                // this worker was started again, and the others train already

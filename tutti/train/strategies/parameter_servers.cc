@@ -435,7 +435,6 @@ void ParameterServers::save(Session& session, const Progress& progress, const Sn
 // every step, in one file for other programs.
 void ParameterServers::save_state(Session& session, const Progress& progress, const Snapshots& more) {
   await_writers(session);
-  session.pass_over_lost_checkpoint();
   std::optional<store::FolderMark> mark;
   if (const std::string folder = session.open_folder(); !folder.empty()) mark.emplace(folder);
   writers_.clear();
