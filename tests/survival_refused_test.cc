@@ -78,7 +78,9 @@ TEST_F(SurvivalRefuses, workers_with_other_flags) {
   for (const auto& [values, why] : std::vector<std::pair<std::string, std::string>>{
            {R"("batch": 3, "seed": 7, "lanes": 4, "steps": 40)", "has '--batch 2', .* has '--batch 3'"},
            {R"("batch": 2, "seed": 8, "lanes": 4, "steps": 40)", "has '--seed 7', .* has '--seed 8'"},
-           {R"("batch": 2, "seed": 7, "lanes": 3, "steps": 40)", "has '--lanes 4', .* has '--lanes 3'"}}) {
+           {R"("batch": 2, "seed": 7, "lanes": 3, "steps": 40)", "has '--lanes 4', .* has '--lanes 3'"},
+           {kConfig + std::string(R"(, "message_checksums": "off")"),
+            "has '--message-checksums auto or on', .* has '--message-checksums off'"}}) {
     configure(values);
     expect_refused(why);
   }

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <tuple>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "tests/together.h"
@@ -165,6 +166,21 @@ INSTANTIATE_TEST_SUITE_P(
                       Way{"servers_that_clip", {"--clip-norm", "0.5", "--comm", "tcp"}, 2},
                       Way{"own_loop_servers", {"--own-loop"}, 2}),
     [](const auto& info) { return info.param.name; });
+
+// The checkpoint is left out, and nothing is made again because of it.
+TEST(SurvivalOfCheckpoints, to_which_a_lost_worker_has_not_written_its_part) {
+  const TestFolder folder;
+  const std::string expected = hash_of(on_workers(1, kRun), folder);
+  for (int step = 3; step <= 9; ++step) {
+    const TestFolder own;
+    const Flags flags = {"--comm",   "shm",       "--checkpoint-every", "1",
+                         "--logdir", own / "run", "--misfortune",       fmt::format("2@{}/before", step)};
+    const Outcome outcome = run_changing(own, 3, {"--min", "1"}, with(kRun, flags));
+    EXPECT_EQ(outcome.sha256(), expected);
+    EXPECT_EQ(outcome.report.at("lost_steps"), 0);
+    EXPECT_EQ(outcome.report.at("changes").size(), 1U) << outcome.report.at("changes");
+  }
+}
 
 // Worker 1 is started again, and comes back before the last step: the others wait for it.
 TEST(SurvivalWith, a_worker_that_joins_takes_over_the_whole_state) {
