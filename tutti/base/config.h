@@ -14,7 +14,7 @@ inline constexpr int64_t kMostLanes = 1 << 20;
 // How a program trains, by topic. It can be filled in code, from flags (add_standard_flags()), or both. Each
 // value has a flag, which is named where the names differ; `--help` explains all of them.
 struct RunConfig {
-  // What is trained, and for how long.
+  // Options that say what is trained, and for how long.
   struct Training {
     std::string strategy;  // "": single for one task, ps-async with servers, else allreduce
     int64_t lanes = 0;     // 0: one per worker
@@ -118,7 +118,7 @@ struct RunConfig {
     std::string checker;
   };
 
-  // What a run writes and shows.
+  // Options for the files and messages of a run.
   struct Output {
     int64_t summary_every = 100;     // steps; 0: none
     std::string profile_steps;       // "10..12"

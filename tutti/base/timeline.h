@@ -52,7 +52,7 @@ struct TimelineOptions {
 // The spans of a thread are nested. Thread-safe: each thread writes to a separate track.
 class Timeline {
  public:
-  // What one thread did, from `begin` to `end`.
+  // One activity of a thread, from `begin` to `end`.
   struct Span {
     int64_t begin = 0;  // nanoseconds of the clock
     int64_t end = 0;

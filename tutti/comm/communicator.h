@@ -22,7 +22,7 @@ struct SlicedSum;  // reduce.h
 // For booleans, Sum means "any" and Product means "all". Average supports only floating-point types.
 enum class ReduceOp { Sum, Average, Min, Max, Product };
 
-// Where an operation runs.
+// The place where an operation runs.
 enum class Run {
   Here,    // in the calling thread: the call returns when it is done, or throws
   Behind,  // in a thread of the communicator: the call returns at once

@@ -46,7 +46,7 @@ class EmbeddingImpl : public torch::nn::Module, public embedding::HasTable {
 
 TORCH_MODULE(Embedding);
 
-// How an EmbeddingBag makes one vector of those of a list.
+// The way in which an EmbeddingBag makes one vector from the vectors of a list.
 enum class Pooling { Sum, Mean, Max };
 
 // An Embedding of lists of ids: the vectors of a list are pooled into one. The ids have the shape (examples,

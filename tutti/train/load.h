@@ -60,7 +60,7 @@ class Rename {
   std::function<std::string(const std::string&)> function_;
 };
 
-// What happens if a tensor of the model was not saved.
+// Says what happens if a tensor of the model was not saved.
 enum class Missing {
   Refuse,  // a tensor of the model that was not saved is an error
   Allow,   // it keeps its values

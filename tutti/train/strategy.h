@@ -96,7 +96,7 @@ class Strategy {
   virtual const StrategyFacts& facts() const = 0;
   virtual Replica& replica() = 0;
 
-  // Where a run begins or resumes.
+  // The point at which a run begins or resumes.
   struct Start {
     Progress progress;
     int64_t lost_steps = 0;  // steps that were made, but have to be made again

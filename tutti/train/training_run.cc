@@ -441,7 +441,7 @@ void TrainingRun::log_stop(const Wishes& reasons) const {
   }
 }
 
-// What follows from the first error is not told.
+// Only the first error is told, since later ones follow from it.
 void TrainingRun::fail(const std::exception& error) noexcept {
   if (std::exchange(has_failed_, true)) return;
   signals_.reset();
