@@ -1,6 +1,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
@@ -49,13 +50,17 @@ int shard_command(const std::vector<std::string>& arguments, const Environment&)
     format.header = !no_header;
     tables.emplace_back(input, format);
   }
-  std::optional<Meter> meter;
-  options.progress = [&meter](int64_t written, int64_t all) {
-    if (!meter) meter.emplace(kLogAuto, "rows", all);
-    meter->at(written);
-  };
-  const std::vector<data::CutShard> shards = data::shard_tables(tables, out, options);
-  meter.reset();
+  const std::vector<data::CutShard> shards = [&] {
+    LiveLine line(kLogAuto);
+    std::optional<Meter> reading(std::in_place, line, "reading", Meter::Unit::Bytes);
+    Meter writing(line, "rows");
+    options.reading = reading->teller();
+    options.writing = [&](int64_t written, int64_t all) {
+      reading.reset();
+      writing.at(written, all);
+    };
+    return data::shard_tables(tables, out, options);
+  }();
   for (const data::CutShard& shard : shards)
     fmt::print("{}: {} rows, {}\n", shard.folder, shard.rows, human_bytes(shard.bytes));
   return 0;

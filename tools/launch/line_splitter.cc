@@ -23,16 +23,24 @@ void LineSplitter::put(char byte, Time now, const OnLine& on_line) {
     end_line(on_line);
     return;
   }
-  if (returned_) {
-    const bool due = now - shown_ >= live_every_;
+  if (byte == '\r') {
+    if (returns_ > 0 && is_live_) {
+      line_.clear();
+      end_line(on_line, true);
+      is_live_ = false;
+    }
+    ++returns_;
+    return;
+  }
+  if (returns_ > 0) {
+    const bool due = returns_ == 1 && now - shown_ >= live_every_;
     if (due && !line_.empty()) {
       shown_ = now;
       end_line(on_line, true);
     }
     line_.clear();
+    returns_ = 0;
   }
-  returned_ = byte == '\r';
-  if (returned_) return;
   line_.push_back(byte);
   if (line_.size() == longest_) end_line(on_line);
 }
@@ -40,7 +48,8 @@ void LineSplitter::put(char byte, Time now, const OnLine& on_line) {
 void LineSplitter::end_line(const OnLine& on_line, bool is_live) {
   on_line(line_, is_live);
   line_.clear();
-  returned_ = false;
+  returns_ = 0;
+  is_live_ = is_live;
 }
 
 }  // namespace tutti

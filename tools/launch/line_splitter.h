@@ -14,11 +14,11 @@ std::optional<std::string> take_line(std::string& received);
 
 // Splits the bytes of one stream into lines. A line that is overwritten by a lone '\r' (a live progress line)
 // is passed on only when `live_every` has passed since the one before, so that it does not flood a log. A
-// line longer than `longest` is split. Not thread-safe.
+// second '\r' removes the live line. A line longer than `longest` is split. Not thread-safe.
 class LineSplitter {
  public:
   using Time = std::chrono::steady_clock::time_point;
-  // Called with a line without its newline, and whether it is a live line.
+  // Called with a line without its newline, and whether it is a live line; "": the last one is removed.
   using OnLine = std::function<void(std::string_view line, bool is_live)>;
   static constexpr size_t kLongestLine = size_t{1} << 20;
 
@@ -37,8 +37,9 @@ class LineSplitter {
   size_t longest_;
   std::chrono::milliseconds live_every_;
   std::string line_;
-  bool returned_ = false;  // the last byte was '\r'
-  Time shown_{};           // when a live line was last taken
+  int returns_ = 0;       // '\r' at the end of the bytes so far
+  bool is_live_ = false;  // the last line was a live line
+  Time shown_{};          // when a live line was last taken
 };
 
 }  // namespace tutti

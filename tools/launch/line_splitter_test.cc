@@ -66,6 +66,15 @@ TEST(LineSplitter, shows_a_live_line_as_often_as_it_is_asked_to) {
   EXPECT_THAT(lines.live, ElementsAre("10 %", "20 %"));
 }
 
+TEST(LineSplitter, removes_a_live_line_at_a_second_return) {
+  Lines lines;
+  lines.feed("10 %\r20 %\r\r");
+  EXPECT_THAT(lines.live, ElementsAre("10 %", ""));
+  lines.feed("a line\n");
+  lines.feed("never shown\r\rthe end\r\r\n", kStart + milliseconds(2000));
+  EXPECT_THAT(lines.lines, ElementsAre("10 %", "", "a line", "the end"));
+}
+
 TEST(LineSplitter, an_empty_stream_and_lone_returns_give_no_line) {
   Lines lines;
   lines.feed("");

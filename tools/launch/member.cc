@@ -100,7 +100,9 @@ void Member::write_lines(Stream& stream, std::string_view bytes) {
     const std::optional<int> end = is_host() && &stream == &out_ ? read_end(line) : std::nullopt;
     if (end) reported_end_ = end;
     if (end) return;
-    const std::string text = is_host() ? std::string(line) : fmt::format("[{}] {}", task_, line);
+    const bool is_removed = is_live && line.empty();
+    const std::string text =
+        is_host() || is_removed ? std::string(line) : fmt::format("[{}] {}", task_, line);
     if (is_live) return show(text);
     lines += text + "\n";
     if (is_host()) return;

@@ -41,7 +41,7 @@ void Output::add(std::string_view lines) {
 }
 
 void Output::show(std::string_view line) {
-  if (!is_live_) return add(std::string(line) + "\n");
+  if (!is_live_) return add(line.empty() ? "" : std::string(line) + "\n");
   if (!is_terminal_) return add(std::string(line) + "\r");
   live_ = line;
   pending_ += replaced_by(live_, columns_of(descriptor_));

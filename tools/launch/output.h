@@ -23,7 +23,7 @@ class Output {
   bool is_live() const { return is_live_; }
   // Returns true if a live line of this output stands in the terminal in which the other one writes.
   bool shares_terminal(const Output& other) const;
-  // Shows a line below all others, in place of the one before.
+  // Shows a line below all others, in place of the one before; "" shows none.
   void show(std::string_view line);
   // Removes that line.
   void end_live();

@@ -226,18 +226,6 @@ std::string read_system_file(const std::string& path) {
   }
 }
 
-uint32_t checksum_of_file(const FileReader& file) {
-  constexpr uint64_t kPiece = 1 << 20;
-  std::vector<std::byte> buffer(std::min(file.size(), kPiece));
-  uint32_t checksum = 0;
-  for (uint64_t at = 0; at < file.size(); at += kPiece) {
-    const auto piece = std::span(buffer).first(std::min(file.size() - at, kPiece));
-    file.read_at(at, piece);
-    checksum = crc32c(piece, checksum);
-  }
-  return checksum;
-}
-
 std::string link_target_of(const std::string& path) {
   constexpr int kMostLinks = 40;  // as in Linux
   fs::path target = path;

@@ -88,9 +88,6 @@ std::string read_file(const std::string& path);
 // belong to another user, or to a process that has ended, even since it was opened.
 std::string read_system_file(const std::string& path);
 
-// Returns the CRC-32C of a whole file.
-uint32_t checksum_of_file(const FileReader& file);
-
 // Returns the path to which a symbolic link leads, whether or not there is a file; any other path as it is.
 std::string link_target_of(const std::string& path);
 

@@ -16,7 +16,7 @@ namespace tutti {
 namespace {
 
 // Errors are ignored: a terminal that cannot be written to must not stop the training.
-void put(const std::string& text) {
+void put_line(const std::string& text) {
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
 }
 
@@ -31,6 +31,17 @@ size_t escape_length(std::string_view text) {
   if (!text.starts_with("\x1b[")) return 0;
   const size_t end = text.find_first_of("mK");
   return end == std::string_view::npos ? 0 : end + 1;
+}
+
+// Returns "340/812 MB".
+std::string of_bytes(int64_t done, int64_t all) {
+  constexpr double kMega = 1e6;
+  constexpr double kGiga = 1e9;
+  constexpr double kManyGigas = 10;
+  const auto part = static_cast<double>(done);
+  const auto whole = static_cast<double>(all);
+  return whole < kManyGigas * kGiga ? fmt::format("{:.0f}/{:.0f} MB", part / kMega, whole / kMega)
+                                    : fmt::format("{:.1f}/{:.1f} GB", part / kGiga, whole / kGiga);
 }
 
 bool continues_character(char byte) { return (static_cast<unsigned char>(byte) & 0xC0U) == 0x80U; }
@@ -74,23 +85,52 @@ LiveLine::LiveLine(std::string_view log)
       in_terminal_(is_terminal(STDERR_FILENO)),
       has_colour_(is_shown_ && wants_colour(Environment::of_process())) {}
 
-void LiveLine::show(std::string text) {
+void LiveLine::show(std::string text, std::string rest) {
   if (!is_shown_) return;
+  const std::lock_guard lock(mutex_);
   text_ = std::move(text);
-  put(in_terminal_ ? replaced_by(text_, columns_of(STDERR_FILENO)) : text_ + "\r");
+  rest_ = std::move(rest);
+  draw();
 }
 
 // A line of the log may have taken the place of the text.
 void LiveLine::leave() {
-  if (text_.empty()) return;
-  put((in_terminal_ ? replaced_by(text_, columns_of(STDERR_FILENO)) : text_) + "\n");
-  text_.clear();
+  const std::lock_guard lock(mutex_);
+  const std::string text = std::exchange(text_, "") + std::exchange(rest_, "");
+  if (text.empty()) return;
+  put_line((in_terminal_ ? replaced_by(text, columns_of(STDERR_FILENO)) : text) + "\n");
+  is_drawn_ = false;
+  draw();
 }
 
-void LiveLine::remove() {
-  if (text_.empty()) return;
-  put(in_terminal_ ? replaced_by("", 1) : "\r");
-  text_.clear();
+void LiveLine::put(Reading reading) {
+  const std::lock_guard lock(mutex_);
+  const auto known = std::find_if(readings_.begin(), readings_.end(),
+                                  [&](const Reading& each) { return each.of == reading.of; });
+  if (known == readings_.end())
+    readings_.push_back(std::move(reading));
+  else
+    *known = std::move(reading);
+  draw();
+}
+
+void LiveLine::remove(const Meter* meter) {
+  const std::lock_guard lock(mutex_);
+  if (std::erase_if(readings_, [&](const Reading& each) { return each.of == meter; }) > 0) draw();
+}
+
+std::string LiveLine::composed() const {
+  std::string text = text_;
+  for (const Reading& reading : readings_) text += text.empty() ? reading.alone : "  " + reading.beside;
+  return text + rest_;
+}
+
+// Requires the mutex, so that the texts of several threads come in their order.
+void LiveLine::draw() {
+  const std::string text = composed();
+  if (text.empty() && !is_drawn_) return;
+  is_drawn_ = !text.empty();
+  put_line(in_terminal_ ? replaced_by(text, columns_of(STDERR_FILENO)) : text + "\r");
 }
 
 std::string LiveLine::bar(double share) const {
@@ -102,20 +142,24 @@ std::string LiveLine::bar(double share) const {
   return has_colour_ ? "[\x1b[32m" + full + "\x1b[0m" + rest + "]" : "[" + full + rest + "]";
 }
 
-Meter::Meter(std::string_view log, std::string what, int64_t total)
-    : line_(log),
+Meter::Meter(LiveLine& line, std::string what, Unit unit, std::chrono::milliseconds patience)
+    : line_(line),
       what_(std::move(what)),
-      total_(total),
-      next_(std::chrono::steady_clock::now() + std::chrono::seconds(1)) {}
+      unit_(unit),
+      next_(Clock::duration(Clock::now().time_since_epoch() + patience).count()) {}
 
-void Meter::at(int64_t done) {
+// Whoever moves the time of the next text shows this one.
+void Meter::at(int64_t done, int64_t all) {
   constexpr std::chrono::milliseconds kEvery{250};
   if (!line_.is_shown()) return;
-  const auto now = std::chrono::steady_clock::now();
-  if (now < next_) return;
-  next_ = now + kEvery;
-  const double share = total_ == 0 ? 1 : static_cast<double>(done) / static_cast<double>(total_);
-  line_.show(fmt::format("{} {} {}/{}", what_, line_.bar(share), grouped(done), grouped(total_)));
+  const Clock::duration now = Clock::now().time_since_epoch();
+  Clock::rep next = next_;
+  if (now.count() < next || !next_.compare_exchange_strong(next, Clock::duration(now + kEvery).count()))
+    return;
+  const double share = all == 0 ? 1 : static_cast<double>(done) / static_cast<double>(all);
+  const std::string count = unit_ == Unit::Bytes ? of_bytes(done, all) : grouped(done) + "/" + grouped(all);
+  line_.put(
+      {this, fmt::format("{} {}", what_, count), fmt::format("{} {} {}", what_, line_.bar(share), count)});
 }
 
 }  // namespace tutti

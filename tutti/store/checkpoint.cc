@@ -121,8 +121,8 @@ void remove_beyond(const std::string& logdir, int keep) {
 }
 
 // Reads a folder of CheckpointDir and checks that its step agrees with its name.
-Checkpoint read_folder(const Folder& folder) {
-  Checkpoint checkpoint = read_checkpoint_folder(folder.path);
+Checkpoint read_folder(const Folder& folder, const OnProgress& on_progress = {}) {
+  Checkpoint checkpoint = read_checkpoint_folder(folder.path, {}, on_progress);
   if (checkpoint.step != folder.step) {
     fail(ErrorKind::DataLoss, "{}: the folder contains the checkpoint of another step, {}", folder.path,
          checkpoint.step);
@@ -131,6 +131,21 @@ Checkpoint read_folder(const Folder& folder) {
 }
 
 }  // namespace
+
+int64_t bytes_to_write(const Checkpoint& checkpoint) {
+  size_t bytes = 0;
+  const auto add = [&](const NamedTensors& tensors, const TiedNames& tied) {
+    const TensorsByName named = by_name(tensors);
+    for (const auto& [name, tensor] : named) bytes += tensor.nbytes();
+    for (const auto& [name, first_name] : tied)
+      bytes += named.contains(first_name) ? named.at(first_name).nbytes() : 0;
+  };
+  add(checkpoint.weights, checkpoint.tied);
+  add(checkpoint.optimizer, {});
+  for (const auto& [part, tensors] : checkpoint.more)
+    add(tensors, part == kAveragePart ? checkpoint.tied : TiedNames());
+  return static_cast<int64_t>(bytes);
+}
 
 CheckpointDir::CheckpointDir(std::string logdir, const CheckpointDirOptions& options)
     : logdir_(std::move(logdir)), options_(options) {
@@ -147,7 +162,8 @@ std::string CheckpointDir::open() {
   return fs::absolute(next_->path()).string();
 }
 
-void CheckpointDir::save(const Checkpoint& checkpoint, const SharedFiles& shared) {
+void CheckpointDir::save(const Checkpoint& checkpoint, const SharedFiles& shared,
+                         const OnProgress& on_progress) {
   if (checkpoint.step < 0)
     fail(ErrorKind::InvalidArgument, "cannot save a checkpoint of step {}: the step must be 0 or more",
          checkpoint.step);
@@ -164,7 +180,7 @@ void CheckpointDir::save(const Checkpoint& checkpoint, const SharedFiles& shared
     // late.
     if (shared.files.empty()) next_ = std::make_unique<TemporaryFolder>(logdir_);
     const std::unique_ptr<TemporaryFolder> temporary = std::move(next_);
-    write_checkpoint_folder(temporary->path(), checkpoint, sequence, shared);
+    write_checkpoint_folder(temporary->path(), checkpoint, sequence, shared, on_progress);
     publish(*temporary, logdir_, checkpoint.step);
     point_latest_to(checkpoint.step);
     remove_beyond(logdir_, options_.keep);
@@ -197,7 +213,8 @@ std::vector<int64_t> CheckpointDir::steps() const {
   return {steps.begin(), steps.end()};
 }
 
-CheckpointDir::Loaded CheckpointDir::load_latest(const std::function<void(const Checkpoint&)>& check) const {
+CheckpointDir::Loaded CheckpointDir::load_latest(const std::function<void(const Checkpoint&)>& check,
+                                                 const OnProgress& on_progress) const {
   std::vector<Folder> folders = newest_first(logdir_);
   // Damaged manifests come first: their age is unknown, and they have to be reported.
   std::stable_partition(folders.begin(), folders.end(),
@@ -205,7 +222,7 @@ CheckpointDir::Loaded CheckpointDir::load_latest(const std::function<void(const 
   Loaded loaded;
   for (const Folder& folder : folders) {
     try {
-      Checkpoint checkpoint = read_folder(folder);
+      Checkpoint checkpoint = read_folder(folder, on_progress);
       if (check) check(checkpoint);
       loaded.checkpoint = std::move(checkpoint);
       return loaded;

@@ -12,6 +12,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/progress.h"
 #include "tutti/store/manifest.h"
 #include "tutti/store/safetensors.h"
 #include "tutti/store/shared_files.h"
@@ -43,6 +44,9 @@ struct Checkpoint {
   // are not finite are read back as null.
   nlohmann::json state = nlohmann::json::object();
 };
+
+// Returns the number of bytes of the tensors that write_checkpoint_folder() writes.
+int64_t bytes_to_write(const Checkpoint& checkpoint);
 
 // A checkpoint that is on the disk, as its manifest describes it.
 struct SavedCheckpoint {
@@ -76,8 +80,9 @@ class CheckpointDir {
 
   // Saves all or nothing: if the process is killed at any point, or the disk is full, the previous
   // checkpoints remain intact. Replaces a checkpoint of the same step. Returns when all data are on the
-  // device, including those that other tasks write into the folder that open() has returned.
-  void save(const Checkpoint& checkpoint, const SharedFiles& shared = {});
+  // device, including those that other tasks write into the folder that open() has returned. Tells the bytes
+  // that this task has written.
+  void save(const Checkpoint& checkpoint, const SharedFiles& shared = {}, const OnProgress& on_progress = {});
 
   // Returns the steps in ascending order, damaged checkpoints included; empty if there is no such directory.
   std::vector<int64_t> steps() const;
@@ -90,8 +95,9 @@ class CheckpointDir {
   // Returns the newest intact checkpoint, that is, the one saved last, whatever its step; none if the
   // directory holds no checkpoints. If all are damaged, throws DataLoss with the reasons, since starting anew
   // would lose work. `check` may throw DataLoss if a checkpoint lacks something that its reader needs; the
-  // checkpoint is then skipped as well.
-  Loaded load_latest(const std::function<void(const Checkpoint&)>& check = {}) const;
+  // checkpoint is then skipped as well. Tells the bytes that were read of each.
+  Loaded load_latest(const std::function<void(const Checkpoint&)>& check = {},
+                     const OnProgress& on_progress = {}) const;
 
   // Returns the checkpoints with an intact manifest, in the order in which they were saved.
   std::vector<SavedCheckpoint> saved() const;

@@ -73,6 +73,33 @@ TEST(Checkpoint, comes_back_as_it_was_saved) {
   EXPECT_THAT(loaded.skipped, IsEmpty());
 }
 
+// Tied weights are written under both names, and read with the base.
+TEST(Checkpoint, tells_how_many_bytes_are_written_and_read) {
+  const TestFolder folder;
+  CheckpointDir directory(folder.path());
+  int64_t done = 0;
+  int64_t all = 0;
+  const OnProgress note = [&](int64_t now, int64_t of) {
+    EXPECT_GE(now, done);
+    EXPECT_GT(now, 0);
+    done = now;
+    all = of;
+  };
+  Checkpoint checkpoint = checkpoint_of(1, 0, int64_t{8} << 20);
+  constexpr int64_t kTensor = int64_t{32} << 20;
+  checkpoint.tied = {{"head.weight", "conv1.weight"}};
+  directory.save(checkpoint, {}, note);
+  EXPECT_EQ(all, 4 * kTensor + 8);
+  EXPECT_EQ(done, all);
+  Checkpoint later = checkpoint_of(2);
+  later.base = Base{.step = 1, .parts = {{kOptimizerPart, {}}}};
+  directory.save(later);
+  done = 0;
+  directory.load_latest({}, note);
+  EXPECT_NEAR(static_cast<double>(all), 2 * kTensor, 20000) << "with headers";
+  EXPECT_NEAR(static_cast<double>(done), static_cast<double>(all), 20000) << "without headers";
+}
+
 TEST(Checkpoint, is_read_in_parts) {
   const TestFolder folder;
   CheckpointDir directory(folder.path());

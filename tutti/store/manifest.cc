@@ -1,9 +1,11 @@
 #include "tutti/store/manifest.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <filesystem>
 #include <limits>
 #include <set>
+#include <span>
 
 #include <fmt/format.h>
 #include <torch/version.h>
@@ -96,11 +98,11 @@ Manifest manifest_in(const std::string& path, const json& json) {
 namespace fs = std::filesystem;
 
 ManifestFile write_part(const std::string& folder, const std::string& part, const NamedTensors& tensors,
-                        int64_t step, const TiedNames& tied = {}) {
+                        int64_t step, const TiedNames& tied, const OnBytes& on_bytes) {
   const std::string name = fmt::format("{}.safetensors", part);
   // "pt" tells other readers that the tensors have PyTorch's layout.
-  const WrittenFile written = write_safetensors(folder + "/" + name, tensors,
-                                                {{"format", "pt"}, {"step", std::to_string(step)}}, tied);
+  const WrittenFile written = write_safetensors(
+      folder + "/" + name, tensors, {{"format", "pt"}, {"step", std::to_string(step)}}, tied, on_bytes);
   return {.name = name, .part = part, .bytes = written.bytes, .checksum = written.checksum};
 }
 
@@ -109,14 +111,27 @@ void require_file(const std::string& path) {
   if (!fs::is_regular_file(path, error)) fail(ErrorKind::DataLoss, "{} is missing", path);
 }
 
-void verify(const std::string& path, const ManifestFile& listed) {
+uint32_t checksum_of(const FileReader& file, const OnBytes& on_bytes) {
+  constexpr uint64_t kPiece = 1 << 20;
+  std::vector<std::byte> buffer(std::min(file.size(), kPiece));
+  uint32_t checksum = 0;
+  for (uint64_t at = 0; at < file.size(); at += kPiece) {
+    const auto piece = std::span(buffer).first(std::min(file.size() - at, kPiece));
+    file.read_at(at, piece);
+    checksum = crc32c(piece, checksum);
+    if (on_bytes) on_bytes(static_cast<int64_t>(piece.size()));
+  }
+  return checksum;
+}
+
+void verify(const std::string& path, const ManifestFile& listed, const OnBytes& on_bytes) {
   require_file(path);
   const FileReader file(path);
   if (file.size() != listed.bytes) {
     fail(ErrorKind::DataLoss, "{}: the file has {} bytes, but {} were written", path, file.size(),
          listed.bytes);
   }
-  const uint32_t checksum = checksum_of_file(file);
+  const uint32_t checksum = checksum_of(file, on_bytes);
   if (checksum != listed.checksum) {
     fail(ErrorKind::DataLoss,
          "{}: the checksum of the file is {:08x}, but the checksum of the written data was {:08x}", path,
@@ -127,10 +142,10 @@ void verify(const std::string& path, const ManifestFile& listed) {
 // Reads the tensors of a file. Each tensor must occur in only one file of the part. Returns the further names
 // of the tensors.
 TiedNames read_into(NamedTensors& part, const std::string& path, const ManifestFile& listed,
-                    std::set<std::pair<std::string, std::string>>& seen) {
-  verify(path, listed);
+                    std::set<std::pair<std::string, std::string>>& seen, const OnBytes& on_bytes) {
+  verify(path, listed, on_bytes);
   const SafetensorsFile file(path);
-  for (NamedTensor& named : file.read_all()) {
+  for (NamedTensor& named : file.read_all(on_bytes)) {
     if (file.tied().contains(named.name)) continue;
     if (!seen.emplace(listed.part, named.name).second) {
       fail(ErrorKind::DataLoss, "{}: tensor '{}' is also in another file of the checkpoint", path,
@@ -141,8 +156,16 @@ TiedNames read_into(NamedTensors& part, const std::string& path, const ManifestF
   return file.tied();
 }
 
-// Reads these parts of the base, or all parts that the checkpoint needs if none are named.
-Base read_base(const std::string& folder, const Manifest::Base& asked, const std::set<std::string>& parts) {
+// A checkpoint on which another one is based, and the parts of it that are read.
+struct FoundBase {
+  std::string folder;
+  Manifest manifest;
+  std::set<std::string> parts;
+};
+
+// Finds these parts of the base, or all parts that the checkpoint needs if none are named.
+FoundBase find_base(const std::string& folder, const Manifest::Base& asked,
+                    const std::set<std::string>& parts) {
   const std::string path = fs::canonical(folder).parent_path() / checkpoint_folder_name(asked.step);
   if (!path_exists(path + "/" + kManifestName))
     fail(ErrorKind::DataLoss,
@@ -150,17 +173,36 @@ Base read_base(const std::string& folder, const Manifest::Base& asked, const std
          "back, "
          "or continue from another checkpoint",
          folder, path);
-  const Manifest manifest = read_folder_manifest(path);
-  Base base{.step = asked.step, .state = manifest.state};
-  std::set<std::pair<std::string, std::string>> seen;
+  FoundBase base{.folder = path, .manifest = read_folder_manifest(path), .parts = {}};
   for (const std::string& part : asked.parts) {
-    if (parts.empty() || parts.contains(part)) base.parts[part];
-  }
-  for (const ManifestFile& listed : manifest.files) {
-    if (const auto part = base.parts.find(listed.part); part != base.parts.end())
-      read_into(part->second, path + "/" + listed.name, listed, seen);
+    if (parts.empty() || parts.contains(part)) base.parts.insert(part);
   }
   return base;
+}
+
+Base read_base(const FoundBase& found, const OnBytes& on_bytes) {
+  Base base{.step = found.manifest.step, .state = found.manifest.state};
+  for (const std::string& part : found.parts) base.parts[part];
+  std::set<std::pair<std::string, std::string>> seen;
+  for (const ManifestFile& listed : found.manifest.files) {
+    if (const auto part = base.parts.find(listed.part); part != base.parts.end())
+      read_into(part->second, found.folder + "/" + listed.name, listed, seen, on_bytes);
+  }
+  return base;
+}
+
+// Returns the number of bytes in the files of these parts, or of all parts if none are named.
+int64_t bytes_in(const Manifest& manifest, const std::set<std::string>& parts) {
+  uint64_t bytes = 0;
+  for (const ManifestFile& listed : manifest.files)
+    bytes += parts.empty() || parts.contains(listed.part) ? listed.bytes : 0;
+  return static_cast<int64_t>(bytes);
+}
+
+// Every byte is read twice: for the checksum of its file, and for its tensor.
+OnBytes counted_twice(const OnProgress& tell, int64_t all) {
+  if (!tell) return {};
+  return counted([tell](int64_t done, int64_t twice) { tell(done / 2, twice / 2); }, 2 * all);
 }
 
 std::optional<Manifest::Base> base_of(const Checkpoint& checkpoint) {
@@ -214,7 +256,7 @@ Manifest read_manifest(const std::string& path) {
 }
 
 void write_checkpoint_folder(const std::string& folder, const Checkpoint& checkpoint, int64_t sequence,
-                             const SharedFiles& shared) {
+                             const SharedFiles& shared, const OnProgress& on_progress) {
   Manifest manifest{.step = checkpoint.step,
                     .sequence = sequence,
                     .tutti_version = std::string(version()),
@@ -222,12 +264,14 @@ void write_checkpoint_folder(const std::string& folder, const Checkpoint& checkp
                     .files = {},
                     .state = checkpoint.state,
                     .base = base_of(checkpoint)};
-  manifest.files.push_back(
-      write_part(folder, kWeightsPart, checkpoint.weights, checkpoint.step, checkpoint.tied));
-  manifest.files.push_back(write_part(folder, kOptimizerPart, checkpoint.optimizer, checkpoint.step));
+  const OnBytes on_bytes = counted(on_progress, bytes_to_write(checkpoint));
+  const auto write = [&](const std::string& part, const NamedTensors& tensors, const TiedNames& tied) {
+    manifest.files.push_back(write_part(folder, part, tensors, checkpoint.step, tied, on_bytes));
+  };
+  write(kWeightsPart, checkpoint.weights, checkpoint.tied);
+  write(kOptimizerPart, checkpoint.optimizer, {});
   for (const auto& [part, tensors] : checkpoint.more)
-    manifest.files.push_back(write_part(folder, part, tensors, checkpoint.step,
-                                        part == kAveragePart ? checkpoint.tied : TiedNames()));
+    write(part, tensors, part == kAveragePart ? checkpoint.tied : TiedNames());
   for (ManifestFile& file : await_shared_files(folder, shared, checkpoint.step))
     manifest.files.push_back(std::move(file));
   write_manifest(folder + "/" + kManifestName, manifest);
@@ -240,8 +284,13 @@ Manifest read_folder_manifest(const std::string& folder) {
   return read_manifest(path);
 }
 
-Checkpoint read_checkpoint_folder(const std::string& folder, const std::set<std::string>& parts) {
+Checkpoint read_checkpoint_folder(const std::string& folder, const std::set<std::string>& parts,
+                                  const OnProgress& on_progress) {
   const Manifest manifest = read_folder_manifest(folder);
+  std::optional<FoundBase> base;
+  if (manifest.base) base = find_base(folder, *manifest.base, parts);
+  const OnBytes on_bytes = counted_twice(
+      on_progress, bytes_in(manifest, parts) + (base ? bytes_in(base->manifest, base->parts) : 0));
   Checkpoint checkpoint;
   checkpoint.step = manifest.step;
   checkpoint.state = manifest.state;
@@ -252,10 +301,10 @@ Checkpoint read_checkpoint_folder(const std::string& folder, const std::set<std:
     NamedTensors& part = listed.part == kWeightsPart     ? checkpoint.weights
                          : listed.part == kOptimizerPart ? checkpoint.optimizer
                                                          : checkpoint.more[listed.part];
-    TiedNames tied = read_into(part, path, listed, seen);
+    TiedNames tied = read_into(part, path, listed, seen, on_bytes);
     if (listed.part == kWeightsPart) checkpoint.tied = std::move(tied);
   }
-  if (manifest.base) checkpoint.base = read_base(folder, *manifest.base, parts);
+  if (base) checkpoint.base = read_base(*base, on_bytes);
   return checkpoint;
 }
 

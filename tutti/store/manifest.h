@@ -8,6 +8,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "tutti/base/progress.h"
+
 namespace tutti::store {
 
 struct Checkpoint;
@@ -55,9 +57,9 @@ void write_manifest(const std::string& path, const Manifest& manifest);
 Manifest read_manifest(const std::string& path);
 
 // Writes the files of a checkpoint into a folder, waits for the files of other tasks, and writes the manifest
-// last. Returns when all files are on the device.
+// last. Returns when all files are on the device. Tells the bytes that are written here.
 void write_checkpoint_folder(const std::string& folder, const Checkpoint& checkpoint, int64_t sequence,
-                             const SharedFiles& shared);
+                             const SharedFiles& shared, const OnProgress& on_progress = {});
 
 // Reads only the manifest. Throws DataLoss if it is missing or damaged.
 Manifest read_folder_manifest(const std::string& folder);
@@ -66,7 +68,9 @@ Manifest read_folder_manifest(const std::string& folder);
 std::string checkpoint_folder_name(int64_t step);
 
 // Reads all listed files and the files of the base, or only the files of `parts` if any are named, and
-// verifies sizes and checksums. Throws DataLoss if a file is missing or damaged.
-Checkpoint read_checkpoint_folder(const std::string& folder, const std::set<std::string>& parts = {});
+// verifies sizes and checksums. Throws DataLoss if a file is missing or damaged. Each file is read twice, for
+// its checksum and for its tensors: the bytes that are told are the mean of both.
+Checkpoint read_checkpoint_folder(const std::string& folder, const std::set<std::string>& parts = {},
+                                  const OnProgress& on_progress = {});
 
 }  // namespace tutti::store

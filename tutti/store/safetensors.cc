@@ -248,6 +248,17 @@ void check_filled(const std::string& path, const std::vector<TensorInfo>& tensor
 
 constexpr int64_t kChunkBytes = 16 << 20;
 
+// Calls `body` with pieces of the bytes that take a fraction of a second each, and tells each one.
+template <class Byte, class Body>
+void for_each_piece(std::span<Byte> bytes, const OnBytes& on_bytes, Body body) {
+  while (!bytes.empty()) {
+    const auto piece = bytes.first(std::min<size_t>(bytes.size(), kChunkBytes));
+    body(piece);
+    if (on_bytes) on_bytes(static_cast<int64_t>(piece.size()));
+    bytes = bytes.subspan(piece.size());
+  }
+}
+
 std::span<const std::byte> bytes_of(const torch::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.data_ptr()), static_cast<size_t>(tensor.nbytes())};
 }
@@ -273,7 +284,8 @@ void copy_chunks(const torch::Tensor& tensor,
 }  // namespace
 
 WrittenFile write_safetensors(const std::string& path, const NamedTensors& tensors,
-                              std::map<std::string, std::string> metadata, const TiedNames& tied) {
+                              std::map<std::string, std::string> metadata, const TiedNames& tied,
+                              const OnBytes& on_bytes) {
   const NamedTensors ordered = in_file_order(with_further_names(tensors, tied, metadata));
   check_writable(path, ordered);
   const std::string header = header_of(path, ordered, metadata);
@@ -281,7 +293,9 @@ WrittenFile write_safetensors(const std::string& path, const NamedTensors& tenso
   writer.write(little_endian(header.size()));
   writer.write(header);
   for (const NamedTensor& named : ordered) {
-    for_each_chunk(named.tensor, [&writer](std::span<const std::byte> chunk) { writer.write(chunk); });
+    for_each_chunk(named.tensor, [&](std::span<const std::byte> chunk) {
+      for_each_piece(chunk, on_bytes, [&writer](auto piece) { writer.write(piece); });
+    });
   }
   writer.finish();
   return {.bytes = writer.bytes(), .checksum = writer.checksum()};
@@ -316,13 +330,16 @@ torch::Tensor SafetensorsFile::read(const std::string& name) const {
     fail(ErrorKind::InvalidArgument, "{}: there is no tensor '{}'{}", file_.path(), name,
          did_you_mean(name, names));
   }
-  return read(tensors_[found->second]);
+  return read(tensors_[found->second], {});
 }
 
-torch::Tensor SafetensorsFile::read(const TensorInfo& info) const {
+torch::Tensor SafetensorsFile::read(const TensorInfo& info, const OnBytes& on_bytes) const {
   torch::Tensor tensor = torch::empty(info.shape, info.type);
   const std::span bytes(static_cast<std::byte*>(tensor.data_ptr()), static_cast<size_t>(info.bytes));
-  file_.read_at(info.begin, bytes);
+  for_each_piece(bytes, on_bytes, [&, at = info.begin](auto piece) mutable {
+    file_.read_at(at, piece);
+    at += piece.size();
+  });
   // In a bool, any other byte would be undefined behaviour.
   if (info.type == torch::kBool &&
       std::any_of(bytes.begin(), bytes.end(), [](std::byte b) { return b > std::byte{1}; })) {
@@ -332,9 +349,9 @@ torch::Tensor SafetensorsFile::read(const TensorInfo& info) const {
   return tensor;
 }
 
-NamedTensors SafetensorsFile::read_all() const {
+NamedTensors SafetensorsFile::read_all(const OnBytes& on_bytes) const {
   NamedTensors all;
-  for (const TensorInfo& info : tensors_) all.push_back({info.name, read(info)});
+  for (const TensorInfo& info : tensors_) all.push_back({info.name, read(info, on_bytes)});
   return all;
 }
 

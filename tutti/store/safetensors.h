@@ -11,6 +11,7 @@
 #include <torch/types.h>
 
 #include "tutti/base/file.h"
+#include "tutti/base/progress.h"
 #include "tutti/store/named_tensors.h"
 
 namespace tutti::store {
@@ -41,7 +42,8 @@ struct WrittenFile {
 // model. The format has no references, so its elements are in the file once for each name; the names are
 // noted in the metadata. Names of tensors that are not among `tensors` are left out.
 WrittenFile write_safetensors(const std::string& path, const NamedTensors& tensors,
-                              std::map<std::string, std::string> metadata = {}, const TiedNames& tied = {});
+                              std::map<std::string, std::string> metadata = {}, const TiedNames& tied = {},
+                              const OnBytes& on_bytes = {});
 
 // A tensor's entry in the header.
 struct TensorInfo {
@@ -68,10 +70,10 @@ class SafetensorsFile {
 
   // Returns a copy on the CPU. An unknown name throws an InvalidArgument that suggests the nearest one.
   torch::Tensor read(const std::string& name) const;
-  NamedTensors read_all() const;
+  NamedTensors read_all(const OnBytes& on_bytes = {}) const;
 
  private:
-  torch::Tensor read(const TensorInfo& info) const;
+  torch::Tensor read(const TensorInfo& info, const OnBytes& on_bytes) const;
 
   FileReader file_;
   std::vector<TensorInfo> tensors_;

@@ -96,11 +96,11 @@ std::string shared_file_name(const std::string& part, int index, int count) {
 }
 
 void write_shared_file(const std::string& folder, const std::string& name, const NamedTensors& tensors,
-                       int64_t step) {
+                       int64_t step, const OnBytes& on_bytes) {
   const std::string path = folder + "/" + name;
   try {
     const WrittenFile written =
-        write_safetensors(path, tensors, {{"format", "pt"}, {"step", std::to_string(step)}});
+        write_safetensors(path, tensors, {{"format", "pt"}, {"step", std::to_string(step)}}, {}, on_bytes);
     write_record(path, {{"bytes", written.bytes}, {"checksum", written.checksum}});
   } catch (const std::exception& error) {
     const auto* known = dynamic_cast<const Error*>(&error);

@@ -53,7 +53,7 @@ std::string shared_file_name(const std::string& part, int index, int count);
 // Writes this task's file, and then a record with its size and checksum. On failure, writes a record of the
 // error and throws it. Returns when the file is on the device.
 void write_shared_file(const std::string& folder, const std::string& name, const NamedTensors& tensors,
-                       int64_t step);
+                       int64_t step, const OnBytes& on_bytes = {});
 
 // Waits for the files of other tasks and removes their records. Throws an error that names the task and its
 // file: the error that the task has recorded, a Timeout, PeerLost if the task is lost, or DataLoss if the

@@ -182,9 +182,9 @@ void TrainingRun::for_each_batch(const data::Feed& feed, const EvaluateOptions& 
   embedding::Tables* const tables = fetched != nullptr && !fetched->are_direct() ? fetched : nullptr;
   int64_t fetches_left =
       tables != nullptr && !tables->can_read_alone() ? steps * lanes_of(0, parts, how.lanes).size() : 0;
-  Meter meter(strategy_.group().is_chief() ? context_.config().output.log : kLogPlain, "evaluation", steps);
+  Meter meter(session_.line(), "evaluation");
   for (int64_t step = 0; step < steps; ++step) {
-    meter.at(step);
+    meter.at(step, steps);
     for (int64_t lane = own.begin; lane < own.end; ++lane) {
       const auto read = queue.next();
       TUTTI_CHECK(read.has_value(), "the feed ended before batch {} of step {}", lane, step);

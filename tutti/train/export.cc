@@ -11,6 +11,7 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
+#include "tutti/base/live_line.h"
 #include "tutti/embedding/row_state.h"
 #include "tutti/embedding/tables.h"
 #include "tutti/params/random_scope.h"
@@ -68,8 +69,12 @@ void take_checkpoint(TrainedModel& model, const std::string& path, bool last_wei
   model.facts["weights"] = takes_average ? "average" : "last";
 }
 
-std::string written(const Context& context, const Exporter& exporter, const std::string& dir) {
-  const Exporter::Result result = exporter.write(dir);
+std::string written(const Context& context, const Exporter& exporter, const std::string& dir,
+                    LiveLine& line) {
+  const Exporter::Result result = [&] {
+    Meter meter(line, "export", Meter::Unit::Bytes);
+    return exporter.write(dir, meter.teller());
+  }();
   for (const std::string& doubt : result.doubts) context.log().warning("{}", doubt);
   double greatest = 0;
   bool same_bits = true;
@@ -101,7 +106,8 @@ std::string export_alone(const Context& context, TrainedModel& model, const std:
   Exporter exporter(model, examples, options);
   for (size_t i = 0; i < exporter.batches().size(); ++i) exporter.predict(i);
   exporter.gather();
-  return written(context, exporter, dir);
+  LiveLine line(context.config().output.log);
+  return written(context, exporter, dir, line);
 }
 
 // Returns the model of a program, which computes in this precision.
@@ -240,7 +246,7 @@ std::string TrainingRun::export_now(const TrainedModel& model, const std::string
                }
                if (tables_.can_read_alone())
                  predict_all([](const Batch&, const auto& predict) { predict(); });
-               return written(context_, *exporter, dir);
+               return written(context_, *exporter, dir, session_.line());
              })
       .get<std::string>();
 }

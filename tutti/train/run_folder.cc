@@ -183,7 +183,7 @@ bool RunFolder::is_of_this_launch(const store::Checkpoint& checkpoint) const {
   return !launch.empty() && checkpoint.state.value("launch", "") == launch;
 }
 
-std::optional<RunFolder::Found> RunFolder::newest() {
+std::optional<RunFolder::Found> RunFolder::newest(const OnProgress& on_progress) {
   const std::string& mode = context_.config().checkpoints.resume;
   const bool anew = !std::exchange(begun_, true) && (mode == "never" || mode == "weights");
   const Identity& identity = context_.identity();
@@ -195,7 +195,8 @@ std::optional<RunFolder::Found> RunFolder::newest() {
     store::CheckpointDir::Loaded loaded;
     try {
       loaded = checkpoints_->load_latest(
-          [this](const store::Checkpoint& checkpoint) { require_well_formed(checkpoint, path_); });
+          [this](const store::Checkpoint& checkpoint) { require_well_formed(checkpoint, path_); },
+          on_progress);
     } catch (const Error&) {
       if (mode != "never") throw;
     }
@@ -354,7 +355,7 @@ void RunFolder::require_finite(const Parameters& parameters, int64_t step) const
 }
 
 void RunFolder::save(store::Checkpoint checkpoint, int64_t lanes, const RunFacts& facts,
-                     const store::SharedFiles& shared) {
+                     const store::SharedFiles& shared, const OnProgress& on_progress) {
   if (!checkpoints_) return;
   const RunConfig& config = context_.config();
   checkpoint.state["lanes"] = lanes;
@@ -366,7 +367,7 @@ void RunFolder::save(store::Checkpoint checkpoint, int64_t lanes, const RunFacts
   checkpoint.state.update(facts.conditions);
   if (const std::string launch = launch_of(context_); !launch.empty()) checkpoint.state["launch"] = launch;
   record_flags(context_, checkpoint);
-  checkpoints_->save(checkpoint, shared);
+  checkpoints_->save(checkpoint, shared, on_progress);
   context_.log().debug("saved {}", path_of(checkpoint.step));
 }
 

@@ -68,7 +68,7 @@ class RunFolder {
   // Returns the newest intact checkpoint, if --resume asks for it. With --resume weights or never, a run
   // begins anew once: later calls in the same process, and tasks that the same launcher has started again,
   // get the newest checkpoint of that new run.
-  std::optional<Found> newest();
+  std::optional<Found> newest(const OnProgress& on_progress = {});
   // Returns true if the last newest() was asked only for the weights of the checkpoint.
   bool only_weights() const { return only_weights_; }
   // Throws InvalidArgument that lists all differences with both values, if the run resumes with other lanes,
@@ -86,7 +86,7 @@ class RunFolder {
   std::string open() { return checkpoints_ ? checkpoints_->open() : ""; }
   // Saves the checkpoint, with the values that require_same_run() compares.
   void save(store::Checkpoint checkpoint, int64_t lanes, const RunFacts& facts,
-            const store::SharedFiles& shared);
+            const store::SharedFiles& shared, const OnProgress& on_progress = {});
   // For tasks that follow the run from outside (RunState). Called on the chief.
   enum class Begins { Anew, FromItsCheckpoint, WithOthers };
   // Before the first checkpoint is saved: later calls do nothing. If the run goes back to its checkpoint

@@ -75,6 +75,9 @@ store::Checkpoint copy_of(store::Checkpoint checkpoint) {
   return checkpoint;
 }
 
+// What the live line calls a checkpoint that is being written.
+std::string meter_name(int64_t step) { return fmt::format("checkpoint {}", step); }
+
 // Sorts the tensors, which are grouped by type in a file, as they were given.
 void put_in_order(std::vector<store::NamedTensor>& tensors, const Json& names) {
   std::map<std::string, size_t> places;
@@ -112,7 +115,8 @@ Session::Session(const Context& context, const Group& group, std::vector<Session
       parts_(std::move(parts)),
       folder_(context, options.name),
       lanes_are_given_(options.lanes > 0 || context.config().training.lanes > 0),
-      lanes_(options.lanes > 0 ? options.lanes : lanes_for(context, group)) {}
+      lanes_(options.lanes > 0 ? options.lanes : lanes_for(context, group)),
+      line_(context.config().output.log) {}
 
 Session::~Session() = default;
 
@@ -125,9 +129,14 @@ void Session::pass_over_lost_checkpoint() {
   }
 }
 
+std::optional<RunFolder::Found> Session::newest() {
+  Meter meter(line(), "reading the checkpoint", Meter::Unit::Bytes);
+  return folder_.newest(meter.teller());
+}
+
 Session::Start Session::start() {
   pass_over_lost_checkpoint();
-  const std::optional<RunFolder::Found> found = folder_.newest();
+  const std::optional<RunFolder::Found> found = newest();
   went_on_ = false;
   const bool resumes = found && !folder_.only_weights();
   folder_.begin_run(resumes ? RunFolder::Begins::FromItsCheckpoint : RunFolder::Begins::Anew);
@@ -150,7 +159,7 @@ Session::Start Session::start() {
 
 Session::Parts Session::newest_parts(int64_t step) {
   pass_over_lost_checkpoint();
-  const std::optional<RunFolder::Found> found = folder_.newest();
+  const std::optional<RunFolder::Found> found = newest();
   Parts parts;
   if (found && !folder_.only_weights()) {
     parts.snapshots = parts_in(found->checkpoint);
@@ -290,10 +299,12 @@ void Session::write_parts(const std::string& folder, const Tensors& parts, int64
   finish_saving();
   store::Checkpoint own;
   own.more = parts;
-  saving_ = writer_.run([this, folder, step, copy = copy_of(std::move(own))] {
+  saving_ = writer_.run([this, folder, step, copy = copy_of(std::move(own)), &line = line()] {
+    Meter meter(line, meter_name(step), Meter::Unit::Bytes);
+    const OnBytes on_bytes = counted(meter.teller(), store::bytes_to_write(copy));
     for (const auto& [part, tensors] : copy.more)
       store::write_shared_file(folder, store::shared_file_name(part, group_.rank, group_.world), tensors,
-                               step);
+                               step, on_bytes);
   });
 }
 
@@ -327,11 +338,12 @@ void Session::save(const Progress& progress, const std::vector<Optimizer::State>
     rows_base_ = progress.step;
   being_saved_ = {folder_.path_of(checkpoint.step), checkpoint.step};
   const store::SharedFiles files{shared, milliseconds_of(context_.config().network.timeout)};
-  saving_ = writer_.run(
-      [this, copy = copy_of(std::move(checkpoint)), lanes = lanes_, facts = facts_, files, own = saving_] {
-        own.wait();  // this worker's part of the optimiser's state, if it writes one
-        folder_.save(copy, lanes, facts, files);
-      });
+  saving_ = writer_.run([this, copy = copy_of(std::move(checkpoint)), lanes = lanes_, facts = facts_, files,
+                         own = saving_, &line = line()] {
+    own.wait();  // this worker's part of the optimiser's state, if it writes one
+    Meter meter(line, meter_name(copy.step), Meter::Unit::Bytes);
+    folder_.save(copy, lanes, facts, files, meter.teller());
+  });
 }
 
 // Tells an error once: what is saved next is another checkpoint.

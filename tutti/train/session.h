@@ -12,6 +12,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/json.h"
+#include "tutti/base/live_line.h"
 #include "tutti/cluster/context.h"
 #include "tutti/comm/executor.h"
 #include "tutti/comm/group.h"
@@ -131,6 +132,8 @@ class Session {
   };
   // Returns the checkpoint whose writing has ended since the last call, on the chief.
   std::optional<Saved> take_saved();
+  // The line that shows how far the training is, and what is going on besides. Only the chief shows it.
+  LiveLine& line() { return group_.is_chief() ? line_ : no_line_; }
   // Null if this worker writes no events.
   store::EventWriter* events() { return events_.get(); }
 
@@ -196,6 +199,7 @@ class Session {
   void write(const store::Report& report) const;
 
  private:
+  std::optional<RunFolder::Found> newest();
   Start resume(const RunFolder::Found& found);
   void restore_all_weights(const RunFolder::Found& found);
   void take_weights(const RunFolder::Found& found);
@@ -219,6 +223,8 @@ class Session {
   bool went_on_ = false;
   std::optional<int64_t> rows_base_;  // the step of the last checkpoint with all rows
   std::optional<Saved> being_saved_;
+  LiveLine line_;
+  LiveLine no_line_{kLogPlain};
   comm::Work saving_;
   comm::Executor writer_;  // last member, so that it ends first
 };

@@ -80,7 +80,7 @@ class Spool {
 class ParquetTable final : public Table {
  public:
   ParquetTable(const std::string& path, const TextFormat& format, const std::vector<TableView>& views,
-               BadRows bad);
+               BadRows bad, const OnBytes& on_bytes = {});
 
   std::string id(int64_t row) const override { return id_in_file(row_in_file(row)); }
   std::string place_of(int64_t row) const override {
@@ -118,9 +118,13 @@ class ParquetTable final : public Table {
   void read_batches(const std::vector<int>& groups, const std::vector<int>& leaves, int64_t batch,
                     const Batches& visit) const;
   void add_rows(const std::vector<bool>& bad);
-  void read_ids(const std::vector<bool>& bad);
+  void read_ids(const std::vector<bool>& bad, const OnBytes& on_bytes);
   [[noreturn]] void fail_twice(const IdIndex::Twice& rows) const override;
   std::vector<bool> rows_that_are_bad();
+  int64_t bytes_before(int64_t row_in_file) const {
+    const double share = static_cast<double>(row_in_file) / static_cast<double>(rows_in_file());
+    return static_cast<int64_t>(share * static_cast<double>(bytes_));
+  }
   std::string id_in_file(int64_t row) const;
   const Group& spooled(int64_t row_in_file) const;
   void spool(Group& group, int number, const ReportProblem& wrong) const;
@@ -138,6 +142,7 @@ class ParquetTable final : public Table {
   [[noreturn]] void fail_at(int64_t row_in_file, const std::string& why) const;
 
   const TextFormat format_;
+  const uint64_t bytes_;  // of the file
   std::shared_ptr<parquet::FileMetaData> metadata_;
   std::vector<int> id_leaf_;  // index of the ID column, as Parquet counts
   std::vector<int> leaves_;   // indices of the columns of all views
@@ -150,9 +155,8 @@ class ParquetTable final : public Table {
 };
 
 ParquetTable::ParquetTable(const std::string& path, const TextFormat& format,
-                           const std::vector<TableView>& views, BadRows bad)
-    : Table(path, views), format_(format) {
-  static_cast<void>(FileReader(path));  // throws the usual error
+                           const std::vector<TableView>& views, BadRows bad, const OnBytes& on_bytes)
+    : Table(path, views), format_(format), bytes_(FileReader(path).size()) {
   metadata_ = reading([&] { return parquet::ParquetFileReader::OpenFile(path)->metadata(); });
   read_schema();
   lay_out_rows();
@@ -169,9 +173,10 @@ ParquetTable::ParquetTable(const std::string& path, const TextFormat& format,
          metadata_->num_rows());
   const std::vector<bool> bad_rows = bad == BadRows::Skip ? rows_that_are_bad() : std::vector<bool>();
   if (has_ids()) {
-    read_ids(bad_rows);
+    read_ids(bad_rows, on_bytes);
   } else {
     add_rows(bad_rows);
+    if (on_bytes) on_bytes(static_cast<int64_t>(bytes_));
   }
   finish_rows(bad);
 }
@@ -279,7 +284,7 @@ void ParquetTable::add_rows(const std::vector<bool>& bad) {
   }
 }
 
-void ParquetTable::read_ids(const std::vector<bool>& bad) {
+void ParquetTable::read_ids(const std::vector<bool>& bad, const OnBytes& on_bytes) {
   constexpr int64_t kRows = 1 << 16;
   ids_at_.push_back(0);
   std::string texts;
@@ -309,6 +314,8 @@ void ParquetTable::read_ids(const std::vector<bool>& bad) {
     uint64_t at = spool_.append(texts);
     ids_at_.back() = at;
     for (const size_t size : sizes) ids_at_.push_back(at += size);
+    // The bytes of whole rows, of which only the IDs are read.
+    if (on_bytes) on_bytes(bytes_before(first + batch.num_rows()) - bytes_before(first));
   });
 }
 
@@ -525,9 +532,10 @@ void ParquetTable::each_text_of_all(const VisitText& visit) const {
 }  // namespace
 
 std::unique_ptr<Table> open_parquet(const std::string& path, const TextFormat& format,
-                                    const std::vector<TableView>& views, BadRows bad) {
+                                    const std::vector<TableView>& views, BadRows bad,
+                                    const OnBytes& on_bytes) {
   try {
-    return std::make_unique<ParquetTable>(path, format, views, bad);
+    return std::make_unique<ParquetTable>(path, format, views, bad, on_bytes);
   } catch (const std::bad_alloc&) {
     fail(ErrorKind::Overloaded, "{}: not enough memory for the IDs of the table", path);
   }

@@ -14,7 +14,7 @@ namespace {
 }  // namespace
 
 std::unique_ptr<Table> open_parquet(const std::string& path, const TextFormat&, const std::vector<TableView>&,
-                                    BadRows) {
+                                    BadRows, const OnBytes&) {
   fail_without_arrow(path);
 }
 

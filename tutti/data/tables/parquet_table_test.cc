@@ -99,6 +99,18 @@ TEST_F(ParquetTableTest, has_numbers_of_every_type_and_nulls) {
   EXPECT_EQ(last, (std::vector<float>{0, 127, 255, 7, 7, 7, 7, 7, 7, -0.25, -2e38F, 0}));
 }
 
+TEST_F(ParquetTableTest, tells_its_bytes_while_ids_are_read) {
+  write_parquet(folder_ / "t.parquet",
+                {{"name", arrow::utf8(), R"(["a", "b", "c"])"}, {"x", arrow::int64(), "[1, 2, 3]"}}, 1);
+  const auto size = static_cast<int64_t>(FileReader(folder_ / "t.parquet").size());
+  for (const Ids ids : {Ids::Column, Ids::RowNumbers}) {
+    int64_t bytes = 0;
+    open_parquet(folder_ / "t.parquet", {.ids = ids}, {}, BadRows::Error,
+                 [&](int64_t more) { bytes += more; });
+    EXPECT_EQ(bytes, size);
+  }
+}
+
 // Several threads read groups of different sizes in any order.
 TEST_F(ParquetTableTest, gives_every_row_whatever_the_groups_and_the_order) {
   constexpr int64_t kRows = 1000;

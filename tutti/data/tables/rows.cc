@@ -37,7 +37,8 @@ std::string_view without_line_end(std::string_view text) {
 // Reads a file row by row, in parts.
 class Scanner {
  public:
-  explicit Scanner(const FileReader& file, bool quotes) : file_(file), quotes_(quotes) {}
+  Scanner(const FileReader& file, bool quotes, const OnBytes& on_bytes)
+      : file_(file), quotes_(quotes), on_bytes_(on_bytes) {}
 
   // Returns the next row with its end of line, "" at the end of the file. Valid until the next call.
   std::string_view next(int64_t line) {
@@ -70,10 +71,12 @@ class Scanner {
     buffer_.resize(had + more);
     file_.read_at(read_to_, std::as_writable_bytes(std::span(buffer_).subspan(had)));
     read_to_ += more;
+    if (on_bytes_) on_bytes_(static_cast<int64_t>(more));
   }
 
   const FileReader& file_;
   const bool quotes_;
+  const OnBytes& on_bytes_;
   std::string buffer_;
   size_t at_ = 0;
   uint64_t read_to_ = 0;
@@ -83,9 +86,10 @@ int64_t lines_in(std::string_view text) { return std::count(text.begin(), text.e
 
 }  // namespace
 
-Rows::Rows(const std::string& path, bool quotes, const std::function<void(const Row&)>& visit)
+Rows::Rows(const std::string& path, bool quotes, const std::function<void(const Row&)>& visit,
+           const OnBytes& on_bytes)
     : file_(path), quotes_(quotes) {
-  Scanner scanner(file_, quotes);
+  Scanner scanner(file_, quotes, on_bytes);
   int64_t line = 1;
   std::optional<Row> empty;  // the first of the empty lines that may end the file
   for (;;) {

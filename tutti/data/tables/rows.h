@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tutti/base/file.h"
+#include "tutti/base/progress.h"
 
 namespace tutti::data {
 
@@ -25,7 +26,8 @@ class Rows {
     std::string_view text;
   };
   // Calls `visit` for every row once, in order.
-  Rows(const std::string& path, bool quotes, const std::function<void(const Row&)>& visit);
+  Rows(const std::string& path, bool quotes, const std::function<void(const Row&)>& visit,
+       const OnBytes& on_bytes = {});
 
   int64_t size() const { return size_; }
   const std::string& path() const { return file_.path(); }

@@ -79,6 +79,19 @@ std::string path_in(const std::string& shard, const std::string& name, const Tab
   return path;
 }
 
+int64_t bytes_in(const std::vector<std::string>& shards, const Schema& schema) {
+  uintmax_t bytes = 0;
+  for (const std::string& shard : shards) {
+    for (const std::vector<size_t>& tables : schema.files()) {
+      const auto& [name, table] = schema.tables()[tables.front()];
+      std::error_code ignored;
+      const uintmax_t size = std::filesystem::file_size(path_in(shard, name, table), ignored);
+      if (!ignored) bytes += size;
+    }
+  }
+  return static_cast<int64_t>(bytes);
+}
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -183,6 +196,17 @@ class Unfinished {
   const std::string path_;
 };
 
+Tables opened(const std::vector<TableFile>& files, const OnProgress& on_progress) {
+  uint64_t bytes = 0;
+  for (const TableFile& file : files) bytes += FileReader(file.file).size();
+  const OnBytes on_bytes = counted(on_progress, static_cast<int64_t>(bytes));
+  Tables tables;
+  for (const TableFile& file : files)
+    tables.push_back(std::make_unique<TextTable>(file.file, file.format, std::vector<TableView>(),
+                                                 BadRows::Error, on_bytes));
+  return tables;
+}
+
 }  // namespace
 
 std::vector<CutShard> shard_tables(const std::vector<TableFile>& files, const std::string& folder,
@@ -198,9 +222,7 @@ std::vector<CutShard> shard_tables(const std::vector<TableFile>& files, const st
            "writes one file for each shard",
            file.file);
   }
-  Tables tables;
-  for (const TableFile& file : files)
-    tables.push_back(std::make_unique<TextTable>(file.file, file.format, std::vector<TableView>()));
+  const Tables tables = opened(files, options.reading);
   const TextTable& first = *tables[0];
   if (options.shards < 1 || options.shards > first.size())
     fail(ErrorKind::InvalidArgument, "{} has {} rows, which cannot be split into {} shards", first.path(),
@@ -242,7 +264,7 @@ std::vector<CutShard> shard_tables(const std::vector<TableFile>& files, const st
     for (int64_t row = 0; row < tables[i]->size(); ++row) {
       const int64_t shard = shard_of[static_cast<size_t>(row_in_first(i, row))];
       writers[static_cast<size_t>(shard)]->write(tables[i]->text(row, buffer));
-      if (++written % kRowsBetweenReports == 0) options.progress(written, all);
+      if (++written % kRowsBetweenReports == 0 && options.writing) options.writing(written, all);
     }
     for (size_t shard = 0; shard < shards.size(); ++shard) shards[shard].bytes += writers[shard]->finish();
   }

@@ -1,10 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
+#include "tutti/base/progress.h"
 #include "tutti/data/tables/schema.h"
 
 namespace tutti::data {
@@ -17,14 +17,17 @@ std::vector<std::string> shards_in(const std::string& root);
 // if it does not exist.
 std::string path_in(const std::string& shard, const std::string& name, const TableFile& table);
 
+// Returns the number of bytes of the files of these shards. Throws as path_in().
+int64_t bytes_in(const std::vector<std::string>& shards, const Schema& schema);
+
 // Options of cutting tables into shards.
 struct ShardOptions {
   // A quantity of which each shard gets an equal part.
   enum class By { Rows, Bytes };
-  By by = By::Rows;    // the quantity that is balanced: rows, or bytes of all tables
-  int64_t shards = 1;  // the number of shards
-  // Called now and then with the number of rows that are written, and that are to be written.
-  std::function<void(int64_t written, int64_t all)> progress = [](int64_t, int64_t) {};
+  By by = By::Rows;         // the quantity that is balanced: rows, or bytes of all tables
+  int64_t shards = 1;       // the number of shards
+  OnProgress reading = {};  // told the bytes of the tables that were looked through
+  OnProgress writing = {};  // then told the rows that were written
 };
 
 // A shard that was written.

@@ -114,9 +114,9 @@ std::vector<size_t> find_columns(const std::vector<std::string>& wanted,
 bool is_parquet(std::string_view path) { return path.ends_with(".parquet"); }
 
 std::unique_ptr<Table> open_table(const std::string& path, const TextFormat& format,
-                                  const std::vector<TableView>& views, BadRows bad) {
-  if (is_parquet(path)) return open_parquet(path, format, views, bad);
-  return std::make_unique<TextTable>(path, format, views, bad);
+                                  const std::vector<TableView>& views, BadRows bad, const OnBytes& on_bytes) {
+  if (is_parquet(path)) return open_parquet(path, format, views, bad, on_bytes);
+  return std::make_unique<TextTable>(path, format, views, bad, on_bytes);
 }
 
 std::string not_exact(std::string_view number, float nearest) {

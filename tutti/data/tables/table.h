@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tutti/base/progress.h"
 #include "tutti/data/tables/cell_buffer.h"
 #include "tutti/data/tables/id_index.h"
 #include "tutti/data/tables/schema.h"
@@ -122,8 +123,10 @@ std::vector<size_t> find_columns(const std::vector<std::string>& wanted,
 bool is_parquet(std::string_view path);
 
 // Opens a table by its ending: .parquet, else text in that format. Without views only its IDs can be read.
+// Tells how many bytes of the file were looked through, which are all of them in the end.
 std::unique_ptr<Table> open_table(const std::string& path, const TextFormat& format,
-                                  const std::vector<TableView>& views, BadRows bad = BadRows::Error);
+                                  const std::vector<TableView>& views, BadRows bad = BadRows::Error,
+                                  const OnBytes& on_bytes = {});
 
 // The text of an error about a whole number that is not exact as a float32.
 std::string not_exact(std::string_view number, float nearest);
@@ -139,7 +142,8 @@ std::string shown(std::string_view text);
 //
 // Throws Unimplemented in a build without Arrow.
 std::unique_ptr<Table> open_parquet(const std::string& path, const TextFormat& format,
-                                    const std::vector<TableView>& views, BadRows bad);
+                                    const std::vector<TableView>& views, BadRows bad,
+                                    const OnBytes& on_bytes = {});
 
 // Calls `visit` with all cells of a Parquet file as texts, and with each element of a list; "" for null.
 using VisitText = std::function<void(size_t column, std::string_view text)>;

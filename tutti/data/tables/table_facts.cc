@@ -203,11 +203,14 @@ TableStatistics look_through(const Table& table) {
 
 }  // namespace
 
-TableOutline outline_of(const std::string& path, const TextFormat& format) {
+TableOutline outline_of(const std::string& path, const TextFormat& format, const OnBytes& on_bytes) {
   const FileLock lock(path);
   Json facts = kept_facts(path, fingerprint_of(path, format));
-  if (auto outline = outline_in(facts)) return *std::move(outline);
-  const std::unique_ptr<Table> table = open_table(path, format, {});
+  if (auto outline = outline_in(facts)) {
+    if (on_bytes) on_bytes(facts.at("of").at("size").get<int64_t>());
+    return *std::move(outline);
+  }
+  const std::unique_ptr<Table> table = open_table(path, format, {}, BadRows::Error, on_bytes);
   note(facts, *table);
   save_facts(path, facts);
   return {table->size(), table->id_column(), table->columns()};

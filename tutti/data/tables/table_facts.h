@@ -21,7 +21,8 @@ struct TableOutline {
   std::string id_column = {};             // "" without IDs
   std::vector<std::string> columns = {};  // names, without the ID column
 };
-TableOutline outline_of(const std::string& path, const TextFormat& format);
+// Tells the bytes of the file, at once if the facts are known.
+TableOutline outline_of(const std::string& path, const TextFormat& format, const OnBytes& on_bytes = {});
 
 // The statistics of a view whose kind is dense. They are cached by column and by type of the cells.
 TableStatistics statistics_of(const std::string& path, const TextFormat& format, const TableView& view = {});

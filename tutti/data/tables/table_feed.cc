@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tutti/base/error.h"
+#include "tutti/base/live_line.h"
 #include "tutti/data/tables/shards.h"
 #include "tutti/data/tables/table_facts.h"
 #include "tutti/data/tables/table_source.h"
@@ -15,6 +16,8 @@ namespace tutti::data {
 namespace {
 
 using Ranges = std::vector<ExampleRange>;
+
+constexpr const char* kReading = "reading tables";  // in the live line
 
 // Splits a range into consecutive parts of nearly equal size.
 void split(const ExampleRange& all, int parts, Ranges& into) {
@@ -82,10 +85,24 @@ Partition partition_for(const Context& context, Partition asked) {
                                                                                      : asked;
 }
 
+// Returns the line of a process that reads tables, before it trains. Only the chief shows one.
+LiveLine line_for(const Context& context, bool is_chief) {
+  return LiveLine(is_chief ? context.config().output.log : kLogPlain);
+}
+
+std::shared_ptr<const TableSource> opened(LiveLine& line, const std::vector<std::string>& shards,
+                                          const Schema& schema, TableSourceOptions options) {
+  Meter meter(line, kReading, Meter::Unit::Bytes);
+  options.on_progress = meter.teller();
+  return table_source(shards, schema, options);
+}
+
 // Returns the rows of the master table in each shard. Reads the headers of all shards, most of which a worker
 // never opens, and checks that none is empty. Workers begin at different shards to share the work.
 std::vector<int64_t> look_at(const std::vector<std::string>& shards, const Schema& schema, size_t master,
-                             int rank) {
+                             int rank, LiveLine& line) {
+  Meter meter(line, "counting rows", Meter::Unit::Bytes);
+  const OnBytes on_bytes = counted(meter.teller(), bytes_in(shards, schema));
   std::vector<int64_t> rows(shards.size());
   for (const std::vector<size_t>& tables : schema.files()) {
     const auto& [name, file] = schema.tables()[tables.front()];
@@ -96,7 +113,7 @@ std::vector<int64_t> look_at(const std::vector<std::string>& shards, const Schem
     for (size_t i = 0; i < shards.size(); ++i) {
       const size_t shard = (i + static_cast<size_t>(rank)) % shards.size();
       const std::string path = path_in(shards[shard], name, file);
-      TableOutline outline = outline_of(path, file.format);
+      TableOutline outline = outline_of(path, file.format, on_bytes);
       if (outline.rows == 0)
         fail(ErrorKind::DataLoss, "{}: the table has no rows; every shard must have at least one", path);
       if (std::count(tables.begin(), tables.end(), master) > 0) rows[shard] = outline.rows;
@@ -132,6 +149,12 @@ Partition parse_partition(const std::string& text) {
   fail(ErrorKind::InvalidArgument, "unknown partition '{}': use mod, size or all", text);
 }
 
+Feed table_feed(const Context& context, const std::string& root, const Schema& schema,
+                const TableSourceOptions& options) {
+  LiveLine line = line_for(context, context.is_chief());
+  return Feed(opened(line, shards_in(root), schema, options));
+}
+
 Feed distributed_feed(const Context& context, const std::string& root, const Schema& schema,
                       const DistributedFeedOptions& options) {
   const Partition partition = partition_for(context, options.partition);
@@ -142,7 +165,8 @@ Feed distributed_feed(const Context& context, const std::string& root, const Sch
       .memory = options.memory,
       .rows = {},
       .bad_rows = context.config().data.bad_rows == "skip" ? BadRows::Skip : BadRows::Error};
-  if (partition == Partition::All) return feed_of(context, group, table_source(shards, schema, how), {});
+  LiveLine line = line_for(context, group.is_chief());
+  if (partition == Partition::All) return feed_of(context, group, opened(line, shards, schema, how), {});
   const auto world = static_cast<size_t>(first_world(context, group));
   if (partition == Partition::Mod) {
     if (world > shards.size())
@@ -155,8 +179,8 @@ Feed distributed_feed(const Context& context, const std::string& root, const Sch
   }
   const size_t master = options.master_table.empty() ? 0 : schema.index_of(options.master_table);
   if (how.bad_rows == BadRows::Error && !schema.tables()[master].second.is_idx())
-    how.rows = look_at(shards, schema, master, group.rank);
-  const auto tables = table_source(shards, schema, how);
+    how.rows = look_at(shards, schema, master, group.rank, line);
+  const auto tables = opened(line, shards, schema, how);
   const Feed::Deal deal = partition == Partition::Size ? Feed::Deal(split_among_lanes)
                                                        : deal_to_workers(tables->rows_of_shards(), world);
   // Opens the shards now, and not in the first step, since the other workers would wait for the batch.
@@ -165,7 +189,8 @@ Feed distributed_feed(const Context& context, const std::string& root, const Sch
   const int64_t all_lanes = has_master && one_each ? group.world - 1 : lanes_for(context, group);
   const LaneRange lanes = lanes_of(group.rank, group.world, all_lanes);
   const Ranges ranges = deal(all_lanes, tables->size());
-  tables->open({ranges.begin() + lanes.begin, ranges.begin() + lanes.end});
+  Meter meter(line, kReading, Meter::Unit::Bytes);
+  tables->open({ranges.begin() + lanes.begin, ranges.begin() + lanes.end}, meter.teller());
   return feed_of(context, group, tables, deal);
 }
 

@@ -16,7 +16,11 @@ namespace tutti::data {
 // Returns the tables in a folder of shards as a feed. Every worker sees all examples, and reads the rows of
 // its lanes: the examples of a lane at a step do not depend on the number of workers.
 //   const Schema schema = {{"desc", {"descriptors.tsv"}}, {"targ", {"targets.tsv"}}};
-//   trainer.fit(tutti::data::table_feed(ctx.config().data.path, schema).shuffle());
+//   trainer.fit(tutti::data::table_feed(ctx, ctx.config().data.path, schema).shuffle());
+// While the chief reads large tables, the live line shows how far it is.
+Feed table_feed(const Context& context, const std::string& root, const Schema& schema,
+                const TableSourceOptions& options = {});
+// The same without a line, for processes that train nothing.
 inline Feed table_feed(const std::string& root, const Schema& schema,
                        const TableSourceOptions& options = {}) {
   return Feed(table_source(shards_in(root), schema, options));

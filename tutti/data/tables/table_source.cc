@@ -45,6 +45,7 @@ class JoinedTables final : public TableSource {
     if (known && options.rows.size() != shards.size())
       fail(ErrorKind::InvalidArgument, "the numbers of rows of {} shards were given, but there are {} shards",
            options.rows.size(), shards.size());
+    const OnBytes on_bytes = known ? OnBytes() : counted_in(shards, options.on_progress);
     for (size_t i = 0; i < shards.size(); ++i) {
       Shard& shard = shards_.emplace_back();
       shard.folder = shards[i];
@@ -52,7 +53,7 @@ class JoinedTables final : public TableSource {
       if (known)
         shard.rows = options.rows[i];
       else
-        open(shard);
+        open(shard, on_bytes);
       size_ += shard.rows;
     }
     if (size_ == 0) fail(ErrorKind::InvalidArgument, "there are no shards to read");
@@ -65,13 +66,19 @@ class JoinedTables final : public TableSource {
   std::string place_of(int64_t example) const override;
   LeftOut left_out() const override { return left_out_; }
   std::string parts() const override;
-  void open(const std::vector<ExampleRange>& ranges) const override {
+  void open(const std::vector<ExampleRange>& ranges, const OnProgress& on_progress) const override {
+    std::vector<Shard*> wanted;
+    std::vector<std::string> folders;
     for (Shard& shard : shards_) {
       const auto overlaps = [&](const ExampleRange& examples) {
         return shard.begin < examples.end && examples.begin < shard.begin + shard.rows;
       };
-      if (std::any_of(ranges.begin(), ranges.end(), overlaps)) open(shard);
+      if (std::none_of(ranges.begin(), ranges.end(), overlaps)) continue;
+      wanted.push_back(&shard);
+      if (!shard.opening.is_done()) folders.push_back(shard.folder);
     }
+    const OnBytes on_bytes = counted_in(folders, on_progress);
+    for (Shard* const shard : wanted) open(*shard, on_bytes);
     require_ids_in_one_shard();
   }
   std::vector<int64_t> rows_of_shards() const override {
@@ -89,12 +96,15 @@ class JoinedTables final : public TableSource {
   std::string path_of(const std::string& shard, const FileTables& tables) const {
     return path_in(shard, schema_.tables()[tables.front()].first, table(tables.front()));
   }
+  OnBytes counted_in(const std::vector<std::string>& shards, const OnProgress& on_progress) const {
+    return on_progress ? counted(on_progress, bytes_in(shards, schema_)) : OnBytes();
+  }
   const FileTables& master_tables() const { return schema_.files()[master_]; }
-  void open(Shard& shard) const;
+  void open(Shard& shard, const OnBytes& on_bytes = {}) const;
   const Shard& opened(int64_t example) const;
   void require_columns_of_first(const Shard& shard) const;
   void require_ids_in_one_shard() const;
-  ShardFile open(const std::string& shard, const FileTables& tables) const;
+  ShardFile open(const std::string& shard, const FileTables& tables, const OnBytes& on_bytes) const;
   void require_as_many_rows(const Shard& shard) const;
   const ShardFile* file_with_ids(const Shard& shard) const;
   std::vector<int64_t> rows_beside_master(const Shard& shard, const ShardFile& file) const;
@@ -132,10 +142,11 @@ size_t JoinedTables::file_of(const Schema& schema, const std::string& table) {
                              schema.files().begin());
 }
 
-void JoinedTables::open(Shard& shard) const {
+void JoinedTables::open(Shard& shard, const OnBytes& on_bytes) const {
   shard.opening([&] {
     shard.files.clear();
-    for (const FileTables& tables : schema_.files()) shard.files.push_back(open(shard.folder, tables));
+    for (const FileTables& tables : schema_.files())
+      shard.files.push_back(open(shard.folder, tables, on_bytes));
     require_as_many_rows(shard);
     const int64_t rows = bad_rows_ == BadRows::Skip ? join_complete_rows(shard) : join_all(shard);
     const std::string path = path_of(shard.folder, master_tables());
@@ -151,17 +162,19 @@ void JoinedTables::open(Shard& shard) const {
   });
 }
 
-ShardFile JoinedTables::open(const std::string& shard, const FileTables& tables) const {
+ShardFile JoinedTables::open(const std::string& shard, const FileTables& tables,
+                             const OnBytes& on_bytes) const {
   const std::string path = path_of(shard, tables);
   const TableFile& first = table(tables.front());
   if (first.is_idx()) {
     torch::Tensor tensor = read_idx(path);
+    if (on_bytes) on_bytes(static_cast<int64_t>(std::filesystem::file_size(path)));
     if (tensor.dim() == 0) tensor = tensor.unsqueeze(0);
     return {{}, std::move(tensor), {}, {}};
   }
   std::vector<TableView> views;
   for (const size_t index : tables) views.push_back({table(index).kind, table(index).columns});
-  return {open_table(path, first.format, views, bad_rows_), {}, {}, {}};
+  return {open_table(path, first.format, views, bad_rows_, on_bytes), {}, {}, {}};
 }
 
 // Returns the file to which others are joined by ID: the file of the master table or, if that has no IDs, the

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "tutti/base/progress.h"
 #include "tutti/data/sampler.h"
 #include "tutti/data/source.h"
 #include "tutti/data/tables/schema.h"
@@ -25,6 +26,8 @@ struct TableSourceOptions {
   // Skip: rows with errors, rows whose ID is missing in another table, and rows with a repeated ID are left
   // out and counted (Source::left_out). All text is then read at once, and all shards are opened.
   BadRows bad_rows = BadRows::Error;
+  // Told the bytes of the files of the shards that are opened here, of which all text is looked through.
+  OnProgress on_progress = {};
 };
 
 // The columns of a table, which must be equal in all shards. Otherwise require_same_columns() throws a
@@ -41,7 +44,7 @@ class TableSource : public Source {
   // The number of examples of each shard.
   virtual std::vector<int64_t> rows_of_shards() const = 0;
   // Opens the shards that contain some of these examples. Throws DataLoss if an ID is in two open shards.
-  virtual void open(const std::vector<ExampleRange>& ranges) const = 0;
+  virtual void open(const std::vector<ExampleRange>& ranges, const OnProgress& on_progress) const = 0;
 };
 
 // Returns the tables of these shards as examples, joined by ID within each shard: one tensor per table, in

@@ -57,6 +57,26 @@ TEST_F(TableSourceTest, joins_tables_by_id_over_shards) {
   EXPECT_EQ(by_target["desc"][0][0].item<float>(), 3);
 }
 
+TEST_F(TableSourceTest, tells_how_many_bytes_are_read) {
+  shard("s1", "ID\tx\ty\na\t1\t2\nb\t3\t4\n", "ID,z\nb,30\na,10\n");
+  shard("s2", "ID\tx\ty\nc\t5\t6\n", "ID,z\nc,50\n");
+  std::vector<int64_t> told;
+  const OnProgress note = [&](int64_t done, int64_t all) {
+    EXPECT_EQ(all, 19 + 15 + 13 + 10);
+    told.push_back(done);
+  };
+  source({.on_progress = note});
+  EXPECT_THAT(told, testing::ElementsAre(19, 34, 47, 57));
+  const auto known = source({.rows = {2, 1}, .on_progress = note});
+  EXPECT_EQ(told.size(), 4U) << "nothing is opened yet";
+  int64_t last = 0;
+  known->open({{2, 3}}, [&](int64_t done, int64_t all) {
+    EXPECT_EQ(all, 13 + 10);
+    last = done;
+  });
+  EXPECT_EQ(last, 13 + 10);
+}
+
 TEST_F(TableSourceTest, says_what_does_not_fit) {
   shard("s1", "ID\tx\na\t1\nb\t2\n", "ID,z\na,10\n");
   EXPECT_THAT(error(), AllOf(HasSubstr("s1/t.csv"), HasSubstr("'b'"), HasSubstr("s1/d.tsv")));

@@ -10,11 +10,12 @@
 namespace tutti::data {
 
 TextTable::TextTable(const std::string& path, const TextFormat& format, const std::vector<TableView>& views,
-                     BadRows bad)
+                     BadRows bad, const OnBytes& on_bytes)
     : Table(path, views), format_(format), bad_(bad) {
   if (std::string_view("0123456789+-.eE\"\r\n").find(format.separator) != std::string_view::npos)
     fail(ErrorKind::InvalidArgument, "{}: '{}' cannot be the separator of a table", path, format.separator);
-  rows_.emplace(path, format.quotes, [this](const Rows::Row& row) { handle_row(row); });
+  rows_.emplace(
+      path, format.quotes, [this](const Rows::Row& row) { handle_row(row); }, on_bytes);
   if (!reader_)
     fail(ErrorKind::DataLoss, "{}: the file is empty; expected {}", path,
          format.header ? "a row with the columns' names" : "rows");

@@ -18,7 +18,7 @@ namespace tutti::data {
 class TextTable final : public Table {
  public:
   TextTable(const std::string& path, const TextFormat& format, const std::vector<TableView>& views,
-            BadRows bad = BadRows::Error);
+            BadRows bad = BadRows::Error, const OnBytes& on_bytes = {});
 
   std::string id(int64_t row) const override;
   std::string place_of(int64_t row) const override;

@@ -76,6 +76,14 @@ Json spec_of(const std::string& name, const std::vector<torch::Tensor>& values) 
   return {{"name", name}, {"dtype", type_name(values.front().scalar_type())}, {"shape", shape}};
 }
 
+int64_t bytes_of(const Computation& computation) {
+  size_t bytes = 0;
+  for (const auto* tensors : {&computation.parameters, &computation.buffers}) {
+    for (const store::NamedTensor& named : *tensors) bytes += named.tensor.nbytes();
+  }
+  return static_cast<int64_t>(bytes);
+}
+
 // Sets how the tables make their lookups, until the end of the scope.
 class LookUpScope {
  public:
@@ -106,7 +114,7 @@ ExportFormat::Written write_with_weights(const ExportFormat& format, const Compu
     std::vector<store::NamedTensor> tensors = computation.parameters;
     tensors.insert(tensors.end(), computation.buffers.begin(), computation.buffers.end());
     static_cast<void>(store::write_safetensors(folder + "/weights.safetensors", tensors, {{"format", "pt"}},
-                                               computation.tied));
+                                               computation.tied, computation.on_bytes));
   });
   ExportFormat::Written written = format.write(computation, folder);
   weights.wait();
@@ -353,10 +361,13 @@ Json Exporter::json_of_check(const CheckResult& result) const {
   return check;
 }
 
-void Exporter::write_files(const std::string& folder, Result& result) const {
+void Exporter::write_files(const std::string& folder, Result& result, const OnProgress& on_progress) const {
   std::vector<std::vector<Argument>> all;
   for (const Function& function : functions_) all.push_back(arguments(function));
-  const ExportFormat::Written written = write_with_weights(*format_, computation(all), folder);
+  Computation whole = computation(all);
+  whole.on_bytes =
+      counted(on_progress, 2 * bytes_of(whole));  // in the file of the format, and in the weights
+  const ExportFormat::Written written = write_with_weights(*format_, whole, folder);
   result.doubts = written.doubts;
 
   std::vector<CheckedFunction> checked;
@@ -398,14 +409,14 @@ void Exporter::write_files(const std::string& folder, Result& result) const {
   sync_directory(folder);
 }
 
-Exporter::Result Exporter::write(const std::string& dir) const {
+Exporter::Result Exporter::write(const std::string& dir, const OnProgress& on_progress) const {
   if (dir.empty()) fail(ErrorKind::InvalidArgument, "an export needs a directory");
   make_directories(dir);
   require_free_version(dir, options_.version);
   store::remove_leftovers(dir);
   store::TemporaryFolder folder(dir);
   Result result;
-  write_files(folder.path(), result);
+  write_files(folder.path(), result, on_progress);
   result.path = publish_version(folder, dir, options_.version);
   return result;
 }

@@ -11,6 +11,7 @@
 #include <torch/types.h>
 
 #include "tutti/base/json.h"
+#include "tutti/base/progress.h"
 #include "tutti/data/feed.h"
 #include "tutti/embedding/tables.h"
 #include "tutti/train/export.h"
@@ -62,8 +63,8 @@ class Exporter {
     std::vector<CheckResult> checks;  // of each function
     Json signature = Json::object();  // as in signature.json
   };
-  // Writes and checks a new version in `dir`.
-  Result write(const std::string& dir) const;
+  // Writes and checks a new version in `dir`. Tells the bytes of the tensors that are written.
+  Result write(const std::string& dir, const OnProgress& on_progress = {}) const;
 
  private:
   struct Argument {
@@ -96,7 +97,7 @@ class Exporter {
   Computation computation(const std::vector<std::vector<Argument>>& arguments) const;
   Json signature(const Function& function, const std::vector<Argument>& arguments) const;
   Json json_of_check(const CheckResult& result) const;
-  void write_files(const std::string& folder, Result& result) const;
+  void write_files(const std::string& folder, Result& result, const OnProgress& on_progress) const;
 
   const TrainedModel& model_;
   const ExportOptions& options_;

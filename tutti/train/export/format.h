@@ -7,6 +7,7 @@
 
 #include <torch/types.h>
 
+#include "tutti/base/progress.h"
 #include "tutti/store/safetensors.h"
 
 namespace tutti {
@@ -50,6 +51,8 @@ struct Computation {
   std::vector<store::NamedTensor> buffers = {};
   store::TiedNames tied = {};
   std::vector<Function> functions = {};
+  // A format may tell how many bytes of the tensors it has written.
+  OnBytes on_bytes = {};
 };
 
 // A model that was read from a file.

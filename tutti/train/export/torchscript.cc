@@ -112,7 +112,7 @@ class ScriptTree {
 // destructor then throws, which ends the process.
 class FileBuffer final : public std::streambuf {
  public:
-  explicit FileBuffer(const std::string& path) : file_(path) {}
+  FileBuffer(const std::string& path, const OnBytes& on_bytes) : file_(path), on_bytes_(on_bytes) {}
 
   void finish() {
     if (error_) std::rethrow_exception(error_);
@@ -124,6 +124,7 @@ class FileBuffer final : public std::streambuf {
     if (error_) return size;
     try {
       file_.write(std::string_view(text, static_cast<size_t>(size)));
+      if (on_bytes_) on_bytes_(size);
     } catch (...) {
       error_ = std::current_exception();
     }
@@ -137,6 +138,7 @@ class FileBuffer final : public std::streambuf {
 
  private:
   FileWriter file_;
+  const OnBytes& on_bytes_;
   std::exception_ptr error_;
 };
 
@@ -208,7 +210,7 @@ ExportFormat::Written TorchScriptFormat::write(const Computation& computation,
         "the model reads values of tensors while it predicts ({}); what it does with them is fixed in "
         "the exported model",
         read));
-  FileBuffer file(fmt::format("{}/{}", folder, kModelFile));
+  FileBuffer file(fmt::format("{}/{}", folder, kModelFile), computation.on_bytes);
   or_fail(ErrorKind::InvalidArgument, "the model cannot be exported", [&] {
     for (size_t i = 0; i < graphs.size(); ++i) {
       const c10::QualifiedName name(*module.type()->name(), computation.functions[i].name);

@@ -11,6 +11,7 @@
 #include "tutti/base/text.h"
 #include "tutti/metrics/metrics.h"
 #include "tutti/train/hooks.h"
+#include "tutti/train/training_run.h"
 
 namespace tutti::hooks {
 namespace {
@@ -29,17 +30,14 @@ std::string duration(double seconds) {
 
 class Progress final : public Hook {
  public:
-  void after_start(Training& training) override {
-    window_start_ = Clock::now();
-    if (!line_) line_.emplace(training.context.config().output.log);
-  }
+  void after_start(Training&) override { window_start_ = Clock::now(); }
 
   void after_step(Training& training, const StepResult& result) override {
     window_examples_ += result.examples;
     ++window_steps_;
     const auto now = Clock::now();
-    const bool due = now - window_start_ >=
-                     (line_->is_shown() ? Clock::duration(kLiveEvery) : Clock::duration(kPlainEvery));
+    const bool due = now - window_start_ >= (line_of(training).is_shown() ? Clock::duration(kLiveEvery)
+                                                                          : Clock::duration(kPlainEvery));
     if ((!due && training.step != training.end_step) || !training.group.is_chief()) return;
     show(training, result, std::chrono::duration<double>(now - window_start_).count());
     window_start_ = now;
@@ -47,38 +45,38 @@ class Progress final : public Hook {
     window_steps_ = 0;
   }
 
-  void end(Training&) override { leave_line(); }
-  void on_error(Training&, const std::exception&) noexcept override { leave_line(); }
+  void end(Training& training) override { line_of(training).leave(); }
+  void on_error(Training& training, const std::exception&) noexcept override { line_of(training).leave(); }
 
  private:
   void show(const Training& training, const StepResult& result, double seconds) {
+    LiveLine& line = line_of(training);
     const std::string loss = result.has_loss() ? fmt::format("{:.4f}", result.loss()) : "none";
     std::string bar;
     std::string of_how_many;
     std::string left;
     if (training.end_step != Training::kEndless) {
       const double steps_left = static_cast<double>(training.end_step - training.step);
-      if (line_->is_shown())
-        bar = line_->bar(static_cast<double>(training.step) / static_cast<double>(training.end_step)) + " ";
+      if (line.is_shown())
+        bar = line.bar(static_cast<double>(training.step) / static_cast<double>(training.end_step)) + " ";
       of_how_many = "/" + grouped(training.end_step);
       left = fmt::format("  {} left", duration(steps_left * seconds / static_cast<double>(window_steps_)));
     }
-    const std::string line =
-        fmt::format("{}step {}{}  loss {}  {} examples/s{}", bar, grouped(training.step), of_how_many, loss,
+    const std::string step = fmt::format("{}step {}{}", bar, grouped(training.step), of_how_many);
+    const std::string rest =
+        fmt::format("  loss {}  {} examples/s{}", loss,
                     grouped(static_cast<int64_t>(static_cast<double>(window_examples_) / seconds)), left);
-    if (!line_->is_shown())
-      training.context.log().info("{}", line);
+    if (!line.is_shown())
+      training.context.log().info("{}{}", step, rest);
     else if (training.context.log().enabled(LogLevel::Info))
-      line_->show(line + workers(training.group.world));
+      line.show(step, rest + workers(training.group.world));
   }
 
   static std::string workers(int count) { return count > 1 ? fmt::format("  {} workers", count) : ""; }
 
-  void leave_line() {
-    if (line_) line_->leave();
-  }
+  // Another one if this worker becomes the chief.
+  static LiveLine& line_of(const Training& training) { return training.run.session().line(); }
 
-  std::optional<LiveLine> line_;
   Clock::time_point window_start_;
   int64_t window_examples_ = 0;
   int64_t window_steps_ = 0;
