@@ -47,7 +47,7 @@ class RunScale : public Run {
   void refused(int workers, const std::string& text) const {
     const ProgramResult result = scale(workers);
     EXPECT_EQ(result.exit_code, 2) << result.err;
-    EXPECT_THAT(result.out, HasSubstr(text));
+    EXPECT_THAT(result.err, HasSubstr("tutti scale: " + text));
   }
   void finish(int exit_code = 0) {
     folder_.write("finish", "");

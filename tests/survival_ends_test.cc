@@ -2,11 +2,16 @@
 // cannot go on.
 #include <csignal>
 #include <filesystem>
+#include <map>
+#include <memory>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include "tests/together.h"
+#include "tutti/base/error.h"
+#include "tutti/base/file.h"
+#include "tutti/base/ports.h"
 
 namespace tutti::testing::survival_ends_test {
 namespace {
@@ -55,6 +60,37 @@ TEST(SurvivalOfTooFew, saves_a_checkpoint_of_the_last_step) {
       EXPECT_EQ(report.at("lost_steps"), 0);
     }
   }
+}
+
+// As a virtual machine is while it is moved. Its worker is the chief and has locked the log directory.
+TEST(SurvivalOfAFrozenHost, goes_on_with_the_lock_that_is_taken_away) {
+  const TestFolder folder;
+  const std::string logdir = folder / "logs";
+  const std::string report = folder / "report.json";
+  const std::string address = fmt::format("127.0.0.1:{}", free_ports(1).front());
+  const Flags run = {"--net", "normed", "--lanes", "3", "--batch", "2", "--steps", "600"};
+  const auto mark = [&](int node) { return fmt::format("MARK_OF_THIS_TEST={} {}", folder.path(), node); };
+  std::map<int, std::unique_ptr<RunningProgram>> nodes;
+  for (const int node : {2, 1, 0}) {
+    const Flags program = {together_program(),   "--threads", "1",        "--logdir", logdir,
+                           "--checkpoint-every", "100",       "--report", report};
+    nodes[node] = std::make_unique<RunningProgram>(
+        launcher_of_node(node, address, 3) + Flags{"-n", "1", "--min", "1", "--"} + program + run,
+        Flags{mark(node), "TUTTI_SECRET=of all", "TUTTI_TIMEOUT=4"});
+  }
+  ASSERT_TRUE(eventually([&] { return path_exists(logdir + "/ckpt-100"); })) << nodes.at(0)->err();
+  const auto signal_host = [frozen = processes_with(mark(0))](int signal) {
+    for (const pid_t pid : frozen) kill(pid, signal);
+  };
+  signal_host(SIGSTOP);
+  for (const int node : {1, 2}) EXPECT_EQ(nodes.at(node)->wait(), 0) << nodes.at(node)->err();
+  signal_host(SIGCONT);
+  EXPECT_EQ(nodes.at(0)->wait(), exit_code(ErrorKind::PeerLost)) << nodes.at(0)->err();
+  EXPECT_THAT(nodes.at(1)->err(), HasSubstr("with 2 workers"));
+  EXPECT_EQ(json_of(report).value("weights_sha256", "there is none"), hash_of(on_workers(1, run), folder));
+  EXPECT_TRUE(path_exists(logdir + "/ckpt-600"));
+  for (const int node : {0, 1, 2})
+    EXPECT_TRUE(eventually([&] { return processes_with(mark(node)).empty(); }));
 }
 
 const std::string kWhyGroup = "the program trains with a group that was split from all workers";

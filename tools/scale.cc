@@ -89,11 +89,12 @@ int scale_command(const std::vector<std::string>& arguments, const Environment& 
       ->check(CLI::Range(0.001, 1e6));
   if (!parse_arguments(app, arguments)) return 0;
   const auto board = board_of(job, environment.get("TUTTI_SECRET").value_or(""));
-  return scale(*board, workers, {.timeout = milliseconds_of(timeout), .waits = !at_once},
-               [](const std::string& line) {
-                 fmt::print("{}\n", line);
-                 std::fflush(stdout);
-               });
+  scale(*board, workers, {.timeout = milliseconds_of(timeout), .waits = !at_once},
+        [](const std::string& line) {
+          fmt::print("{}\n", line);
+          std::fflush(stdout);
+        });
+  return 0;
 }
 
 }  // namespace tutti

@@ -4,6 +4,7 @@
 
 #include "tools/launch/host_link.h"
 #include "tutti/base/deadline.h"
+#include "tutti/base/error.h"
 #include "tutti/base/secret.h"
 
 namespace tutti {
@@ -33,8 +34,8 @@ ScaleAnswer scale_answer_of(const std::string& text) {
 
 std::string scaled_key(const std::string& id) { return "scaled/" + id; }
 
-int scale(comm::Rendezvous& board, int workers, const ScaleOptions& options,
-          const std::function<void(const std::string& line)>& print) {
+void scale(comm::Rendezvous& board, int workers, const ScaleOptions& options,
+           const std::function<void(const std::string& line)>& print) {
   constexpr std::chrono::milliseconds kBetweenLooks{50};
   const ScaleRequest request{.id = random_key(), .workers = workers};
   board.set(kScaleKey, to_text(request));
@@ -43,9 +44,14 @@ int scale(comm::Rendezvous& board, int workers, const ScaleOptions& options,
   while (true) {
     const auto text = board.peek(scaled_key(request.id));
     const ScaleAnswer answer = text ? scale_answer_of(*text) : ScaleAnswer();
-    for (; printed < answer.lines.size(); ++printed) print(answer.lines[printed]);
-    if (answer.exit_code) return *answer.exit_code;
-    if (text && !options.waits) return 0;
+    const bool fails = answer.exit_code.value_or(0) != 0;
+    for (; printed + (fails ? 1 : 0) < answer.lines.size(); ++printed) print(answer.lines[printed]);
+    if (fails) {
+      const bool is_refused = answer.exit_code == exit_code(ErrorKind::InvalidArgument);
+      fail(is_refused ? ErrorKind::InvalidArgument : ErrorKind::PeerLost, "tutti scale: {}",
+           answer.lines.back());
+    }
+    if (answer.exit_code || (text && !options.waits)) return;
     if (std::chrono::steady_clock::now() >= deadline)
       fail(ErrorKind::Timeout,
            "tutti scale: {} within {:g} s; the launcher goes on with it. Look at its output, or raise "

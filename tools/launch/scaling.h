@@ -43,9 +43,9 @@ struct ScaleOptions {
   bool waits = true;                           // until they have, and not only until the launcher has begun
 };
 
-// Asks the launcher whose board this is, and prints its lines as they come. Returns the exit code of its
-// answer; Timeout is thrown if it does not come in time.
-int scale(comm::Rendezvous& board, int workers, const ScaleOptions& options,
-          const std::function<void(const std::string& line)>& print);
+// Asks the launcher whose board this is, and prints its lines as they come. Throws its last one if that tells
+// why the job has another number of workers, and a Timeout if it does not come in time.
+void scale(comm::Rendezvous& board, int workers, const ScaleOptions& options,
+           const std::function<void(const std::string& line)>& print);
 
 }  // namespace tutti

@@ -36,6 +36,7 @@ class Succession {
   void vote_for(comm::Rendezvous& board);
   Successor stand();
   bool all_have_voted(EpochAgreement& agreement);
+  size_t heard(const EpochAgreement& agreement) const;
 
   EpochVoter& voter_;
   const HostStanding& standing_;
@@ -60,7 +61,7 @@ Successor Succession::find() {
 }
 
 // Returns nullopt if the launcher of this term does not answer. It may still be with the old keeper: then the
-// others go on without this one.
+// others go on without this one. Once it stands, it ends or is elected, however long it waits for others.
 std::optional<Successor> Succession::follow() {
   const size_t candidate = host();
   absent_.insert(candidate);
@@ -69,7 +70,7 @@ std::optional<Successor> Succession::follow() {
   const auto deadline = options_.now() + options_.timeout;
   bool has_voted = false;
   std::string seen_proposal;
-  while (options_.now() < deadline) {
+  while (has_voted || options_.now() < deadline) {
     const auto seen = parse_int(board->peek(kTermKey).value_or("0")).value_or(0);
     if (static_cast<uint64_t>(seen) >= term_ && voter_.promise(static_cast<uint64_t>(seen))) {
       if (!std::exchange(has_voted, true)) vote_for(*board);
@@ -96,8 +97,13 @@ Successor Succession::stand() {
   voter_.promise(term_);
   options_.own_board->set(kTermKey, std::to_string(term_));
   EpochAgreement agreement(voter_.vote(), options_.host_of_worker);
-  const auto deadline = options_.now() + options_.timeout;
-  while (!all_have_voted(agreement) && options_.now() < deadline) options_.sleep(kBetweenLooksAtTerm);
+  size_t known = 0;
+  auto deadline = options_.now() + options_.timeout;
+  while (!all_have_voted(agreement) && options_.now() < deadline) {
+    const size_t count = heard(agreement);
+    if (std::exchange(known, count) != count) deadline = options_.now() + options_.timeout;
+    options_.sleep(kBetweenLooksAtTerm);
+  }
   if (!agreement.is_elected())
     fail(ErrorKind::PeerLost,
          "only the launchers of {} can be reached from here, and the others may go on with the list",
@@ -118,6 +124,13 @@ bool Succession::all_have_voted(EpochAgreement& agreement) {
     all = false;
   }
   return all;
+}
+
+// Others notice the loss later, and vote over slow connections: each that answers or votes gives them time.
+size_t Succession::heard(const EpochAgreement& agreement) const {
+  size_t votes = 0;
+  for (size_t other = 0; other < options_.hosts.size(); ++other) votes += !agreement.token_of(other).empty();
+  return answered_.size() + votes;
 }
 
 }  // namespace
