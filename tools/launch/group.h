@@ -122,6 +122,15 @@ class TaskGroup {
   void obey(const Order& order);
   void send_heartbeats();
   void lose_output();
+  bool has_hosts() const;
+  void end_idle_servers();
+  void end_stopped(TaskRole role, std::optional<Clock::time_point>& since);
+  void stop(int signal, std::chrono::milliseconds grace);
+  void kill_overdue();
+  void end_leftover_processes();
+  void ask_strays_to_end();
+  void leave_behind(const std::string& who, pid_t pid, std::string_view why);
+  // group_failures.cc
   void reap();
   void take_children();
   void handle_ended(Member& member, int status);
@@ -131,10 +140,16 @@ class TaskGroup {
   void replace_guardian();
   bool may_be_a_consequence() const;
   bool may_restart(const Member& member) const;
-  bool has_hosts() const;
   void report(const Member& member);
   void report_end(const Member& member);
   TaskRole role_of(const Member& member) const;
+  bool restart(Member& member);
+  void start_again(size_t index, std::chrono::seconds pause);
+  void start_due();
+  bool is_excused(const Member& member);
+  bool kill_stopped_for(const Member& failed);
+  void fail_with(const Member& member);
+  bool job_is_done() const;
   // group_survival.cc
   int worker_of(size_t index) const;
   size_t index_of(int worker) const;
@@ -151,20 +166,6 @@ class TaskGroup {
   bool leave_with_workers();
   void drop_restarts();
   void drop_restart(size_t index);
-  bool restart(Member& member);
-  void start_again(size_t index, std::chrono::seconds pause);
-  void start_due();
-  bool is_excused(const Member& member);
-  bool kill_stopped_for(const Member& failed);
-  void fail_with(const Member& member);
-  bool job_is_done() const;
-  void end_idle_servers();
-  void end_stopped(TaskRole role, std::optional<Clock::time_point>& since);
-  void stop(int signal, std::chrono::milliseconds grace);
-  void kill_overdue();
-  void end_leftover_processes();
-  void ask_strays_to_end();
-  void leave_behind(const std::string& who, pid_t pid, std::string_view why);
   bool anyone_running() const;
   bool will_run(size_t index) const { return members_[index].running() || start_at_[index]; }
   void signal_all(int signal) const;

@@ -156,6 +156,7 @@ class Service final : public rpc::Service {
   using Clock = std::chrono::steady_clock;
   using Lock = std::unique_lock<std::mutex>;
   using Method = rpc::Message (Service::*)(Lock&, const rpc::Caller&, const rpc::Message&);
+  static constexpr const char* kNoRun = "the server was restarted and has not received the parameters yet";
 
   // The run that the chief has begun.
   struct Run {

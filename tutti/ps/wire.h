@@ -24,6 +24,7 @@ namespace tutti::ps {
 // Upper bounds for numbers in a message.
 inline constexpr int64_t kMostWorkers = 1 << 16;
 inline constexpr int64_t kMostSteps = int64_t{1} << 60;
+inline constexpr int64_t kLongestPatience = 1000000000000;  // ms: 30 years, which overflow no time point
 
 std::span<std::byte> bytes_of(const torch::Tensor& contiguous);
 // Refers to the tensor's memory, which lives as long as the piece; a tensor on a device is copied to the

@@ -79,6 +79,7 @@ class ParameterServers final : public DataParallel {
   void know_lanes(int64_t lanes);
   void know_part_of_evaluations();
   void make_steps(int64_t lanes);
+  void note_saved(int64_t fits);
   void mark_lost_writers();
   void await_writers(const Session& session);
   std::vector<store::SharedFile> write_on_servers(const std::string& mark,
