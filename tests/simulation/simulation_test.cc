@@ -48,6 +48,12 @@ TEST(Simulation, keeps_all_promises) {
   for (const auto& [end, count] : ends) std::cout << fmt::format("{:>8} {}\n", count, end);
 }
 
+// The end of a fit was seen by one that is lost, and by one that joins: the others pass it as well.
+TEST(Simulation, passes_a_fit_that_has_ended_for_one_that_is_lost) {
+  constexpr uint64_t kSeed = 97481;
+  EXPECT_EQ(simulate(kSeed).violation, "") << replay(kSeed);
+}
+
 TEST(Simulation, is_the_same_each_time) {
   constexpr uint64_t kSeeds = 50;
   for (uint64_t seed = 0; seed < kSeeds; ++seed)

@@ -115,6 +115,7 @@ void Worker::fit(int64_t number) {
   if (joins_) {
     const std::optional<int64_t> others = epochs_.list().fit();
     if (others && number < *others) return;
+    begun_ = number;
   }
   const bool joins = joins_;
   if (!started_) start();
@@ -175,7 +176,7 @@ void Worker::begin_run() {
 // TrainingRun::next().
 bool Worker::next() {
   const int64_t fit = state_.fit;
-  for (;;) {
+  for (bool ends = false;; ends = false) {
     try {
       if (const auto lost = std::exchange(lost_, std::nullopt)) throw Error(*lost);
       tell_hooks();
@@ -186,11 +187,16 @@ bool Worker::next() {
         continue;
       }
       if (goes_on) return true;
+      ends = true;
       exchange("the end of the fit");
       return false;
     } catch (const Error& error) {
       if (!is_loss(error)) throw;
       change(error);
+      if (ends && begun_ > fit) {
+        joined_in_ = begun_;
+        return false;
+      }
       if (state_.fit <= fit || around_.mistake == Mistake::StaysInFit) continue;
       joined_in_ = state_.fit;
       return false;
@@ -340,7 +346,8 @@ void Worker::enter_epoch(const std::optional<Error>& why, const std::function<vo
 
 // AllReduce::go_on(). Returns false if the run has begun for nobody.
 bool Worker::go_on() {
-  exchange("the plan");
+  for (const auto& part : exchange("the plan", {.number = joins_ ? begun_ : 0}))
+    begun_ = std::max(begun_, part->number);
   const bool is_half = half_taken_ && around_.mistake != Mistake::HalfTakenOver;
   const int64_t place = place_of(state_.step, state_.is_told, state_.hooks_told, state_.fit);
   const int64_t own = joins_ || is_half ? kNowhere : has_state_ ? place : kUnbegun;

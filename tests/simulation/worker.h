@@ -116,6 +116,7 @@ class Worker {
   Phase phase_ = Phase::Starts;
   bool joins_;
   int64_t joined_in_ = -1;  // the fit
+  int64_t begun_ = 0;       // the last fit that somebody has begun, as one knows that joins
   bool started_ = false;
   bool has_state_ = false;
   bool half_taken_ = false;

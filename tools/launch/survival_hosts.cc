@@ -32,7 +32,8 @@ std::vector<std::string> SurvivalKeeper::launchers() const {
 void SurvivalKeeper::look_at_host(size_t host, const Say& say) {
   const std::string token = served_.board->peek(host_key(host)).value_or("");
   if (!is_connected(host)) {
-    const bool is_late = !hosts_[host].has_come && token.empty() && std::chrono::steady_clock::now() > come_by_;
+    const bool is_late =
+        !hosts_[host].has_come && token.empty() && std::chrono::steady_clock::now() > come_by_;
     return is_late ? lose_host(host, say) : void();
   }
   read_reports(host);

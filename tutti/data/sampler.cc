@@ -116,8 +116,24 @@ int64_t Sampler::steps_for(int64_t examples, int64_t per_step) const {
   return examples / per_step + (examples % per_step != 0 && !options_.drop_remainder ? 1 : 0);
 }
 
+void Sampler::require_steps() const {
+  if (steps_per_epoch_ > 0) return;
+  if (options_.ranges.empty())
+    fail(ErrorKind::InvalidArgument,
+         "the {} examples do not fill one step of {} lanes with {} examples each: use a smaller --batch, or "
+         "--no-drop-remainder",
+         size_, options_.lanes, options_.batch);
+  const auto shortest = std::min_element(options_.ranges.begin(), options_.ranges.end(),
+                                         [](const auto& a, const auto& b) { return a.size() < b.size(); });
+  fail(ErrorKind::InvalidArgument,
+       "lane {} has {} examples of its own, which do not fill a step of {}: use a smaller --batch, "
+       "--no-drop-remainder, or another partition",
+       shortest - options_.ranges.begin(), shortest->size(), options_.batch);
+}
+
 int64_t Sampler::epoch_of(int64_t step) const {
-  TUTTI_CHECK(steps_per_epoch_ > 0 && step >= 0, "step {} of {} examples", step, size_);
+  require_steps();
+  TUTTI_CHECK(step >= 0, "step {} of {} examples", step, size_);
   return step / steps_per_epoch_;
 }
 

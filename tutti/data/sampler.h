@@ -93,8 +93,10 @@ class Sampler {
 
   // The number of steps per epoch; the last one may be shorter. 0 if there are too few examples for one step.
   int64_t steps_per_epoch() const { return steps_per_epoch_; }
+  // Throws InvalidArgument if there are too few examples for one step.
+  void require_steps() const;
 
-  // The epoch of a global step (counted from 0). Requires examples.
+  // The epoch of a global step (counted from 0). Throws as require_steps().
   int64_t epoch_of(int64_t step) const;
 
   // Fills `out` with the examples of `lane` at global step `step`: `batch` examples, or in the last step of

@@ -57,7 +57,7 @@ TEST(Sampler, deals_out_every_example_once_an_epoch) {
 TEST(Sampler, has_no_steps_where_there_are_no_examples) {
   const Sampler sampler(0, {.lanes = 2, .batch = 3});
   EXPECT_EQ(sampler.steps_per_epoch(), 0);
-  error_of(ErrorKind::Bug, [&] { seen_by(sampler, 0, 0); });
+  error_of(ErrorKind::InvalidArgument, [&] { seen_by(sampler, 0, 0); });
 }
 
 TEST(Sampler, counts_a_short_last_step) {

@@ -11,6 +11,7 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
+#include "tutti/base/memory.h"
 #include "tutti/base/text.h"
 #include "tutti/params/plan.h"
 #include "tutti/ps/peers.h"
@@ -22,7 +23,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr size_t kMostNotes = size_t{256} << 20;     // bytes
+constexpr size_t kMostNotes = size_t{256} << 20;  // bytes
 
 // Returns the CPU time of all threads of this process so far.
 double cpu_seconds() {

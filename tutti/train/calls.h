@@ -19,7 +19,8 @@ namespace tutti {
 // another epoch, agree() finds the calls that somebody has passed. The next one is made again by all, since
 // the chief may be lost and have left undone what only it does. Only the beginning of a fit, of which hooks
 // are told, is not made again if all that are left have made it. A worker that joins gets the outcomes of the
-// calls, and uses them until its program has come as far as the others. Not thread-safe.
+// calls, and uses them until its program has come as far as the others. If it has passed over fits, because
+// somebody had begun a later one, all have made the calls before that one. Not thread-safe.
 class Calls {
  public:
   // Returns true if all workers have made the call to which this one has come.

@@ -60,8 +60,7 @@ Json TrainingRun::with_all(const std::function<Json()>& make) {
       // The step that the program makes in its loop cannot be made any more.
       if (was_running && !is_running_) throw;
       has_ended_ = had_ended;
-      // The others may have begun the next fit, and compare no plans with this one.
-      if (const auto fit = epochs()->fit()) joined_in_ = std::max(joined_in_, *fit);
+      know_fit_of_others();
     }
   }
 }
@@ -69,6 +68,11 @@ Json TrainingRun::with_all(const std::function<Json()>& make) {
 TrainingRun::Values TrainingRun::values_of_all(bool here, const std::function<Values()>& measure) {
   if (here) return measure();
   return with_all([&]() -> Json { return measure(); }).get<Values>();
+}
+
+// The others may have begun the next fit, and compare no plans with this one.
+void TrainingRun::know_fit_of_others() {
+  if (const auto fit = epochs()->fit()) joined_in_ = std::max(joined_in_, *fit);
 }
 
 // Comes together with the others after a loss. A worker that has made its call may find that there is no

@@ -258,6 +258,11 @@ void DistributedOptimizer::require_forward_in_lane(const torch::Tensor& loss) co
 }
 
 void DistributedOptimizer::backward(const torch::Tensor& loss, int64_t examples) {
+  if (examples < 1)
+    fail(ErrorKind::InvalidArgument,
+         "backward() was called for {} examples. A lane without examples is skipped by add_lane(0); in the "
+         "last step of an epoch there is none with SamplerOptions::drop_remainder",
+         examples);
   require_mean(loss);
   if (open_lanes().size() > (random_ ? 1U : 0U))
     fail(ErrorKind::InvalidArgument,
@@ -299,10 +304,10 @@ int64_t DistributedOptimizer::step(int64_t examples) {
   if (copy_ && random_)
     fail(ErrorKind::InvalidArgument,
          "step() was called before lane {} of lanes_of_step() was added, which is audited (--audit)", *copy_);
-  if (lanes_added_ == 0 && lanes().size() == 1) {
+  if (lanes_added_ == 0 && lanes().size() > 0 && (lanes().size() == 1 || examples == 0)) {
     enter_step("step()");
     if (copy_) add_lane(0);
-    add_lane(examples);
+    for (int64_t lane = 0; lane < lanes().size(); ++lane) add_lane(examples);
   }
   if (lanes_added_ != lanes().size()) {
     fail(ErrorKind::InvalidArgument,

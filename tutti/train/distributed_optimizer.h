@@ -127,11 +127,11 @@ class DistributedOptimizer {
   // they may be omitted. A mean loss is passed on to the result of the step, and so to a Loop's history.
   void add_lane(int64_t examples = 1, const torch::Tensor& loss = {});
   // Averages the gradients over the examples of all workers and makes one update with them. If the worker has
-  // a single lane and add_lane() was not called, adds that lane first. Returns the number of examples of all
-  // workers; if it is 0, makes no update. With ps-async it is the number of examples of this worker's last
-  // update of which the servers have told, which is the previous one with --overlap. If a server was lost,
-  // returns 0, and the next call of Loop::goes_on() starts again at the step that all tasks have. If an audit
-  // has found a difference, returns 0 in a Loop, which makes the step again.
+  // a single lane and add_lane() was not called, adds that lane first; step(0) skips all its lanes. Returns
+  // the number of examples of all workers; if it is 0, makes no update. With ps-async it is the number of
+  // examples of this worker's last update of which the servers have told, which is the previous one with
+  // --overlap. If a server was lost, returns 0, and the next call of Loop::goes_on() starts again at the step
+  // that all tasks have. If an audit has found a difference, returns 0 in a Loop, which makes the step again.
   int64_t step(int64_t examples = 1);
 
   // The learning rate of the next step, of the parameters that are in no group; the rates of the groups

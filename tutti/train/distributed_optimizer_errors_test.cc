@@ -427,6 +427,26 @@ TEST(DistributedOptimizer, refuses_a_forward_pass_outside_of_the_lane_in_lower_p
   opt.step(0);  // a worker without data
 }
 
+TEST(DistributedOptimizer, skips_lanes_without_examples) {
+  const Context context = context_of(3);
+  torch::nn::Linear net(3, 1);
+  Parameters params(*net);
+  DistributedOptimizer opt(context, params, torch::optim::SGDOptions(0.1));
+  const std::string before = params.sha256();
+  EXPECT_EQ(opt.step(0), 0);
+  EXPECT_EQ(params.sha256(), before);
+  opt.zero_grad();
+  const torch::Tensor loss = net(torch::ones({0, 3})).sum();
+  expect_error(ErrorKind::InvalidArgument, ::testing::HasSubstr("is skipped by add_lane(0)"),
+               [&] { opt.backward(loss, 0); });
+  opt.add_lane(0);
+  for (int lane = 1; lane < 3; ++lane) {
+    opt.zero_grad();
+    opt.backward(net(torch::ones({2, 3})).mean(), 2);
+  }
+  EXPECT_EQ(opt.step(), 4);
+}
+
 // The scopes end in opposite order.
 TEST(DistributedOptimizer, lanes_of_two_optimisers_share_the_lower_precision) {
   RunConfig config = context_of(1).config();

@@ -131,7 +131,7 @@ int64_t Loop::end_step() const {
   if (steps_per_epoch() > 0) return std::max<int64_t>(1, config.epochs) * steps_per_epoch();
   if (config.epochs == 0) return Training::kEndless;
   fail(ErrorKind::InvalidArgument,
-       "--epochs {}: the number of steps per epoch is unknown. Use --steps, or set "
+       "--epochs {}: the number of steps per epoch is unknown, or 0. Use --steps, or set "
        "LoopOptions::steps_per_epoch in the program",
        config.epochs);
 }
@@ -164,7 +164,8 @@ void Loop::validate_with(Evaluation evaluation) {
   if (begun_) fail(ErrorKind::InvalidArgument, "Loop::validate_with() was called after the loop had begun");
   if (evaluation.every_epochs > 0 && options_.steps_per_epoch == 0)
     fail(ErrorKind::InvalidArgument,
-         "a validation every {} epochs: the number of steps per epoch is unknown. Use every_steps, or set "
+         "a validation every {} epochs: the number of steps per epoch is unknown, or 0. Use every_steps, or "
+         "set "
          "LoopOptions::steps_per_epoch",
          evaluation.every_epochs);
   run_.validate(std::move(evaluation));

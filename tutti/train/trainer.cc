@@ -17,21 +17,6 @@
 namespace tutti {
 namespace {
 
-[[noreturn]] void fail_too_few(const data::Sampler& sampler) {
-  const data::SamplerOptions& options = sampler.options();
-  if (options.ranges.empty())
-    fail(ErrorKind::InvalidArgument,
-         "the {} examples do not fill one step of {} lanes with {} examples each: use a smaller --batch, or "
-         "--no-drop-remainder",
-         sampler.size(), options.lanes, options.batch);
-  const auto shortest = std::min_element(options.ranges.begin(), options.ranges.end(),
-                                         [](const auto& a, const auto& b) { return a.size() < b.size(); });
-  fail(ErrorKind::InvalidArgument,
-       "lane {} has {} examples of its own, which do not fill a step of {}: use a smaller --batch, "
-       "--no-drop-remainder, or another partition",
-       shortest - options.ranges.begin(), shortest->size(), options.batch);
-}
-
 // Returns the options with the length of --steps and --epochs, unless they contain one.
 FitOptions with_length(FitOptions options, const RunConfig::Training& config) {
   if (options.steps < 0 || options.epochs < 0)
@@ -113,7 +98,7 @@ History Trainer::fit_once(const data::Feed& feed, const FitOptions& options) {
                                             .batch = config.batch,
                                             .drop_remainder = config.drop_remainder,
                                             .ranges = feed.ranges(lanes)});
-  if (sampler.steps_per_epoch() == 0) fail_too_few(sampler);
+  sampler.require_steps();
   run_.or_give_up([&] {
     const int64_t per_epoch = sampler.steps_per_epoch() * strategy_->facts().steps_per_batch;
     const int64_t steps =

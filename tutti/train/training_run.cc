@@ -96,6 +96,7 @@ bool TrainingRun::next(const std::function<bool()>& has_data) {
         return false;
       }
       if (ending && calls_.is_over()) {  // for all workers
+        know_fit_of_others();
         calls_.pass();
         after_end(*ending);
         return false;

@@ -219,6 +219,7 @@ class TrainingRun {
   bool is_loss(const Error& error) const;
   void change(std::optional<Error> why, int leaving = 0);
   void change_unless_over(const Error& why);
+  void know_fit_of_others();
   void finish_if_ended();
   Json make_with_all(const std::function<Json()>& make);
   void save_for_others(int leaving);

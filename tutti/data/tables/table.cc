@@ -28,7 +28,9 @@ std::vector<CellBuffer> Table::buffers(int64_t rows) const {
 void Table::set_columns(std::vector<std::string> names, const TextFormat& format, const std::string& where) {
   std::unordered_set<std::string_view> seen;
   for (size_t i = 0; i < names.size(); ++i) {
-    if (names[i].empty()) fail(ErrorKind::DataLoss, "{}: column {} has no name", where, i + 1);
+    if (names[i].empty())
+      fail(ErrorKind::DataLoss, "{}: column {} has no name{}", where, i + 1,
+           i == 0 ? "; pandas writes one with index_label=\"ID\"" : "");
     if (!seen.insert(names[i]).second)
       fail(ErrorKind::DataLoss, "{}: two columns are called '{}'", where, names[i]);
   }

@@ -383,7 +383,7 @@ void ParameterServers::set_progress(const Progress& progress) {
     client_->set_progress(to_json(progress, lanes_));
     if (progress.fit == 0) return;
     client_->note(fit_key(progress.fit), true);
-    note_saved(progress.fit);
+    client_->note(saved_key(progress.fit), true);
   });
 }
 

@@ -79,7 +79,9 @@ class ParameterServers final : public DataParallel {
   void know_lanes(int64_t lanes);
   void know_part_of_evaluations();
   void make_steps(int64_t lanes);
-  void note_saved(int64_t fits);
+  // The keys of the chief's notes: a checkpoint was taken, and those of this many fits are written.
+  static std::string save_key(int64_t step);
+  static std::string saved_key(int64_t fits);
   void mark_lost_writers();
   void await_writers(const Session& session);
   std::vector<store::SharedFile> write_on_servers(const std::string& mark,

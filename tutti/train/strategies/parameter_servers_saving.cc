@@ -16,15 +16,9 @@
 
 // The part of ParameterServers that saves checkpoints.
 namespace tutti {
-namespace {
 
-// The keys of the chief's notes: a checkpoint was taken, and those of this many fits are written.
-std::string save_key(int64_t step) { return fmt::format("save {}", step); }
-std::string saved_key(int64_t fits) { return fmt::format("saved {}", fits); }
-
-}  // namespace
-
-void ParameterServers::note_saved(int64_t fits) { client_->note(saved_key(fits), true); }
+std::string ParameterServers::save_key(int64_t step) { return fmt::format("save {}", step); }
+std::string ParameterServers::saved_key(int64_t fits) { return fmt::format("saved {}", fits); }
 
 // Marks the servers that are known to be lost and had to write a part of the last checkpoint.
 void ParameterServers::mark_lost_writers() {
@@ -141,7 +135,7 @@ void ParameterServers::finish_saving(Session& session) {
                         {"error", fmt::format("{}: {}", context_.task().short_name(), error.what())}});
     throw;
   }
-  note_saved(fits_);
+  client_->note(key, true);
 }
 
 }  // namespace tutti
