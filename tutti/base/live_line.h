@@ -74,6 +74,7 @@ class LiveLine {
 // no other text. Shorter work shows nothing. Thread-safe.
 class Meter {
  public:
+  // What at() counts.
   enum class Unit { Pieces, Bytes };
   static constexpr std::chrono::milliseconds kPatience{1000};
 
