@@ -62,6 +62,14 @@ TEST(SurvivalOfTooFew, saves_a_checkpoint_of_the_last_step) {
   }
 }
 
+// The launcher reads them from a pipe.
+TEST(PrintedLines, are_there_if_the_program_is_killed_later) {
+  const Flags flags = kRun + Flags{"--tell-every", "2", "--misfortune", "0@9/before"};
+  const ProgramResult result = run_program(job(2, {}, flags), {}, Crashes::AskedFor);
+  EXPECT_EQ(result.exit_code, 128 + SIGKILL) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("told by rank 0"));
+}
+
 // As a virtual machine is while it is moved. Its worker is the chief and has locked the log directory.
 TEST(SurvivalOfAFrozenHost, goes_on_with_the_lock_that_is_taken_away) {
   const TestFolder folder;
@@ -116,7 +124,7 @@ TEST(SurvivalOfGroups, refuses_other_numbers_of_workers) {
   EXPECT_TRUE(eventually([&] { return std::filesystem::exists(logdir + "/launcher.json"); }));
   const ProgramResult scaled = run_program({program_path("tutti"), "scale", logdir, "3"});
   EXPECT_EQ(scaled.exit_code, 2) << scaled.err;
-  EXPECT_THAT(scaled.out, HasSubstr("the workers of this job stay the same: " + kWhyGroup));
+  EXPECT_THAT(scaled.err, HasSubstr("the workers of this job stay the same: " + kWhyGroup));
   std::filesystem::remove(slow);
   EXPECT_EQ(training.wait(), 0) << training.out() << training.err();
 }

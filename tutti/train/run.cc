@@ -1,6 +1,8 @@
 #include "tutti/train/run.h"
 
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <optional>
 #include <utility>
 
@@ -97,6 +99,8 @@ int run(int argc, char** argv, const std::function<void(Context&)>& body) {
 
 int run(int argc, char** argv, const Program& program, const std::function<void(Context&)>& body) {
   tune_heap();
+  // A launcher reads what the program prints, line by line, also if the program is killed later.
+  if (std::getenv(kLaunchVariable) != nullptr) std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   return guarded_main([&] {
     try {
       return run_program(argc, argv, program, body);

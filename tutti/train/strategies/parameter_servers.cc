@@ -347,7 +347,10 @@ void ParameterServers::make_steps(int64_t lanes) {
   }
   if (lanes < group_.world)
     fail(ErrorKind::InvalidArgument,
-         "ps-async needs a lane for each of the {} workers, but there are {} lanes", group_.world, lanes);
+         "ps-async needs a lane for each of the {} workers, but there are {} lanes, given by --lanes or by "
+         "the "
+         "checkpoint: start fewer workers, or add --lanes {} --resume anyway",
+         group_.world, lanes, group_.world);
   steps_ = std::make_unique<PsAsync>(replica_, *client_, *rows_, *vectors_, options);
 }
 
