@@ -207,6 +207,17 @@ TEST_F(Run, a_second_signal_kills) {
   EXPECT_TRUE(nobody_is_left());
 }
 
+TEST_F(Run, tasks_have_the_time_to_save_that_is_asked_for) {
+  RunningProgram program(command({"-n", "2", "--grace", "1.5"}, "trap '' TERM; echo ready; sleep 1000"),
+                         {mark_});
+  program.wait_for_output("[worker/0] ready");
+  program.wait_for_output("[worker/1] ready");
+  kill(program.pid(), SIGTERM);
+  EXPECT_EQ(program.wait(), 137);
+  EXPECT_THAT(program.err(), HasSubstr("which have 1.5 s to end; a second signal kills them"));
+  EXPECT_TRUE(nobody_is_left());
+}
+
 TEST_F(Run, an_interrupted_job_is_not_restarted) {
   RunningProgram program(command({"-n", "2", "--restarts", "3"}, "echo ready; sleep 1000"), {mark_});
   program.wait_for_output("[worker/0] ready");

@@ -59,6 +59,13 @@ struct RunOptions {
   std::vector<std::string> variables;
 };
 
+// CLI::Range would accept NaN in every range.
+std::string require_seconds(const std::string& text) {
+  const auto seconds = parse_double(text);
+  if (seconds && *seconds > 0 && *seconds <= 1e6) return "";
+  return fmt::format("'{}' is not a number above 0, at most 1000000", text);
+}
+
 void add_options(CLI::App& app, RunOptions& options) {
   app.add_option(
          "-n,--workers", options.launch.workers,
@@ -134,12 +141,11 @@ void add_options(CLI::App& app, RunOptions& options) {
          "--start-timeout",
          [&options](double seconds) { options.launch.start_timeout = milliseconds_of(seconds); },
          "With -H, --nnodes or TF_CONFIG: seconds to wait for the other hosts (default: 300)")
-      ->check([](const std::string& text) -> std::string {
-        // CLI::Range would accept NaN in every range.
-        const auto seconds = parse_double(text);
-        if (seconds && *seconds > 0 && *seconds <= 1e6) return "";
-        return fmt::format("'{}' is not a number above 0, at most 1000000", text);
-      });
+      ->check(require_seconds);
+  app.add_option_function<double>(
+         "--grace", [&options](double seconds) { options.launch.grace = milliseconds_of(seconds); },
+         "Seconds that the tasks have to save and end after a signal, before they are killed (default: 30)")
+      ->check(require_seconds);
   app.add_flag("--insecure", options.launch.insecure,
                "With --nnodes or TF_CONFIG: meet the other hosts even without a secret (TUTTI_SECRET); "
                "passed on to the tasks "

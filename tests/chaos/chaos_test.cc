@@ -425,7 +425,10 @@ void Chaos::run(int64_t seed, const Plan& plan) {
   fmt::print("seed {}, {}: {} events{}\n", seed, kind_.name, events, all);
   std::fflush(stdout);
   ASSERT_EQ(failure_, "");
-  ASSERT_TRUE(is_done_) << "it hangs: " << job_->err();
+  std::string said;
+  for (size_t node = 0; node < kind_.nodes; ++node)
+    said += fmt::format("node {}: {}\n", node, job_->err(node));
+  ASSERT_TRUE(is_done_) << "it hangs: " << said;
   ASSERT_TRUE(fs::exists(report_)) << job_->err();
   EXPECT_EQ(result_in(json_of(report_)), undisturbed_) << job_->err();
   expect_nothing_is_left();

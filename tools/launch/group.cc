@@ -226,8 +226,8 @@ void TaskGroup::interrupt(int signal) {
     if (has_hosts()) stop(SIGKILL, milliseconds(0));
   } else {
     result_.interrupted = true;
-    say("passed {} on to the tasks, which have {} s to end; a second signal kills them", signal_name(signal),
-        std::chrono::duration_cast<std::chrono::seconds>(options_.interrupt_grace).count());
+    say("passed {} on to the tasks, which have {:g} s to end; a second signal kills them",
+        signal_name(signal), std::chrono::duration<double>(options_.interrupt_grace).count());
     for (size_t i = 0; i < tasks_.size(); ++i) {
       if (start_at_[i] && tasks_[i].role != TaskRole::Evaluator) result_.exit_code = 128 + signal;
     }

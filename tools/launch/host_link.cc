@@ -45,6 +45,7 @@ HostJob read_job(const std::string& line) {
     for (const Json& task : message.at("tasks"))
       job.tasks.push_back({.job = task.at(0).get<std::string>(), .index = task.at(1).get<int>()});
     message.at("evaluator_restarts").get_to(job.evaluator_restarts);
+    job.grace = std::chrono::milliseconds(message.at("grace").get<int64_t>());
     const Json& members = message.at("members");
     if (!members.is_null())
       job.members = {.addresses = members.at("addresses").get<std::vector<std::string>>(),
@@ -79,6 +80,7 @@ std::string to_line(const HostJob& job) {
                         {"launch", job.launch},
                         {"tasks", tasks},
                         {"evaluator_restarts", job.evaluator_restarts},
+                        {"grace", job.grace.count()},
                         {"members", members}};
   return dump(message) + "\n";
 }

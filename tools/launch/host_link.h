@@ -52,6 +52,7 @@ struct HostJob {
   std::string launch;  // Identity::launch
   std::vector<Task> tasks;
   int evaluator_restarts = 0;
+  std::chrono::milliseconds grace{0};  // as LaunchOptions::grace
   std::optional<HostOfMembers> members = {};
 };
 

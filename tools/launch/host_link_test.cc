@@ -47,7 +47,8 @@ HostJob some_job() {
           .cluster = ClusterSpec::parse("ps|a:1,worker|a:2;b:3"),
           .launch = "key",
           .tasks = {{.job = "worker", .index = 1}},
-          .evaluator_restarts = 2};
+          .evaluator_restarts = 2,
+          .grace = milliseconds(1500)};
 }
 
 TEST_F(Link, a_job_arrives_as_it_was_sent) {
@@ -62,6 +63,7 @@ TEST_F(Link, a_job_arrives_as_it_was_sent) {
   EXPECT_EQ(job.launch, sent.launch);
   EXPECT_EQ(job.tasks, sent.tasks);
   EXPECT_EQ(job.evaluator_restarts, sent.evaluator_restarts);
+  EXPECT_EQ(job.grace, sent.grace);
 }
 
 TEST_F(Link, a_job_that_is_damaged_or_missing_is_an_error) {

@@ -142,6 +142,7 @@ SurvivalOptions keeper_options(const LaunchOptions& options, int restarts_before
           .restarts = options.restarts,
           .restarts_before = restarts_before,
           .timeout = survival_timeout(of_tasks),
+          .grace = options.grace,
           .secret = secret_of_tasks(of_tasks)};
 }
 
@@ -277,6 +278,7 @@ int run_job_of(const HostJob& job, const Environment& environment, LauncherOrder
   std::unique_ptr<Survival> survival;
   if (job.members) survival = survival_of(job, whole);
   const GroupOptions options{.evaluator_restarts = job.evaluator_restarts,
+                             .interrupt_grace = job.grace,
                              .is_live = whole.get(kLogVariable) == kLogLive,
                              .host = job.host,
                              .orders = &orders,
@@ -307,7 +309,7 @@ int run_on_hosts(std::vector<HostSlots> hosts, Discovered* discovered,
     check_limits(options, options.workers.value_or(workers_on(hosts)));
     HostsStart start = start_hosts(hosts, command, of_tasks, shell, options, port, watching.signals);
     if (start.signal) return ended_by(*start.signal);
-    GroupOptions group{.is_live = options.is_live};
+    GroupOptions group{.interrupt_grace = options.grace, .is_live = options.is_live};
     std::optional<SurvivalKeeper> survival;
     if (options.min) {
       group.survival = &survival.emplace(
@@ -342,7 +344,8 @@ int launch(const std::vector<std::string>& command, const Environment& environme
   const Environment of_tasks = environment_of_tasks(environment, options, !planner.has_other_hosts());
   Watching watching(options.preempt_signal);
   const bool one_by_one = planner.restarts_one_by_one();
-  GroupOptions group{.evaluator_restarts = options.restarts, .is_live = options.is_live};
+  GroupOptions group{
+      .evaluator_restarts = options.restarts, .interrupt_grace = options.grace, .is_live = options.is_live};
   const int as_a_whole = one_by_one && !options.min ? 0 : options.restarts;
   return run_with_restarts(as_a_whole, watching.signals, [&](int restarts_before) {
     group.restarts = one_by_one ? options.restarts - restarts_before : 0;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "tools/launch/survival.h"
 #include "tutti/base/environment.h"
 #include "tutti/base/log.h"
 #include "tutti/base/ports.h"
@@ -35,6 +36,7 @@ struct LaunchOptions {
   std::optional<PortRange> ports = {};               // for the tasks; nullopt: any
   std::optional<NodeOptions> nodes = {};             // nullopt: TF_CONFIG, or this machine alone
   std::chrono::milliseconds start_timeout{300'000};  // for the launchers of the other hosts to connect
+  std::chrono::milliseconds grace = kSavingGrace;    // that tasks have to save and end after a signal
   bool insecure = false;  // listen to the launchers of other hosts even without a secret
   bool is_live = false;   // show a line of a task that changes in place
 };

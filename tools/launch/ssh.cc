@@ -216,7 +216,8 @@ class HostsStarter {
             .cluster = {},
             .launch = launch_,
             .tasks = {},
-            .evaluator_restarts = options_.restarts};
+            .evaluator_restarts = options_.restarts,
+            .grace = options_.grace};
     for (size_t i = 0; i < hosts_.size(); ++i) {
       if (!hosts_[i]->has_begun() || hosts_[i]->send(to_line(job_for(i)), signals_, signal_)) continue;
       if (signal_) return {};

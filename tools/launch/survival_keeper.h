@@ -36,10 +36,11 @@ struct SurvivalOptions {
   int restarts_before = 0;        // how many of them there were before this start of the job
   // The time that members have for their calls after the first of them has called.
   std::chrono::milliseconds timeout{60'000};
-  std::string launch = {};              // as Identity::launch
-  std::string secret = {};              // of the tasks
-  std::string listen_at = "127.0.0.1";  // "": all addresses of this machine
-  uint16_t port = 0;                    // 0: any
+  std::chrono::milliseconds grace = kSavingGrace;  // as LaunchOptions::grace
+  std::string launch = {};                         // as Identity::launch
+  std::string secret = {};                         // of the tasks
+  std::string listen_at = "127.0.0.1";             // "": all addresses of this machine
+  uint16_t port = 0;                               // 0: any
   // With --nnodes, by host: the launchers that were at the meeting (EpochDecision::launchers).
   std::vector<std::string> launchers = {};
   std::function<void()> at_end = {};  // called before other launchers hear of the end of the job
@@ -79,7 +80,7 @@ class SurvivalKeeper final : public Survival {
   bool dismiss_own_workers() override;
   void stop(const JobEnd& end) override;
   std::chrono::milliseconds failure_grace() const override {
-    return keeper_.has_too_few() && !keeper_.ended() ? kSavingGrace : kFailureGrace;
+    return keeper_.has_too_few() && !keeper_.ended() ? options_.grace : kFailureGrace;
   }
   std::vector<WorkerOrder> look(const Say& say) override;
   bool job_is_done() const override { return keeper_.finished(); }
