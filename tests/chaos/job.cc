@@ -1,6 +1,5 @@
 #include "tests/chaos/job.h"
 
-#include <algorithm>
 #include <fstream>
 #include <unistd.h>
 
@@ -86,17 +85,11 @@ std::vector<pid_t> ChaosJob::tasks(const std::string& kind, int index) const {
   return processes_with(Words{mark_, "TUTTI_JOB_NAME=" + kind, fmt::format("TUTTI_TASK_INDEX={}", index)});
 }
 
-bool ChaosJob::strike(pid_t pid, int signal) {
-  if (pid <= 0 || kill(pid, signal) != 0) return false;
-  if (signal == SIGSTOP) stopped_.push_back(pid);
-  return true;
-}
+bool ChaosJob::strike(pid_t pid, int signal) { return pid > 0 && kill(pid, signal) == 0; }
 
+// On a host, the process that waits for the launcher has stopped with it.
 void ChaosJob::continue_stopped() {
-  const std::vector<pid_t> ours = processes();
-  for (const pid_t pid : std::exchange(stopped_, {})) {
-    if (std::find(ours.begin(), ours.end(), pid) != ours.end()) kill(pid, SIGCONT);
-  }
+  for (const pid_t pid : processes()) kill(pid, SIGCONT);
 }
 
 void ChaosJob::kill_all() {

@@ -49,7 +49,7 @@ class ChaosJob {
   std::vector<pid_t> tasks(const std::string& kind) const;
   std::vector<pid_t> tasks(const std::string& kind, int index) const;
   std::vector<pid_t> processes() const { return processes_with(mark_); }
-  // Sends a signal, and remembers processes that are stopped.
+  // Sends a signal. Returns false if there is no such process.
   bool strike(pid_t pid, int signal);
   void continue_stopped();
   // Kills all processes of the job at once.
@@ -61,7 +61,6 @@ class ChaosJob {
   const std::string mark_;
   const int port_;
   std::vector<std::unique_ptr<RunningProgram>> launchers_;
-  std::vector<pid_t> stopped_;
 };
 
 }  // namespace tutti::testing
