@@ -246,7 +246,8 @@ Result::End Job::why_failed(const Process& process) {
   if (code == exit_code(ErrorKind::DataLoss)) return Result::End::NoState;
   const bool misses = code == exit_code(ErrorKind::PeerLost) || code == exit_code(ErrorKind::Timeout);
   if (!misses) return Result::End::Violation;
-  if (keeper_.ended()) return keeper_.finished() ? Result::End::AtTheEnd : Result::End::TooFew;
+  const bool has_all = keeper_.finished() && !keeper_.has_too_few();
+  if (keeper_.ended()) return has_all ? Result::End::AtTheEnd : Result::End::TooFew;
   const Phase phase = slot.workers.back()->phase();
   if (phase == Phase::Starts && process.self().life == 0) return Result::End::AtStart;
   return Result::End::Violation;
