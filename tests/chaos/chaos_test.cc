@@ -19,6 +19,7 @@
 
 #include "tests/chaos/job.h"
 #include "tests/together.h"
+#include "tutti/base/file.h"
 #include "tutti/base/text.h"
 
 namespace tutti::testing::chaos_test {
@@ -386,6 +387,9 @@ void Chaos::expect_nothing_is_left() {
     job_->read();
     return job_->processes().empty();
   })) << job_->err();
+  for (const pid_t pid : job_->processes())
+    ADD_FAILURE() << fmt::format("{} is left, in the state {}: {}", pid, state_of(pid),
+                                 read_system_file(fmt::format("/proc/{}/cmdline", pid)));
   for (const auto& entry : fs::directory_iterator("/dev/shm")) {
     const std::string name = entry.path().filename();
     EXPECT_FALSE(name.starts_with("tutti") && !name.starts_with("tutti-test-")) << name;
