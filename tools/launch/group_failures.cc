@@ -1,4 +1,5 @@
-// What a TaskGroup does when a task has ended: it starts it again, goes on without it, or fails.
+// The part of a TaskGroup that handles tasks which have ended: it starts them again, goes on without them, or
+// fails.
 #include <algorithm>
 #include <signal.h>
 #include <sys/wait.h>

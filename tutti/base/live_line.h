@@ -48,7 +48,7 @@ class LiveLine {
 
  private:
   friend class Meter;
-  // What a Meter shows: beside the text, or in its place if there is none.
+  // The two texts of a Meter: beside the text of the line, or in its place if it has none.
   struct Reading {
     const Meter* of;
     std::string beside;
@@ -74,7 +74,7 @@ class LiveLine {
 // no other text. Shorter work shows nothing. Thread-safe.
 class Meter {
  public:
-  // What at() counts.
+  // The unit of the numbers that at() is told.
   enum class Unit { Pieces, Bytes };
   static constexpr std::chrono::milliseconds kPatience{1000};
 

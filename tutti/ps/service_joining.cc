@@ -74,7 +74,7 @@ void Service::await_place(Lock& lock, const rpc::Caller& caller, const rpc::Mess
   if (found == workers_.end()) return;
   const Worker& other = found->second;
   if (other.caller == 0 || other.caller == caller.id) return;
-  // The same process again: its last connection is broken, but this end has not noticed yet.
+  // If it is the same process again, its last connection is broken, but this end has not noticed yet.
   const bool is_itself = other.hello == caller.hello;
   const int64_t requests = other.requests;
   const std::string who = same_index(other.name, name_of(caller));

@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <optional>
 #include <utility>
 
@@ -50,6 +49,8 @@ int run_program(int argc, char** argv, const Program& program, const std::functi
   if (program.add_flags) program.add_flags(set);
   add_standard_flags(set, config);
   const Environment environment = Environment::of_process();
+  // A launcher reads what the program prints, line by line, also if the program is killed later.
+  if (environment.get(kLaunchVariable)) std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   // This program may run again to check what it has exported.
   if (const auto code = answer_export_check(environment)) return *code;
   if (const auto text = set.parse(argc, argv, environment)) {
@@ -99,8 +100,6 @@ int run(int argc, char** argv, const std::function<void(Context&)>& body) {
 
 int run(int argc, char** argv, const Program& program, const std::function<void(Context&)>& body) {
   tune_heap();
-  // A launcher reads what the program prints, line by line, also if the program is killed later.
-  if (std::getenv(kLaunchVariable) != nullptr) std::setvbuf(stdout, nullptr, _IOLBF, BUFSIZ);
   return guarded_main([&] {
     try {
       return run_program(argc, argv, program, body);

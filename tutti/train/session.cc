@@ -75,7 +75,7 @@ store::Checkpoint copy_of(store::Checkpoint checkpoint) {
   return checkpoint;
 }
 
-// What the live line calls a checkpoint that is being written.
+// Returns the name of a checkpoint in the live line, while it is being written.
 std::string meter_name(int64_t step) { return fmt::format("checkpoint {}", step); }
 
 // Sorts the tensors, which are grouped by type in a file, as they were given.

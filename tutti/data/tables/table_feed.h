@@ -20,7 +20,7 @@ namespace tutti::data {
 // While the chief reads large tables, the live line shows how far it is.
 Feed table_feed(const Context& context, const std::string& root, const Schema& schema,
                 const TableSourceOptions& options = {});
-// The same without a line, for processes that train nothing.
+// Like the one above, but shows no line: for processes that train nothing.
 inline Feed table_feed(const std::string& root, const Schema& schema,
                        const TableSourceOptions& options = {}) {
   return Feed(table_source(shards_in(root), schema, options));
