@@ -6,6 +6,13 @@
 #include "tutti/base/error.h"
 
 namespace tutti::simulation {
+namespace {
+
+thread_local Process* running = nullptr;
+
+}  // namespace
+
+Process* Process::current() { return running; }
 
 Process::Process(World& world, const comm::Member& self, std::function<void(Process&)> program,
                  std::function<void(Process&)> ended)
@@ -31,11 +38,14 @@ void Process::run() {
     error_ = error.what();
     outcome_ = Outcome::exited(exit_code(error.kind()));
   }
+  if (killed_) outcome_ = Outcome(SIGKILL);
 }
 
 void Process::resume() {
   inside_ = true;
+  running = this;
   fiber_.resume();
+  running = nullptr;
   inside_ = false;
   if (!fiber_.ended()) return;
   world_.log("{} {}{}{}", name(), outcome_->describe(), error_.empty() ? "" : ": ", error_);
@@ -65,11 +75,19 @@ void Process::stop(Time time) {
 void Process::leave() { throw Left(); }
 
 void Process::sleep(Time time) {
+  if (killed_) throw Killed();
   world_.after(time, [this, wait = begin_wait()] { wake(wait); });
   wait();
 }
 
+bool Process::sleep_in_call(Time time) {
+  world_.after(time, [this, wait = begin_wait()] { wake(wait); });
+  fiber_.pause();
+  return !killed_;
+}
+
 void Process::wait() {
+  if (killed_) throw Killed();
   fiber_.pause();
   if (killed_) throw Killed();
 }

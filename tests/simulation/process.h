@@ -31,12 +31,18 @@ class Process {
   // Ends the process as after SIGTERM.
   [[noreturn]] void leave();
   void sleep(Time time);
+  // For calls that may not throw: returns false if it is killed. It then runs to its next sleep or its end,
+  // and none of its calls may do anything.
+  bool sleep_in_call(Time time);
+  bool is_killed() const { return killed_; }
   // Begins to wait for wake() with this number; wait() then waits until it has come.
   int64_t begin_wait() { return ++wait_; }
   void wait();
   // From outside, at any time. Ignored unless the process waits with this number.
   void wake(int64_t wait);
 
+  // The process that runs in this thread, or null.
+  static Process* current();
   World& world() const { return world_; }
   const comm::Member& self() const { return self_; }
   std::string name() const;

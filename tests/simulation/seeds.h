@@ -27,11 +27,10 @@ inline Seeds asked_seeds() {
   return {begin, static_cast<uint64_t>(parse_int(asked.substr(dots + 2)).value())};
 }
 
-inline std::string replay(uint64_t seed) {
+inline std::string replay(uint64_t seed, const char* test = "simulation_test") {
   return fmt::format(
-      "seed {}; to see it again: TUTTI_TEST_SEED={} GTEST_FILTER='Simulat*' ctest --test-dir build -R "
-      "simulation_test -V",
-      seed, seed);
+      "seed {}; to see it again: TUTTI_TEST_SEED={} GTEST_FILTER='Simulat*' ctest --test-dir build -R {} -V",
+      seed, seed, test);
 }
 
 }  // namespace tutti::simulation

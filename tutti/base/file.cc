@@ -289,6 +289,14 @@ void sync_directory(const std::string& path) {
     fail_errno(errno, fmt::format("syncing the directory {} to the disk", folder));
 }
 
+void sync_names_of(const std::string& path) {
+  std::error_code ignored;
+  for (fs::path folder = fs::absolute(path, ignored); folder.has_relative_path();) {
+    folder = folder.parent_path();
+    if (::access(folder.c_str(), R_OK) == 0) sync_directory(folder.string());
+  }
+}
+
 void rename_path(const std::string& from, const std::string& to) {
   if (::rename(from.c_str(), to.c_str()) != 0) fail_errno(errno, fmt::format("renaming {} to {}", from, to));
 }

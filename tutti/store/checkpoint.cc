@@ -21,8 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kCheckpointPrefix = "ckpt-";
-// The suffix of a checkpoint that is being replaced: it is renamed to this until the new one is in its
-// place.
+// The suffix of a checkpoint that is being replaced, where a file system cannot exchange folders: it is
+// renamed to this until the new one is in its place.
 constexpr std::string_view kReplaced = ".replaced";
 constexpr const char* kLatest = "latest";
 
@@ -80,26 +80,31 @@ std::vector<Folder> newest_first(const std::string& logdir) {
   return folders;
 }
 
+using Check = std::function<void()>;  // CheckpointDirOptions::check
+
 // If a save was killed, both the old and the new checkpoint of a replacement may exist. The old one can be
 // removed, because the new one was complete before it was renamed.
-void remove_replaced(const std::string& logdir) {
+void remove_replaced(const std::string& logdir, const Check& check) {
   for (const Folder& folder : list_folders(logdir)) {
     if (folder.replaced && path_exists(logdir + "/" + checkpoint_folder_name(folder.step)))
-      remove_folder(logdir, folder.path);
+      remove_folder(logdir, folder.path, check);
   }
 }
 
-void publish(TemporaryFolder& written, const std::string& logdir, int64_t step) {
+void publish(TemporaryFolder& written, const std::string& logdir, int64_t step, const Check& check) {
   const std::string target = logdir + "/" + checkpoint_folder_name(step);
-  if (path_exists(target)) rename_path(target, target + std::string(kReplaced));
-  written.rename_to(target);
+  const bool is_there = path_exists(target);
+  const bool exchanged = is_there && written.exchange_with(target);
+  if (is_there && !exchanged) rename_path(target, target + std::string(kReplaced));
+  if (!exchanged) written.rename_to(target);
   sync_directory(logdir);
-  remove_replaced(logdir);
+  remove_replaced(logdir, check);
 }
 
 // Replaces the link in one step. Throws if the file system has no symbolic links.
-void replace_link(const std::string& link, const std::string& target, const std::string& logdir) {
-  const TemporaryFolder temporary(logdir);
+void replace_link(const std::string& link, const std::string& target, const std::string& logdir,
+                  const Check& check) {
+  const TemporaryFolder temporary(logdir, check);
   const std::string fresh = temporary.path() + "/" + kLatest;
   if (::symlink(target.c_str(), fresh.c_str()) != 0)
     fail_errno(errno, fmt::format("making the link {}", link));
@@ -107,7 +112,7 @@ void replace_link(const std::string& link, const std::string& target, const std:
   sync_directory(logdir);
 }
 
-void remove_beyond(const std::string& logdir, int keep) {
+void remove_beyond(const std::string& logdir, int keep, const Check& check) {
   if (keep <= 0) return;
   const std::vector<Folder> folders = newest_first(logdir);
   const auto kept = std::min(static_cast<size_t>(keep), folders.size());
@@ -116,7 +121,7 @@ void remove_beyond(const std::string& logdir, int keep) {
     if (folders[i].base) bases.insert(*folders[i].base);
   }
   for (size_t i = kept; i < folders.size(); ++i) {
-    if (!bases.contains(folders[i].step)) remove_folder(logdir, folders[i].path);
+    if (!bases.contains(folders[i].step)) remove_folder(logdir, folders[i].path, check);
   }
 }
 
@@ -169,8 +174,10 @@ void CheckpointDir::save(const Checkpoint& checkpoint, const SharedFiles& shared
          checkpoint.step);
   try {
     make_directories(logdir_);
+    // Even if this process has not made it: another one may have been killed in between.
+    if (!std::exchange(synced_, true)) sync_names_of(logdir_);
     remove_leftovers(logdir_);
-    remove_replaced(logdir_);
+    remove_replaced(logdir_, options_.check);
     int64_t sequence = 0;
     for (Folder& folder : list_folders(logdir_)) {
       read_manifest_of(folder);
@@ -180,11 +187,13 @@ void CheckpointDir::save(const Checkpoint& checkpoint, const SharedFiles& shared
     // late.
     if (shared.files.empty()) next_ = std::make_unique<TemporaryFolder>(logdir_);
     const std::unique_ptr<TemporaryFolder> temporary = std::move(next_);
+    if (options_.check) options_.check();
     write_checkpoint_folder(temporary->path(), checkpoint, sequence, shared, on_progress);
-    publish(*temporary, logdir_, checkpoint.step);
+    publish(*temporary, logdir_, checkpoint.step, options_.check);
     point_latest_to(checkpoint.step);
-    remove_beyond(logdir_, options_.keep);
+    remove_beyond(logdir_, options_.keep, options_.check);
   } catch (const Error& error) {
+    if (options_.check) options_.check();  // tells what happened
     throw Error(error.kind(),
                 fmt::format("saving the checkpoint of step {} failed: {}", checkpoint.step, error.what()));
   }
@@ -195,10 +204,12 @@ void CheckpointDir::point_latest_to(int64_t step) {
   const std::string link = logdir_ + "/" + kLatest;
   try {
     // Relative, so that the directory can be moved.
-    replace_link(link, checkpoint_folder_name(step), logdir_);
+    replace_link(link, checkpoint_folder_name(step), logdir_, options_.check);
   } catch (const Error& error) {
+    if (options_.check) options_.check();
     std::error_code ignored;
-    if (fs::is_symlink(link, ignored)) fs::remove(link, ignored);  // it points to an older checkpoint
+    // It points to an older checkpoint.
+    if (fs::is_symlink(link, ignored)) remove_folder(logdir_, link, options_.check);
     if (std::exchange(warned_, true) || !options_.warn) return;
     options_.warn(
         fmt::format("there is no link '{}' to the newest checkpoint ({}). Tutti does not need it; in other "

@@ -59,6 +59,9 @@ struct CheckpointDirOptions {
   int keep = 5;  // checkpoints beyond the newest `keep` and their bases are removed; 0 keeps all
   // save() calls it, at most once, with a line for the log, if the link `latest` cannot be made.
   std::function<void(const std::string& text)> warn = {};
+  // Throws if another process saves here now, because this one was lost to the others of its job for a while.
+  // Together with take_away_lock(), nothing of such a save appears in the directory, whenever it goes on.
+  std::function<void()> check = {};
 };
 
 // The checkpoints of one run: folders ckpt-<step> in its log directory, and a link `latest` to the one saved
@@ -114,6 +117,7 @@ class CheckpointDir {
   std::string logdir_;
   CheckpointDirOptions options_;
   std::unique_ptr<TemporaryFolder> next_;  // made by open(), until it has been saved
+  bool synced_ = false;                    // the names of the directory and of those in which it lies
   bool warned_ = false;
 };
 

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <ctime>
 #include <fcntl.h>
 #include <filesystem>
@@ -28,6 +29,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kLongestCommand = 400;
+constexpr const char* kLockName = "/lock";
 
 std::string now() {
   const std::time_t seconds = std::time(nullptr);
@@ -100,18 +102,30 @@ std::optional<FileDescriptor> lock_own(const std::string& path) {
   return std::nullopt;
 }
 
+std::vector<std::string> temporary_folders(const std::string& parent) {
+  std::vector<std::string> paths;
+  std::error_code error;
+  for (fs::directory_iterator entry(parent, error), end; !error && entry != end; entry.increment(error)) {
+    if (entry->path().filename().string().starts_with(kTemporaryPrefix))
+      paths.push_back(entry->path().string());
+  }
+  return paths;
+}
+
 bool is_left_over(const FileDescriptor& fd) { return ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0; }
 
 }  // namespace
 
 FolderLock::FolderLock(const std::string& folder, const std::string& who, std::chrono::milliseconds patience)
-    : path_(folder + "/lock") {
+    : folder_(folder) {
   constexpr std::chrono::milliseconds kPause{20};
   make_directories(folder);
-  const auto try_once = [this] {
-    fd_ = FileDescriptor(path_, O_RDWR | O_CREAT);
-    const LockResult result = try_to_lock(fd_, path_);
-    return result == LockResult::Locked && !same_file(fd_, path_) ? LockResult::Taken : result;
+  folder_fd_ = FileDescriptor(folder, O_PATH | O_DIRECTORY);
+  const std::string path = folder + kLockName;
+  const auto try_once = [&] {
+    fd_ = FileDescriptor(path, O_RDWR | O_CREAT);
+    const LockResult result = try_to_lock(fd_, path);
+    return result == LockResult::Locked && !same_file(fd_, path) ? LockResult::Taken : result;
   };
   const auto deadline = Clock::now() + patience;
   for (LockResult result = try_once(); result != LockResult::Locked; result = try_once()) {
@@ -123,25 +137,34 @@ FolderLock::FolderLock(const std::string& folder, const std::string& who, std::c
     fail(ErrorKind::InvalidArgument,
          "the log directory {} is in use by {}. Two jobs would overwrite and resume each other's "
          "checkpoints: wait for it, stop it, or give another --logdir",
-         folder, read_holder(path_));
+         folder, read_holder(path));
   }
   held_ = true;
-  if (::ftruncate(fd_.get(), 0) != 0) fail_errno(errno, fmt::format("writing {}", path_));
-  write_at(fd_, path_, 0, as_bytes(who + "\n"));
+  if (::ftruncate(fd_.get(), 0) != 0) fail_errno(errno, fmt::format("writing {}", path));
+  write_at(fd_, path, 0, as_bytes(who + "\n"));
 }
 
-bool FolderLock::is_taken_away() const { return held_ && !same_file(fd_, path_); }
+bool FolderLock::is_taken_away() const {
+  return held_ && !is_removed() && !same_file(fd_, folder_ + kLockName);
+}
 
-// The next holder makes another file.
+bool FolderLock::is_removed() const { return held_ && !same_file(folder_fd_, folder_); }
+
+// The next holder makes another file. The lock goes first: who makes a temporary folder later sees that.
 void take_away_lock(const std::string& folder) {
   std::error_code ignored;  // another process was faster
-  fs::remove(folder + "/lock", ignored);
+  fs::remove(folder + kLockName, ignored);
+  for (const std::string& temporary : temporary_folders(folder)) {
+    const std::string taken = temporary + "-taken";
+    fs::rename(temporary, taken, ignored);  // at once, for a process that still fills it
+    fs::remove_all(taken, ignored);
+  }
 }
 
 // Takes a shared lock for a moment, as other callers of this function may do at the same time; a process that
 // wants an exclusive lock tries again.
 std::optional<std::string> lock_holder(const std::string& folder) {
-  const std::string path = folder + "/lock";
+  const std::string path = folder + kLockName;
   if (!path_exists(path)) return std::nullopt;
   const FileDescriptor fd(path, O_RDONLY);
   while (::flock(fd.get(), LOCK_SH | LOCK_NB) != 0) {
@@ -155,22 +178,30 @@ std::string holder_name(const std::string& task) {
   return fmt::format("{} on host {}, pid {}, since {}: {}", task, host_name(), ::getpid(), now(), command());
 }
 
-TemporaryFolder::TemporaryFolder(const std::string& parent) {
+TemporaryFolder::TemporaryFolder(const std::string& parent, const std::function<void()>& check) {
   // A lost task may still write into an earlier folder by its name, so no name is used twice.
   std::random_device random;
   for (;;) {
     const std::string path =
         fmt::format("{}/{}{}-{:08x}{:08x}", parent, kTemporaryPrefix, ::getpid(), random(), random());
     if (!make_folder(path)) continue;
-    if (auto lock = lock_own(path)) {
-      path_ = path;
-      lock_ = std::move(*lock);
-      return;
-    }
+    auto lock = lock_own(path);
+    if (!lock) continue;
+    path_ = path;
+    lock_ = std::move(*lock);
+    break;
+  }
+  try {
+    if (check) check();
+  } catch (...) {
+    remove();
+    throw;
   }
 }
 
-TemporaryFolder::~TemporaryFolder() {
+TemporaryFolder::~TemporaryFolder() { remove(); }
+
+void TemporaryFolder::remove() {
   std::error_code ignored;  // remove_leftovers() removes the rest later
   if (!path_.empty()) fs::remove_all(path_, ignored);
 }
@@ -180,19 +211,23 @@ void TemporaryFolder::rename_to(const std::string& target) {
   path_.clear();
 }
 
-void remove_folder(const std::string& parent, const std::string& path) {
-  const TemporaryFolder temporary(parent);
+bool TemporaryFolder::exchange_with(const std::string& target) {
+  if (::renameat2(AT_FDCWD, path_.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) return true;
+  if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) return false;
+  fail_errno(errno, fmt::format("exchanging {} and {}", path_, target));
+}
+
+void remove_folder(const std::string& parent, const std::string& path, const std::function<void()>& check) {
+  const TemporaryFolder temporary(parent, check);
   rename_path(path, temporary.path() + "/removed");
 }
 
 void remove_leftovers(const std::string& parent) {
-  std::error_code error;
-  for (fs::directory_iterator entry(parent, error), end; !error && entry != end; entry.increment(error)) {
-    if (!entry->path().filename().string().starts_with(kTemporaryPrefix)) continue;
+  for (const std::string& path : temporary_folders(parent)) {
     try {
-      const FileDescriptor fd(entry->path().string(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
+      const FileDescriptor fd(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW);
       std::error_code ignored;
-      if (is_left_over(fd)) fs::remove_all(entry->path(), ignored);
+      if (is_left_over(fd)) fs::remove_all(path, ignored);
     } catch (const Error&) {
       continue;  // another process has removed it first
     }

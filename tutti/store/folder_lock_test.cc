@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <csignal>
+#include <filesystem>
 #include <memory>
 #include <sys/wait.h>
 #include <thread>
@@ -9,6 +10,7 @@
 
 #include <gmock/gmock.h>
 
+#include "tutti/base/file.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
 
@@ -84,6 +86,18 @@ TEST(FolderLock, can_be_taken_away_from_a_process_that_is_stopped) {
   EXPECT_TRUE(next.is_held());
   EXPECT_TRUE(former.is_taken_away());
   EXPECT_EQ(lock_holder(folder.path()), "worker/1");
+}
+
+TEST(FolderLock, is_not_taken_away_with_its_folder) {
+  const TestFolder folder;
+  const FolderLock lock(folder / "run", "me", milliseconds(0));
+  EXPECT_FALSE(lock.is_removed());
+  std::filesystem::remove_all(folder / "run");
+  EXPECT_TRUE(lock.is_removed());
+  make_directories(folder / "run");
+  EXPECT_TRUE(lock.is_removed());
+  EXPECT_FALSE(lock.is_taken_away());
+  EXPECT_FALSE(lock.is_held());
 }
 
 TEST(FolderLock, is_released_with_its_object) {

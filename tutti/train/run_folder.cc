@@ -149,7 +149,8 @@ RunFolder::RunFolder(const Context& context, const std::string& name)
   checkpoints_.emplace(
       path_, store::CheckpointDirOptions{
                  .keep = static_cast<int>(context.config().checkpoints.keep),
-                 .warn = [log = context.log()](const std::string& text) { log.warning("{}", text); }});
+                 .warn = [log = context.log()](const std::string& text) { log.warning("{}", text); },
+                 .check = [this] { require_lock(); }});
 }
 
 RunFolder::~RunFolder() {
@@ -175,6 +176,20 @@ void RunFolder::lock() {
     context_.log().warning("{} is on a file system without locks: make sure that no second job uses it",
                            path_);
   name_launcher();
+}
+
+void RunFolder::require_lock() const {
+  if (!lock_ || !lock_->is_taken_away()) return;
+  const std::optional<std::string> holder = store::lock_holder(path_);
+  if (!holder)
+    fail(
+        ErrorKind::PeerLost,
+        "{0}/lock is gone, and nothing is saved any more: another chief of this job is about to take {0}, or "
+        "somebody has removed the file; start the job again then",
+        path_);
+  fail(ErrorKind::PeerLost,
+       "{} belongs to {} now: this process was lost to the others of its job, and saves there no more", path_,
+       *holder);
 }
 
 bool RunFolder::is_of_this_launch(const store::Checkpoint& checkpoint) const {
@@ -257,14 +272,21 @@ void RunFolder::note_error(const std::string& error) {
 }
 
 void RunFolder::write_state() {
+  last_sign_ = std::chrono::steady_clock::now();
   if (!lock_ || lock_->is_taken_away()) return;
+  if (lock_->is_removed()) {
+    if (!std::exchange(told_removal_, true))
+      context_.log().warning(
+          "{} was removed while this job uses it: its checkpoints are gone, and other jobs are not kept out",
+          path_);
+    return;
+  }
   if (context_.page() != nullptr) run_.web = context_.page()->address();
   try {
     write_run_state(path_, run_);
   } catch (const Error& error) {
     context_.log().warning("evaluators cannot follow this run: {}", error.what());
   }
-  last_sign_ = std::chrono::steady_clock::now();
 }
 
 // For `tutti scale`.

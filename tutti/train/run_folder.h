@@ -111,6 +111,8 @@ class RunFolder {
   std::string secret_of_members() const;
   bool is_used_by_this_job() const;
   void write_state();
+  // Throws PeerLost if the lock was taken away.
+  void require_lock() const;
   std::vector<std::string> changed_flags(const nlohmann::json& state, FlagScope scope) const;
 
   const Context& context_;
@@ -118,6 +120,7 @@ class RunFolder {
   std::optional<store::CheckpointDir> checkpoints_;
   std::optional<store::FolderLock> lock_;
   bool begun_ = false;  // newest() has been called
+  bool told_removal_ = false;
   bool only_weights_ = false;
   RunState run_;  // its id is "" until begin_run()
   std::chrono::steady_clock::time_point last_sign_;

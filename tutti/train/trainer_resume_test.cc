@@ -2,10 +2,13 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <optional>
 
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
 #include "tutti/store/checkpoint.h"
+#include "tutti/store/folder_lock.h"
 #include "tutti/store/test_checkpoint.h"
 #include "tutti/train/test_trainer.h"
 
@@ -267,6 +270,45 @@ TEST(TrainerResume, weights_that_are_no_numbers_do_not_become_the_newest_checkpo
     const auto steps = store::CheckpointDir(folder / "run").steps();
     EXPECT_EQ(*std::max_element(steps.begin(), steps.end()), guard ? 5 : 10);
   }
+}
+
+// Trains 20 steps with checkpoints, and calls `body` after step 12.
+void train_and(const std::string& logdir, const std::function<void()>& body) {
+  RunConfig config = test_flags();
+  config.checkpoints.logdir = logdir;
+  config.checkpoints.every = "5";
+  config.training.steps = 20;
+  const Context context = test_context(config);
+  Trainer trainer(context, test_net(), kAdam, test_loss);
+  trainer.add_hook(std::make_unique<AfterStep>([&](Training& training) {
+    if (training.step == 12) body();
+  }));
+  trainer.fit(test_feed().shuffle());
+}
+
+TEST(TrainerResume, a_chief_whose_folder_another_one_has_taken_saves_there_no_more) {
+  const TestFolder folder;
+  const std::string run = folder / "run";
+  std::optional<store::FolderLock> next;
+  expect_error(ErrorKind::PeerLost,
+               AllOf(HasSubstr(run + " belongs to the next chief now"), HasSubstr("lost to the others")),
+               [&] {
+                 train_and(run, [&] {
+                   store::take_away_lock(run);
+                   next.emplace(run, "the next chief", std::chrono::milliseconds(0));
+                 });
+               });
+  EXPECT_EQ(store::CheckpointDir(run).steps().back(), 10);
+  EXPECT_TRUE(next->is_held());
+}
+
+TEST(TrainerResume, a_folder_that_is_removed_meanwhile_is_named_and_made_again) {
+  const TestFolder folder;
+  const std::string run = folder / "run";
+  testing::internal::CaptureStderr();
+  train_and(run, [&] { std::filesystem::remove_all(run); });
+  EXPECT_THAT(testing::internal::GetCapturedStderr(), HasSubstr(run + " was removed while this job uses it"));
+  EXPECT_EQ(store::CheckpointDir(run).load_latest().checkpoint->step, 20);
 }
 
 }  // namespace
