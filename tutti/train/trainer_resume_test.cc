@@ -278,6 +278,7 @@ void train_and(const std::string& logdir, const std::function<void()>& body) {
   config.checkpoints.logdir = logdir;
   config.checkpoints.every = "5";
   config.training.steps = 20;
+  config.output.log_level = "warning";
   const Context context = test_context(config);
   Trainer trainer(context, test_net(), kAdam, test_loss);
   trainer.add_hook(std::make_unique<AfterStep>([&](Training& training) {
