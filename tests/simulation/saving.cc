@@ -148,7 +148,7 @@ void SavingJob::train(Process& process) {
     lock.emplace(logdir_, name, milliseconds_of_time(scenario_.patience));
   } catch (const Error&) {
     if (!store::lock_holder(logdir_)) throw;
-    ++troubles_;
+    taker_life_ = process.self().life;
     std::error_code ignored;
     if (mistake_ == SavingMistake::TakesOnlyTheLock)
       fs::remove(logdir_ + "/lock", ignored);
@@ -236,7 +236,8 @@ void SavingJob::save(Process& process, store::CheckpointDir& checkpoints, int64_
     const bool misses_writer = std::any_of(writers_.begin(), writers_.end(), [](const Writer& writer) {
       return writer.is_lost->load() || writer.process->stopped();
     });
-    if (troubles_ == troubles && slow_calls_ == 0 && !is_full_ && !misses_writer)
+    if (process.self().life >= taker_life_ && troubles_ == troubles && slow_calls_ == 0 && !is_full_ &&
+        !misses_writer)
       world_.violate("a save fails without a failure: {}", error.what());
   }
 }

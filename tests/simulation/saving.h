@@ -107,6 +107,7 @@ class SavingJob {
   std::vector<std::unique_ptr<Process>> chiefs_;  // the newest is the last
   const Process* owner_ = nullptr;                // the chief that had the lock last
   int first_life_ = 0;                            // from those before, the lock was taken away
+  int taker_life_ = 0;                            // the same, or is just being taken away
   std::vector<Writer> writers_;
   std::vector<std::unique_ptr<Process>> former_;  // writers
   Time last_sign_ = 0;                            // of the chief

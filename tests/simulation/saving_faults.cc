@@ -56,6 +56,7 @@ int SavingJob::before(Process& process, const FileCall& call) {
     ++slow_calls_;
     process.sleep_in_call(random.draw(0, scenario_.slowest));
     --slow_calls_;
+    ++troubles_;  // for a save during which it ends
   } else {
     process.sleep_in_call(random.draw(0, 300));
   }
