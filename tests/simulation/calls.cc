@@ -51,6 +51,13 @@ bool is_simulated(int descriptor) {
   return caller() != nullptr && !there->disk().path_of(descriptor).empty();
 }
 
+// The same for an open file.
+template <class Make, class Tell>
+auto change_open(int descriptor, const char* name, const Make& make, const Tell& tell) -> decltype(make()) {
+  if (!is_simulated(descriptor)) return make();
+  return change(*caller(), {.name = name, .path = there->disk().path_of(descriptor)}, make, tell);
+}
+
 int really_open(int folder, const char* path, int flags, mode_t mode) {
   return static_cast<int>(::syscall(SYS_openat, folder, path, flags, mode));
 }
@@ -102,14 +109,12 @@ int rename_with(int from_folder, const char* from, int to_folder, const char* to
 
 int sync_to_device(int descriptor) {
   const auto sync = [&] { return static_cast<int>(::syscall(SYS_fsync, descriptor)); };
-  if (!is_simulated(descriptor)) return sync();
   struct stat status {};
   const bool is_folder = ::fstat(descriptor, &status) == 0 && S_ISDIR(status.st_mode);
-  const bool skips = is_folder ? there->skips_folders : there->skips_files;
-  return change(*caller(), {.name = "fsync", .path = there->disk().path_of(descriptor)}, sync,
-                [&](int /*result*/) {
-                  if (!skips) there->disk().synced(descriptor);
-                });
+  return change_open(descriptor, "fsync", sync, [&](int /*result*/) {
+    const bool skips = is_folder ? there->skips_folders : there->skips_files;
+    if (!skips) there->disk().synced(descriptor);
+  });
 }
 
 timespec time_of(const World& world) {
@@ -138,7 +143,7 @@ int Calls::before(Process& process, const FileCall& call) {
 
 using namespace tutti::simulation;  // NOLINT(google-build-using-namespace)
 
-// Instead of those of the C library.
+// These functions replace those that the C library has under the same names.
 extern "C" {
 
 int open(const char* path, int flags, ...) {
@@ -173,10 +178,9 @@ int close(int descriptor) {
 ssize_t write(int descriptor, const void* data, size_t size) {
   const std::span bytes(static_cast<const std::byte*>(data), size);
   const auto write = [&] { return static_cast<ssize_t>(::syscall(SYS_write, descriptor, data, size)); };
-  if (!is_simulated(descriptor)) return write();
-  return change(
-      *caller(), {.name = "write", .path = there->disk().path_of(descriptor)}, write,
-      [&](ssize_t done) { there->disk().wrote(descriptor, bytes.first(static_cast<size_t>(done))); });
+  return change_open(descriptor, "write", write, [&](ssize_t done) {
+    there->disk().wrote(descriptor, bytes.first(static_cast<size_t>(done)));
+  });
 }
 
 ssize_t pwrite(int descriptor, const void* data, size_t size, off_t offset) {
@@ -184,19 +188,16 @@ ssize_t pwrite(int descriptor, const void* data, size_t size, off_t offset) {
   const auto write = [&] {
     return static_cast<ssize_t>(::syscall(SYS_pwrite64, descriptor, data, size, offset));
   };
-  if (!is_simulated(descriptor)) return write();
-  return change(*caller(), {.name = "pwrite", .path = there->disk().path_of(descriptor)}, write,
-                [&](ssize_t done) {
-                  there->disk().wrote_at(descriptor, static_cast<uint64_t>(offset),
-                                         bytes.first(static_cast<size_t>(done)));
-                });
+  return change_open(descriptor, "pwrite", write, [&](ssize_t done) {
+    there->disk().wrote_at(descriptor, static_cast<uint64_t>(offset), bytes.first(static_cast<size_t>(done)));
+  });
 }
 
 int ftruncate(int descriptor, off_t size) __THROW {
   const auto truncate = [&] { return static_cast<int>(::syscall(SYS_ftruncate, descriptor, size)); };
-  if (!is_simulated(descriptor)) return truncate();
-  return change(*caller(), {.name = "ftruncate", .path = there->disk().path_of(descriptor)}, truncate,
-                [&](int /*result*/) { there->disk().truncated(descriptor, static_cast<uint64_t>(size)); });
+  return change_open(descriptor, "ftruncate", truncate, [&](int /*result*/) {
+    there->disk().truncated(descriptor, static_cast<uint64_t>(size));
+  });
 }
 
 int fsync(int descriptor) { return sync_to_device(descriptor); }

@@ -47,7 +47,7 @@ struct Disk::Node {
 
   // The path that a node has below this one, whose path is known; "" if it has no name any more.
   std::string path_of(const Node* node, const std::string& own) const;
-  // What the device has after a loss of power.
+  // Loses what is not safe, here and below, except for writes that the device has made by chance.
   void lose_power(Random& random);
   // Makes it in the real folder.
   void make(const std::string& path) const;
@@ -218,7 +218,8 @@ void Disk::sync_names(const Node* folder) {
   keep(kept);
 }
 
-// Draws a moment for each folder; a change is kept if it comes before those of all its folders.
+// Draws a moment for each folder. A change is kept if it comes before the moment of each folder that it
+// concerns.
 std::vector<bool> Disk::drawn_changes(Random& random) const {
   std::map<const Node*, size_t> moments;
   std::vector<const Node*> folders;  // in an order that is always the same

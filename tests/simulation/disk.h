@@ -12,11 +12,11 @@
 
 namespace tutti::simulation {
 
-// What a device has of a folder and all that is in it. Each change of names and bytes is told after it was
-// made in the real folder, which shows what processes see; a change is safe on the device only after its file
-// or folder was synced. When the power fails, a folder has all its changes of names up to a moment that is
-// drawn, at the latest what was synced last; a file has any of its writes, also in parts. A change in two
-// folders (a rename) is in both or in none. Not thread-safe.
+// Knows which changes of a folder, and of all that is in it, are safe on a device. Each change of names and
+// bytes is told after it was made in the real folder, which shows what processes see; a change is safe on the
+// device only after its file or folder was synced. When the power fails, a folder has all its changes of
+// names up to a moment that is drawn, at the latest what was synced last; a file has any of its writes, also
+// in parts. A change in two folders (a rename) is in both or in none. Not thread-safe.
 class Disk {
  public:
   // `folder` is empty.

@@ -2,8 +2,6 @@
 // (docs/reliability.md, "Simulated failures"). TUTTI_TEST_SEED as in simulation_test.cc.
 #include "tests/simulation/launchers.h"
 
-#include <iostream>
-
 #include <gtest/gtest.h>
 
 #include "tests/simulation/seeds.h"
@@ -16,20 +14,16 @@ Launchers::Result simulate_launchers(uint64_t seed, Mistake mistake = Mistake::N
 }
 
 TEST(SimulatedLaunchers, keep_all_promises) {
-  const Seeds seeds = asked_seeds();
   Launchers::Result sum;
-  int failures = 0;
-  for (uint64_t seed = seeds.begin; seed < seeds.end && failures < 5; ++seed) {
-    const Launchers::Result result = simulate_launchers(seed, Mistake::None, seeds.is_one());
+  expect_kept([&](uint64_t seed, bool prints) {
+    const Launchers::Result result = simulate_launchers(seed, Mistake::None, prints);
     sum.epochs += result.epochs;
     sum.successions += result.successions;
     sum.ended += result.ended;
-    if (!result.violation) continue;
-    ++failures;
-    ADD_FAILURE() << *result.violation << "\n" << replay(seed);
-  }
-  std::cout << fmt::format("{} seeds: {} epochs, {} launchers took the list over, {} ended\n",
-                           seeds.end - seeds.begin, sum.epochs, sum.successions, sum.ended);
+    return result.violation.value_or("");
+  });
+  std::cout << fmt::format("{} epochs, {} launchers took the list over, {} ended\n", sum.epochs,
+                           sum.successions, sum.ended);
 }
 
 // The others need six calls for a vote, which take longer here than the timeout.
@@ -46,14 +40,8 @@ TEST(SimulatedLaunchers, are_the_same_each_time) {
 class PlantedInLaunchers : public testing::TestWithParam<Mistake> {};
 
 TEST_P(PlantedInLaunchers, mistake_is_found) {
-  constexpr uint64_t kSeeds = 5000;
-  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
-    const Launchers::Result result = simulate_launchers(seed, GetParam());
-    if (!result.violation) continue;
-    std::cout << fmt::format("found by seed {}: {}\n", seed, *result.violation);
-    return;
-  }
-  ADD_FAILURE() << "not found by " << kSeeds << " seeds";
+  expect_found(5000,
+               [](uint64_t seed) { return simulate_launchers(seed, GetParam()).violation.value_or(""); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Mistakes, PlantedInLaunchers,

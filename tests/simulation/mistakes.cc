@@ -54,6 +54,14 @@ const char* name_of(Mistake mistake) {
       return "MinorityGoesOn";
     case Mistake::VotesAreForgotten:
       return "VotesAreForgotten";
+    case Mistake::FilesAreNotSynced:
+      return "FilesAreNotSynced";
+    case Mistake::FoldersAreNotSynced:
+      return "FoldersAreNotSynced";
+    case Mistake::TakesOnlyTheLock:
+      return "TakesOnlyTheLock";
+    case Mistake::NobodyAsks:
+      return "NobodyAsks";
   }
   return "";
 }

@@ -33,6 +33,11 @@ enum class Mistake {
   KeeperDecidesAlone,  // the keeper begins an epoch on which the other launchers have not agreed
   MinorityGoesOn,      // a launcher takes the place of the keeper without enough votes
   VotesAreForgotten,   // a keeper takes another's place and does not hear what the launchers had agreed to
+  // The mistakes below are made when checkpoints are saved (saving.h).
+  FilesAreNotSynced,
+  FoldersAreNotSynced,
+  TakesOnlyTheLock,  // a new chief leaves what the former one has begun to write
+  NobodyAsks,        // whether another chief saves there now
 };
 
 const char* name_of(Mistake mistake);

@@ -51,23 +51,7 @@ std::chrono::milliseconds milliseconds_of_time(Time time) {
 
 }  // namespace
 
-const char* name_of(SavingMistake mistake) {
-  switch (mistake) {
-    case SavingMistake::None:
-      return "None";
-    case SavingMistake::FilesAreNotSynced:
-      return "FilesAreNotSynced";
-    case SavingMistake::FoldersAreNotSynced:
-      return "FoldersAreNotSynced";
-    case SavingMistake::TakesOnlyTheLock:
-      return "TakesOnlyTheLock";
-    case SavingMistake::NobodyAsks:
-      return "NobodyAsks";
-  }
-  return "";
-}
-
-SavingJob::SavingJob(uint64_t seed, SavingMistake mistake, bool prints)
+SavingJob::SavingJob(uint64_t seed, Mistake mistake, bool prints)
     : world_(seed, prints),
       scenario_(draw(world_.random())),
       mistake_(mistake),
@@ -78,8 +62,8 @@ SavingJob::SavingJob(uint64_t seed, SavingMistake mistake, bool prints)
           [this](Process& process, const FileCall& call) { after(process, call); }),
       writers_(static_cast<size_t>(scenario_.writers)),
       faults_(scenario_.faults) {
-  calls_.skips_files = mistake == SavingMistake::FilesAreNotSynced;
-  calls_.skips_folders = mistake == SavingMistake::FoldersAreNotSynced;
+  calls_.skips_files = mistake == Mistake::FilesAreNotSynced;
+  calls_.skips_folders = mistake == Mistake::FoldersAreNotSynced;
   for (size_t i = 0; i < writers_.size(); ++i) start_writer(i);
   troubles_ = 0;
   start_chief();
@@ -150,7 +134,7 @@ void SavingJob::train(Process& process) {
     if (!store::lock_holder(logdir_)) throw;
     taker_life_ = process.self().life;
     std::error_code ignored;
-    if (mistake_ == SavingMistake::TakesOnlyTheLock)
+    if (mistake_ == Mistake::TakesOnlyTheLock)
       fs::remove(logdir_ + "/lock", ignored);
     else
       store::take_away_lock(logdir_);
@@ -164,8 +148,8 @@ void SavingJob::train(Process& process) {
     if (lock->is_taken_away()) fail(ErrorKind::PeerLost, "this chief was replaced");
   };
   store::CheckpointDir checkpoints(
-      logdir_, {.keep = scenario_.keep,
-                .check = mistake_ == SavingMistake::NobodyAsks ? std::function<void()>() : check});
+      logdir_,
+      {.keep = scenario_.keep, .check = mistake_ == Mistake::NobodyAsks ? std::function<void()>() : check});
   for (int64_t step = resume(checkpoints); step < scenario_.steps;) {
     process.sleep(kMillisecond);
     if (owner_ == &process) last_sign_ = world_.now();

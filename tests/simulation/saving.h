@@ -8,21 +8,12 @@
 
 #include "tests/simulation/calls.h"
 #include "tests/simulation/disk.h"
+#include "tests/simulation/mistakes.h"
 #include "tests/simulation/process.h"
 #include "tutti/base/test_folder.h"
 #include "tutti/store/checkpoint.h"
 
 namespace tutti::simulation {
-
-// What is done wrong on purpose, for a test of the simulation.
-enum class SavingMistake {
-  None,
-  FilesAreNotSynced,
-  FoldersAreNotSynced,
-  TakesOnlyTheLock,  // but leaves what the former chief has begun to write
-  NobodyAsks,        // whether another process saves there now
-};
-const char* name_of(SavingMistake mistake);
 
 struct SavingResult {
   std::string violation;  // or ""
@@ -42,7 +33,7 @@ struct SavingResult {
 // next one, which goes on from the newest checkpoint. Not thread-safe; one at a time.
 class SavingJob {
  public:
-  SavingJob(uint64_t seed, SavingMistake mistake, bool prints);
+  SavingJob(uint64_t seed, Mistake mistake, bool prints);
   ~SavingJob();
 
   // Runs until all steps are made, or to the first broken promise.
@@ -64,7 +55,7 @@ class SavingJob {
     double fault_chance = 0;  // at each call
     double kill_share = 0;
   };
-  // What the chief asks of the writers.
+  // The chief asks a writer to add its file.
   struct Order {
     std::string folder;
     int64_t step = 0;
@@ -86,11 +77,10 @@ class SavingJob {
   int64_t resume(const store::CheckpointDir& checkpoints);
   void save(Process& process, store::CheckpointDir& checkpoints, int64_t step);
   void watch_chief();
-  void replace_chief();
   bool is_former(const Process& process) const;
   // Returns true for what others see of the checkpoints.
   bool is_visible(const std::string& path) const;
-  // What happens to them.
+  // Failures.
   int before(Process& process, const FileCall& call);
   void after(Process& process, const FileCall& call);
   bool strikes(Process& process, const FileCall& call);
@@ -99,7 +89,7 @@ class SavingJob {
 
   World world_;
   const Scenario scenario_;
-  const SavingMistake mistake_;
+  const Mistake mistake_;
   const TestFolder folder_;
   const std::string logdir_;
   Disk disk_;

@@ -1,7 +1,6 @@
 // Simulates jobs whose workers are killed, stopped and started again (docs/reliability.md, "Simulated
 // failures"). TUTTI_TEST_SEED=17 simulates that one and prints its log; TUTTI_TEST_SEED=0..100000 many.
 #include <chrono>
-#include <iostream>
 #include <map>
 
 #include <gtest/gtest.h>
@@ -18,13 +17,11 @@ Result simulate(uint64_t seed, Mistake mistake = Mistake::None, bool prints = fa
 
 TEST(Simulation, keeps_all_promises) {
   const Seeds seeds = asked_seeds();
-  const bool is_one = seeds.is_one();
   std::map<std::string, int64_t> ends;
   Result sum;
   const auto begin = std::chrono::steady_clock::now();
-  int failures = 0;
-  for (uint64_t seed = seeds.begin; seed < seeds.end && failures < 5; ++seed) {
-    const Result result = simulate(seed, Mistake::None, is_one);
+  expect_kept([&](uint64_t seed, bool prints) {
+    const Result result = simulate(seed, Mistake::None, prints);
     ++ends[name_of(result.end)];
     sum.events += result.events;
     sum.epochs += result.epochs;
@@ -35,10 +32,8 @@ TEST(Simulation, keeps_all_promises) {
     sum.joined += result.joined;
     sum.taken_over += result.taken_over;
     sum.steps += result.steps;
-    if (result.end != Result::End::Violation) continue;
-    ++failures;
-    ADD_FAILURE() << result.violation << "\n" << replay(seed);
-  }
+    return result.violation;
+  });
   const std::chrono::duration<double> time = std::chrono::steady_clock::now() - begin;
   std::cout << fmt::format(
       "{} seeds, {:.0f} a second: {} events, {} epochs, {} steps, {} killed, {} stopped, {} evicted, {} "
@@ -63,14 +58,7 @@ TEST(Simulation, is_the_same_each_time) {
 class Planted : public testing::TestWithParam<Mistake> {};
 
 TEST_P(Planted, mistake_is_found) {
-  constexpr uint64_t kSeeds = 5000;
-  for (uint64_t seed = 0; seed < kSeeds; ++seed) {
-    const Result result = simulate(seed, GetParam());
-    if (result.end != Result::End::Violation) continue;
-    std::cout << fmt::format("found by seed {}: {}\n", seed, result.violation);
-    return;
-  }
-  ADD_FAILURE() << "not found by " << kSeeds << " seeds";
+  expect_found(5000, [](uint64_t seed) { return simulate(seed, GetParam()).violation; });
 }
 
 INSTANTIATE_TEST_SUITE_P(Mistakes, Planted,

@@ -112,7 +112,7 @@ void make_folder_for(const std::string& path);
 // Makes sure that names added to or removed from a folder survive a loss of power.
 void sync_directory(const std::string& path);
 
-// The same for the names of the folder itself and of those in which it lies, as far as they can be read.
+// The same for the name of a folder and the names of all folders above it, as far as they can be read.
 void sync_names_of(const std::string& path);
 
 // Calls rename(2); an error names both paths.

@@ -148,7 +148,7 @@ Meter::Meter(LiveLine& line, std::string what, Unit unit, std::chrono::milliseco
       unit_(unit),
       next_(Clock::duration(Clock::now().time_since_epoch() + patience).count()) {}
 
-// Of several threads, the one that moves the time of the next text shows this one.
+// Several threads may call it: a text is shown by the thread that moves `next_` on.
 void Meter::at(int64_t done, int64_t all) {
   constexpr std::chrono::milliseconds kEvery{250};
   if (!line_.is_shown()) return;

@@ -103,6 +103,9 @@ void write_shared_file(const std::string& folder, const std::string& name, const
         write_safetensors(path, tensors, {{"format", "pt"}, {"step", std::to_string(step)}}, {}, on_bytes);
     write_record(path, {{"bytes", written.bytes}, {"checksum", written.checksum}});
   } catch (const std::exception& error) {
+    if (!path_exists(folder))
+      fail(ErrorKind::PeerLost, "{} is gone: the task that made it has given up the checkpoint of step {}",
+           folder, step);
     const auto* known = dynamic_cast<const Error*>(&error);
     const ErrorKind kind = known == nullptr ? ErrorKind::Overloaded : known->kind();
     // Removing the file frees space for the record if the disk is full.

@@ -51,7 +51,7 @@ struct SharedFiles {
 std::string shared_file_name(const std::string& part, int index, int count);
 
 // Writes this task's file, and then a record with its size and checksum. On failure, writes a record of the
-// error and throws it. Returns when the file is on the device.
+// error and throws it; PeerLost if the folder is gone. Returns when the file is on the device.
 void write_shared_file(const std::string& folder, const std::string& name, const NamedTensors& tensors,
                        int64_t step, const OnBytes& on_bytes = {});
 

@@ -199,6 +199,8 @@ bool TrainingRun::go_on(const std::optional<Error>& why) {
   if (group.is_chief() && !is_chief_) {
     session_.take_over(progress_.step);
     open_files();
+  } else if (group.is_chief()) {
+    session_.lock();  // again, if somebody has deleted the lock
   }
   is_chief_ = group.is_chief();
   if (is_running_) begin_feed();

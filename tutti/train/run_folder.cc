@@ -160,7 +160,7 @@ RunFolder::~RunFolder() {
 // A job that was killed and restarted may find that a process of its former run has not exited yet.
 void RunFolder::lock() {
   constexpr std::chrono::milliseconds kPatience{3000};
-  if (!exists() || lock_) return;
+  if (!exists() || (lock_ && !lock_->is_taken_away())) return;
   run_.chief = store::holder_name(context_.task().short_name());
   const auto take = [&] { lock_.emplace(path_, run_.chief, kPatience); };
   try {
@@ -178,18 +178,15 @@ void RunFolder::lock() {
   name_launcher();
 }
 
+// Only a job whose workers change takes the lock away from itself. Elsewhere a lock that is gone was deleted
+// by hand.
 void RunFolder::require_lock() const {
   if (!lock_ || !lock_->is_taken_away()) return;
   const std::optional<std::string> holder = store::lock_holder(path_);
-  if (!holder)
-    fail(
-        ErrorKind::PeerLost,
-        "{0}/lock is gone, and nothing is saved any more: another chief of this job is about to take {0}, or "
-        "somebody has removed the file; start the job again then",
-        path_);
+  if (!holder && context_.identity().members_board.empty()) return;
   fail(ErrorKind::PeerLost,
-       "{} belongs to {} now: this process was lost to the others of its job, and saves there no more", path_,
-       *holder);
+       "{} belongs to {} now: this process was lost to the others of its job, or {}/lock was deleted", path_,
+       holder.value_or("nobody"), path_);
 }
 
 bool RunFolder::is_of_this_launch(const store::Checkpoint& checkpoint) const {

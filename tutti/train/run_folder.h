@@ -62,7 +62,8 @@ class RunFolder {
   bool exists() const { return checkpoints_.has_value(); }
   const std::string& path() const { return path_; }
 
-  // Locks the folder, on the chief before it trains, against training by another job (store::FolderLock).
+  // Locks the folder, on the chief before it trains, against training by another job (store::FolderLock),
+  // also again if the lock is gone.
   void lock();
 
   // Returns the newest intact checkpoint, if --resume asks for it. With --resume weights or never, a run

@@ -292,7 +292,8 @@ TEST(TrainerResume, a_chief_whose_folder_another_one_has_taken_saves_there_no_mo
   const std::string run = folder / "run";
   std::optional<store::FolderLock> next;
   expect_error(ErrorKind::PeerLost,
-               AllOf(HasSubstr(run + " belongs to the next chief now"), HasSubstr("lost to the others")),
+               AllOf(HasSubstr(run + " belongs to the next chief now"),
+                     HasSubstr("was lost to the others of its job")),
                [&] {
                  train_and(run, [&] {
                    store::take_away_lock(run);
