@@ -101,6 +101,27 @@ TEST(SurvivalOfAFrozenHost, goes_on_with_the_lock_that_is_taken_away) {
     EXPECT_TRUE(eventually([&] { return processes_with(mark(node)).empty(); }));
 }
 
+// The chief notices it at a checkpoint, which is not saved; the workers come together, and it locks the
+// folder again.
+TEST(SurvivalOfADeletedLock, goes_on_with_a_new_lock) {
+  const TestFolder folder;
+  const std::string slow = folder.write("slow", "");
+  const std::string logdir = folder / "run";
+  const std::string report = folder / "report.json";
+  const Flags run = {"--net", "normed", "--lanes", "3", "--batch", "2", "--steps", "300"};
+  RunningProgram training(
+      job(2, {"--min", "1"},
+          run + Flags{"--logdir", logdir, "--checkpoint-every", "10", "--dawdle", slow, "--report", report}));
+  ASSERT_TRUE(eventually([&] { return path_exists(logdir + "/latest"); })) << training.err();
+  std::filesystem::remove(logdir + "/lock");
+  training.wait_for_error("/lock was deleted");
+  std::filesystem::remove(slow);
+  EXPECT_EQ(training.wait(), 0) << training.err();
+  EXPECT_TRUE(path_exists(logdir + "/lock"));
+  EXPECT_TRUE(path_exists(logdir + "/ckpt-300"));
+  EXPECT_EQ(json_of(report).value("weights_sha256", "there is none"), hash_of(on_workers(1, run), folder));
+}
+
 const std::string kWhyGroup = "the program trains with a group that was split from all workers";
 
 TEST(SurvivalOfGroups, is_none_and_the_job_says_so) {
