@@ -13,7 +13,7 @@
 #include <torch/utils.h>
 
 #include "bench/turns.h"
-#include "tutti/comm/reduce.h"
+#include "tutti/transport/reduce.h"
 
 namespace {
 
@@ -37,7 +37,8 @@ std::function<void()> streaming(int64_t elements) {
     const std::vector<std::byte*> parts = {static_cast<std::byte*>(a.data_ptr()),
                                            static_cast<std::byte*>(b.data_ptr())};
     const std::vector<const std::byte*> inputs(parts.begin(), parts.end());
-    tutti::comm::reduce(inputs, parts, {torch::kFloat, tutti::comm::ReduceOp::Sum, a.numel()}, program);
+    tutti::comm::reduce(inputs, parts, {tutti::ElementType::Float32, tutti::comm::ReduceOp::Sum, a.numel()},
+                        program);
   };
 }
 

@@ -256,7 +256,7 @@ void compare_sums(int64_t elements, int inputs) {
   const torch::Tensor output = torch::empty_like(all[0]);
   torch::Tensor result = torch::empty_like(all[0]);
   const auto program = comm::one_by_rank(inputs).program;
-  const comm::Reduction reduction{torch::kFloat, comm::ReduceOp::Sum, elements};
+  const comm::Reduction reduction{tutti::ElementType::Float32, comm::ReduceOp::Sum, elements};
   const double ours = milliseconds([&] { comm::reduce_tensors(all, output, reduction, program); });
   const double plain = milliseconds([&] {
     torch::add_out(result, all[0], all[1]);

@@ -30,6 +30,10 @@ set_target_properties(tutti_command tutti_torch_command PROPERTIES INSTALL_RPATH
 install(TARGETS tutti_command tutti_torch_command RUNTIME COMPONENT tutti)
 install(TARGETS tutti_shared EXPORT tuttiTargets
   LIBRARY COMPONENT tutti NAMELINK_COMPONENT tutti INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+# The part without LibTorch, for C and Fortran (tutti/c).
+add_dependencies(tutti_shared tutti_comm_shared)
+install(TARGETS tutti_comm_shared LIBRARY COMPONENT tutti NAMELINK_COMPONENT tutti)
+install(FILES ${PROJECT_SOURCE_DIR}/tutti/c/tutti.f90 DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/tutti/c COMPONENT tutti)
 install(EXPORT tuttiTargets NAMESPACE tutti:: DESTINATION ${tutti_package_dir} COMPONENT tutti)
 
 # The public headers: tutti/tutti.h and the headers that it includes, as they are at the time of installation.
@@ -114,7 +118,7 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_PROJECT_CONFIG_FILE ${PROJECT_SOURCE_DIR}/cmake/package_dependencies.cmake)
 set(CPACK_TUTTI_BUILD ${PROJECT_BINARY_DIR})
-set(CPACK_TUTTI_BINARIES ${PROJECT_BINARY_DIR}/lib/libtutti.so ${PROJECT_BINARY_DIR}/bin/tutti
+set(CPACK_TUTTI_BINARIES ${PROJECT_BINARY_DIR}/lib/libtutti.so ${PROJECT_BINARY_DIR}/lib/libtutti_comm.so ${PROJECT_BINARY_DIR}/bin/tutti
   ${PROJECT_BINARY_DIR}/bin/tutti-torch)
 set(CPACK_TUTTI_PRIVATE_DIRS)
 if(CMAKE_CROSSCOMPILING)

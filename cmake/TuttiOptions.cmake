@@ -1,7 +1,13 @@
 # The options, and the flags with which every target is compiled.
 
-option(TUTTI_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
-option(TUTTI_BENCH "Build the benchmarks" ${PROJECT_IS_TOP_LEVEL})
+option(TUTTI_COMM_ONLY "Only libtutti_comm and the command, without LibTorch: what the Python package needs" OFF)
+if(PROJECT_IS_TOP_LEVEL AND NOT TUTTI_COMM_ONLY)
+  set(tutti_all ON)
+else()
+  set(tutti_all OFF)
+endif()
+option(TUTTI_TESTS "Build the tests" ${tutti_all})
+option(TUTTI_BENCH "Build the benchmarks" ${tutti_all})
 if(NOT PROJECT_IS_TOP_LEVEL AND (TUTTI_TESTS OR TUTTI_BENCH))
   message(FATAL_ERROR "TUTTI_TESTS and TUTTI_BENCH need the examples, which are not built inside another project. "
     "Switch both off here, and configure ${PROJECT_SOURCE_DIR} by itself for the tests and benchmarks.")
@@ -60,7 +66,7 @@ endif()
 # sources do so once.
 set(TUTTI_JOIN 24 CACHE STRING "Compile so many sources of a target as one; 0: each by itself")
 if(TUTTI_JOIN GREATER 1 AND CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-  add_compile_options(-Wno-subobject-linkage)
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
   # GCC collects garbage less often: an eighth of the time, for a twentieth more memory.

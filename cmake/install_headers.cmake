@@ -1,7 +1,7 @@
 # Installs tutti/tutti.h, three headers that it does not include but programs may, and all headers that these include
 # directly or indirectly. Set by cmake/TuttiInstall.cmake: `root`, the clone, and `folder`, the destination below the prefix.
 cmake_policy(VERSION 3.24)
-set(headers tutti/tutti.h tutti/comm/hosts.h tutti/comm/reduce.h tutti/comm/timeline_file.h)
+set(headers tutti/tutti.h tutti/c/tutti.h tutti/comm/hosts.h tutti/comm/timeline_file.h)
 set(todo ${headers})
 while(todo)
   list(POP_FRONT todo header)

@@ -12,7 +12,6 @@
 #include "tutti/base/error.h"
 #include "tutti/cluster/context.h"
 #include "tutti/comm/collectives.h"
-#include "tutti/comm/inproc/inproc.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
 #include "tutti/remote/module_server.h"
@@ -20,6 +19,7 @@
 #include "tutti/train/distributed_optimizer.h"
 #include "tutti/train/loop.h"
 #include "tutti/train/snapshot.h"
+#include "tutti/transport/inproc/inproc.h"
 
 namespace halves_program {
 namespace {

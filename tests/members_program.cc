@@ -27,9 +27,9 @@
 #include "tutti/base/text.h"
 #include "tutti/base/this_host.h"
 #include "tutti/cluster/identity.h"
-#include "tutti/comm/board/follow.h"
-#include "tutti/comm/job_board.h"
-#include "tutti/comm/members.h"
+#include "tutti/transport/board/follow.h"
+#include "tutti/transport/job_board.h"
+#include "tutti/transport/members.h"
 
 namespace tutti {
 namespace {

@@ -12,7 +12,7 @@
 
 #include "tests/run_on_nodes.h"
 #include "tutti/base/error.h"
-#include "tutti/comm/board/tcp_rendezvous.h"
+#include "tutti/transport/board/tcp_rendezvous.h"
 
 namespace tutti::testing::run_hosts_members_test {
 namespace {

@@ -21,8 +21,8 @@
 #include "tutti/base/hashes.h"
 #include "tutti/base/ports.h"
 #include "tutti/base/secret.h"
-#include "tutti/comm/board/tcp_rendezvous.h"
 #include "tutti/rpc/frame.h"
+#include "tutti/transport/board/tcp_rendezvous.h"
 
 namespace tutti::testing::run_hosts_test {
 namespace {

@@ -17,8 +17,8 @@
 #include "tests/run_job.h"
 #include "tutti/base/file.h"
 #include "tutti/base/ports.h"
-#include "tutti/comm/board/follow.h"
-#include "tutti/comm/job_board.h"
+#include "tutti/transport/board/follow.h"
+#include "tutti/transport/job_board.h"
 
 namespace tutti::testing {
 

@@ -21,11 +21,11 @@
 #include "tutti/cluster/device_spec.h"
 #include "tutti/cluster/identity.h"
 #include "tutti/cluster/kernels.h"
-#include "tutti/comm/mpi/mpi.h"
 #include "tutti/comm/nccl/nccl.h"
-#include "tutti/comm/shm/shm.h"
 #include "tutti/kernels/instructions.h"
 #include "tutti/kernels/same_kernels.h"
+#include "tutti/transport/mpi/mpi.h"
+#include "tutti/transport/shm/shm.h"
 
 namespace tutti {
 namespace {

@@ -11,9 +11,9 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
-#include "tutti/comm/board/follow.h"
-#include "tutti/comm/board/tcp_rendezvous.h"
-#include "tutti/comm/job_board.h"
+#include "tutti/transport/board/follow.h"
+#include "tutti/transport/board/tcp_rendezvous.h"
+#include "tutti/transport/job_board.h"
 
 namespace tutti {
 namespace {

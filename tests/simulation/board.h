@@ -6,7 +6,7 @@
 #include <string>
 
 #include "tests/simulation/process.h"
-#include "tutti/comm/rendezvous.h"
+#include "tutti/transport/rendezvous.h"
 
 namespace tutti::simulation {
 

@@ -9,7 +9,7 @@
 #include "tests/simulation/network.h"
 #include "tests/simulation/process.h"
 #include "tests/simulation/state.h"
-#include "tutti/comm/members.h"
+#include "tutti/transport/members.h"
 
 namespace tutti::simulation {
 

@@ -8,7 +8,7 @@
 #include "tests/simulation/fiber.h"
 #include "tests/simulation/world.h"
 #include "tools/launch/outcome.h"
-#include "tutti/comm/members.h"
+#include "tutti/transport/members.h"
 
 namespace tutti::simulation {
 

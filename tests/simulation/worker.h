@@ -14,8 +14,8 @@
 #include "tests/simulation/network.h"
 #include "tests/simulation/process.h"
 #include "tests/simulation/state.h"
-#include "tutti/comm/member_epochs.h"
 #include "tutti/step/step_commit.h"
+#include "tutti/transport/member_epochs.h"
 
 namespace tutti::simulation {
 

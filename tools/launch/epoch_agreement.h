@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/comm/members.h"
+#include "tutti/transport/members.h"
 
 // How the launchers of several hosts agree on who the members of an epoch are: Paxos, once for each epoch, in
 // which the launchers vote with the members of the epoch before (docs/architecture.md, "When workers

@@ -12,7 +12,7 @@
 #include "tools/launch/epoch_agreement.h"
 #include "tools/launch/members_keeper.h"
 #include "tools/launch/outcome.h"
-#include "tutti/comm/rendezvous.h"
+#include "tutti/transport/rendezvous.h"
 
 namespace tutti {
 

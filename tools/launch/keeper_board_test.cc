@@ -7,7 +7,7 @@
 
 #include <gmock/gmock.h>
 
-#include "tutti/comm/members.h"
+#include "tutti/transport/members.h"
 
 namespace tutti::keeper_board_test {
 namespace {

@@ -37,8 +37,8 @@
 #include "tutti/base/text.h"
 #include "tutti/base/version.h"
 #include "tutti/cluster/identity.h"
-#include "tutti/comm/members.h"
 #include "tutti/train/stop_signals.h"
+#include "tutti/transport/members.h"
 
 namespace tutti {
 namespace {

@@ -20,8 +20,8 @@
 #include "tutti/base/secret.h"
 #include "tutti/base/text.h"
 #include "tutti/base/this_host.h"
-#include "tutti/comm/board/tcp_rendezvous.h"
-#include "tutti/comm/members.h"
+#include "tutti/transport/board/tcp_rendezvous.h"
+#include "tutti/transport/members.h"
 
 namespace tutti {
 namespace {

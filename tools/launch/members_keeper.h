@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/comm/members.h"
+#include "tutti/transport/members.h"
 
 namespace tutti {
 

@@ -12,8 +12,8 @@
 #include "tutti/base/json.h"
 #include "tutti/base/net.h"
 #include "tutti/base/text.h"
-#include "tutti/comm/board/follow.h"
-#include "tutti/comm/job_board.h"
+#include "tutti/transport/board/follow.h"
+#include "tutti/transport/job_board.h"
 
 namespace tutti {
 namespace {

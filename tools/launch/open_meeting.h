@@ -9,8 +9,8 @@
 #include "tools/launch/meeting.h"
 #include "tutti/base/json.h"
 #include "tutti/base/log.h"
-#include "tutti/comm/board/tcp_rendezvous.h"
-#include "tutti/comm/rendezvous.h"
+#include "tutti/transport/board/tcp_rendezvous.h"
+#include "tutti/transport/rendezvous.h"
 
 // The board at which launchers meet (meeting.h). The keys:
 //

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tutti/comm/rendezvous.h"
+#include "tutti/transport/rendezvous.h"
 
 // `tutti scale` asks the launcher of a job with --min for another number of workers, on the board of the
 // launcher that keeps the list of members (comm/members.h). The keys:

@@ -11,8 +11,8 @@
 
 #include "tools/launch/epoch_agreement.h"
 #include "tools/launch/survival_board.h"
-#include "tutti/comm/members.h"
-#include "tutti/comm/rendezvous.h"
+#include "tutti/transport/members.h"
+#include "tutti/transport/rendezvous.h"
 
 // How another launcher takes the place of the keeper that is lost. The launchers try the terms that follow,
 // and thus the hosts in their order, until one answers. If that is another host, a launcher votes for it on

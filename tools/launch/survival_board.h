@@ -8,7 +8,7 @@
 #include "tools/launch/epoch_agreement.h"
 #include "tools/launch/survival.h"
 #include "tutti/base/address.h"
-#include "tutti/comm/members.h"
+#include "tutti/transport/members.h"
 
 // The messages between the launchers of a job with --min, on the board of the launcher that keeps the list of
 // members (comm/members.h). Each start of a launcher has a random token. The keys:

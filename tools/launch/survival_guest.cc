@@ -12,8 +12,8 @@
 #include "tutti/base/secret.h"
 #include "tutti/base/text.h"
 #include "tutti/cluster/identity.h"
-#include "tutti/comm/board/tcp_rendezvous.h"
-#include "tutti/comm/job_board.h"
+#include "tutti/transport/board/tcp_rendezvous.h"
+#include "tutti/transport/job_board.h"
 
 namespace tutti {
 namespace {

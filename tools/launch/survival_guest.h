@@ -18,8 +18,8 @@
 #include "tools/launch/survival.h"
 #include "tools/launch/survival_board.h"
 #include "tutti/base/address.h"
-#include "tutti/comm/board/tcp_rendezvous.h"
-#include "tutti/comm/rendezvous.h"
+#include "tutti/transport/board/tcp_rendezvous.h"
+#include "tutti/transport/rendezvous.h"
 
 namespace tutti {
 

@@ -12,7 +12,7 @@
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
 #include "tutti/cluster/identity.h"
-#include "tutti/comm/job_board.h"
+#include "tutti/transport/job_board.h"
 
 namespace tutti {
 namespace {

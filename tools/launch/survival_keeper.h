@@ -17,7 +17,7 @@
 #include "tools/launch/scaling.h"
 #include "tools/launch/survival.h"
 #include "tools/launch/survival_board.h"
-#include "tutti/comm/board/tcp_rendezvous.h"
+#include "tutti/transport/board/tcp_rendezvous.h"
 
 namespace tutti {
 

@@ -12,7 +12,7 @@
 #include "tools/launch/survival_guest.h"
 #include "tools/launch/survival_keeper.h"
 #include "tutti/base/address.h"
-#include "tutti/comm/board/tcp_rendezvous.h"
+#include "tutti/transport/board/tcp_rendezvous.h"
 
 namespace tutti {
 

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tutti/base/address.h"
+#include "tutti/base/cores.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
 #include "tutti/base/json.h"
@@ -28,26 +29,12 @@
 namespace tutti {
 namespace {
 
-bool stands_alone(const Identity& identity) {
-  return identity.membership.world == 1 && !identity.is_evaluator && servers_of(identity.cluster).empty();
-}
-
 // Warnings and errors are events of the page, if there is one.
-Log make_log(const RunConfig& config, const Identity& identity, const std::shared_ptr<web::Page>& page) {
-  Log::Listener listener;
-  if (page != nullptr)
-    listener = [page](LogLevel level, std::string_view text) {
-      if (level >= LogLevel::Warning) page->note(level, text);
-    };
-  return Log(parse_log_level(config.output.log_level),
-             stands_alone(identity) ? "" : identity.task.short_name(), listener);
-}
-
-std::shared_ptr<Timeline> make_timeline(const RunConfig& config) {
-  if (config.output.timeline.empty()) return nullptr;
-  auto timeline = std::make_shared<Timeline>();
-  timeline->name_thread("main");
-  return timeline;
+Log::Listener listener_of(const std::shared_ptr<web::Page>& page) {
+  if (page == nullptr) return {};
+  return [page](LogLevel level, std::string_view text) {
+    if (level >= LogLevel::Warning) page->note(level, text);
+  };
 }
 
 // A server sends its part from host memory, so it uses a GPU only if --device asks for one and there is one:
@@ -74,53 +61,6 @@ int threads_of(const RunConfig& config, const Identity& identity) {
   return share_of_cores(identity.membership.local_world);
 }
 
-// Returns the config of a task. If it has no secret, it gets the secret of the launcher.
-RunConfig checked(RunConfig config, const Identity& identity) {
-  if (!config.output.report.empty() && config.output.report == config.output.timeline)
-    fail(ErrorKind::InvalidArgument, "--report and --timeline name the same file: {}", config.output.report);
-  if (config.security.secret.empty()) config.security.secret = identity.secret;
-  return config;
-}
-
-// Returns the flags among `values` that a program has added to the standard ones.
-FlagValues added_by_program(const FlagValues& values) {
-  if (values.empty()) return {};
-  const FlagValues standard = values_of(RunConfig());
-  FlagValues added;
-  std::copy_if(values.begin(), values.end(), std::back_inserter(added), [&](const FlagValue& value) {
-    return std::none_of(standard.begin(), standard.end(),
-                        [&](const FlagValue& other) { return other.name == value.name; });
-  });
-  return added;
-}
-
-FlagValues all_values(FlagValues program_flags, const RunConfig& config) {
-  for (FlagValue& value : values_of(config)) program_flags.push_back(std::move(value));
-  return program_flags;
-}
-
-// Returns the identity from the environment if this process is one of several tasks, else nullopt.
-std::optional<Identity> place_among_others() {
-  try {
-    Identity found = discover(RunConfig(), Environment::of_process());
-    if (found.membership.world > 1 || found.is_evaluator || is_server_job(found.task.job)) return found;
-  } catch (const Error&) {
-    // Contradictory variables are reported only to callers of discover().
-  }
-  return std::nullopt;
-}
-
-void require_own_place(const Identity& identity) {
-  if (identity.source != Identity().source || identity.membership.world != 1) return;
-  if (const auto found = place_among_others()) {
-    fail(ErrorKind::InvalidArgument,
-         "this process is {} in a job of {} workers (found through {}), but its Context was given the "
-         "Identity of a single process. Use Context(config), which finds the identity of this process, or "
-         "tutti::run(). To run alone on purpose, set Identity::source",
-         found->task.short_name(), found->membership.world, found->source);
-  }
-}
-
 DeviceSpec spec_of(const Task& task) {
   DeviceSpec spec;
   spec.job = task.job;
@@ -134,16 +74,6 @@ DeviceSpec spec_of(const Task& task, c10::Device device) {
   spec.device_type = device.is_cpu() ? "CPU" : "GPU";
   spec.device_index = device.has_index() ? device.index() : 0;
   return spec;
-}
-
-// If the launcher provides no addresses, only the number of the other workers is known.
-std::vector<Task> all_workers(const Identity& identity) {
-  if (!identity.cluster.empty()) return workers_of(identity.cluster);
-  if (identity.membership.world == 1) return {identity.task};
-  std::vector<Task> workers;
-  for (int rank = 0; rank < identity.membership.world; ++rank)
-    workers.push_back({.job = identity.task.job, .index = rank});
-  return workers;
 }
 
 // Returns the device as far as this task can know it.
@@ -170,7 +100,7 @@ std::shared_ptr<web::Page> make_page(const RunConfig& config, const Identity& id
                      .device = device_of(config, identity).str(),
                      .timeout = config.network.timeout,
                      .started = web::Moment::now()};
-  std::vector<Task> tasks = all_workers(identity);
+  std::vector<Task> tasks = workers_of(identity);
   for (const Task& server : servers_of(identity.cluster)) tasks.push_back(server);
   for (const Task& task : tasks)
     status.tasks.push_back(identity.cluster.empty() ? task.short_name()
@@ -215,18 +145,16 @@ Context::Context(const RunConfig& config, const FlagValues& values)
   set_threads(threads_);
 }
 
-Context::Context(RunConfig config, Identity identity, const FlagValues& values)
-    : config_(checked(std::move(config), identity)),
-      program_flags_(added_by_program(values)),
-      flag_values_(all_values(program_flags_, config_)),
-      identity_(std::move(identity)),
-      page_(make_page(config_, identity_)),
-      log_(make_log(config_, identity_, page_)),
-      timeline_(make_timeline(config_)),
+Context::Context(const RunConfig& config, const Identity& identity, const FlagValues& values)
+    : Context(config, identity, values, make_page(config, identity)) {}
+
+Context::Context(const RunConfig& config, const Identity& identity, const FlagValues& values,
+                 const std::shared_ptr<web::Page>& page)
+    : TaskContext(config, identity, values, listener_of(page)),
+      page_(page),
       folders_(std::make_shared<Folders>()),
       device_(device_of(config_, identity_)),
       threads_(threads_of(config_, identity_)) {
-  require_own_place(identity_);
   same_kernels_ = tutti::chosen_kernels(config_.compute.kernels, device_, log_);
   if (config_.compute.threads > 0) set_threads(threads_);
   if (config_.compute.inter_op_threads > 0)
@@ -237,19 +165,10 @@ Context::Context(RunConfig config, Identity identity, const FlagValues& values)
 
 Context Context::with(RunConfig config) const {
   Context other = *this;
-  other.config_ = checked(std::move(config), identity_);
-  other.flag_values_ = all_values(program_flags_, other.config_);
+  other.set_config(std::move(config));
   other.same_kernels_ = tutti::chosen_kernels(other.config_.compute.kernels, device_, log_);
   other.found_ = std::make_shared<FoundKernels>();
   return other;
-}
-
-Context Context::with(const Membership& membership) const {
-  Context copy = *this;
-  copy.identity_.membership = membership;
-  copy.identity_.is_chief = membership.rank == 0;
-  copy.chief_ = std::make_shared<std::atomic<bool>>(copy.identity_.is_chief);
-  return copy;
 }
 
 void Context::serve_page() const {
@@ -285,19 +204,8 @@ const Kernels& Context::kernels() const {
   return found_->kernels;
 }
 
-int Context::rank_at(const Task& task) const {
-  const std::vector<Task> workers = all_workers(identity_);
-  const auto found = std::find(workers.begin(), workers.end(), task);
-  if (found == workers.end())
-    fail(ErrorKind::InvalidArgument, "{} is not a worker of this job, which has {}", task.short_name(),
-         workers.size() == 1 ? fmt::format("one worker, {}", workers.front().short_name())
-                             : fmt::format("{} workers, {} to {}", workers.size(),
-                                           workers.front().short_name(), workers.back().short_name()));
-  return static_cast<int>(found - workers.begin());
-}
-
 std::vector<DeviceSpec> Context::devices() const {
-  std::vector<Task> tasks = all_workers(identity_);
+  std::vector<Task> tasks = workers_of(identity_);
   for (const Task& server : servers_of(identity_.cluster)) tasks.push_back(server);
   std::vector<DeviceSpec> devices;
   for (const Task& task : tasks)
@@ -314,37 +222,6 @@ std::vector<DeviceSpec> Context::local_devices() const {
 }
 
 int Context::num_gpus() const { return count_gpus(); }
-
-std::string Context::tf_config() const {
-  if (cluster().empty() && world() > 1) return "";
-  Json config = Json::object();
-  if (!cluster().empty()) config["cluster"] = Json::parse(cluster().to_json());
-  config["task"] = {{"type", task().job}, {"index", task().index}};
-  return config.dump();
-}
-
-void Context::require_worker() const {
-  if (identity_.is_evaluator) {
-    fail(ErrorKind::InvalidArgument,
-         "{} is an evaluator, which does not train: the fit() of its Trainer, or its Loop, evaluates the "
-         "checkpoints of the training",
-         task().short_name());
-  }
-  if (is_server_job(task().job)) {
-    fail(ErrorKind::InvalidArgument,
-         "{} is a parameter server, which does not train: call tutti::serve(context) in it, "
-         "as tutti::run() does",
-         task().short_name());
-  }
-}
-
-std::vector<std::string> Context::shared_flags() const {
-  std::vector<std::string> lines;
-  for (const FlagValue& flag : flag_values_) {
-    if (flag.scope != FlagScope::Local) lines.push_back(fmt::format("{} {}", flag.name, flag.text));
-  }
-  return lines;
-}
 
 bool Context::claim_folder(const std::string& path) const {
   const std::lock_guard lock(folders_->mutex);

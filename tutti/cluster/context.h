@@ -9,13 +9,10 @@
 
 #include <c10/core/Device.h>
 
-#include "tutti/base/config.h"
 #include "tutti/base/environment.h"
-#include "tutti/base/log.h"
-#include "tutti/base/timeline.h"
 #include "tutti/cluster/device_spec.h"
-#include "tutti/cluster/identity.h"
 #include "tutti/cluster/kernels.h"
+#include "tutti/cluster/task_context.h"
 #include "tutti/kernels/same_kernels.h"
 #include "tutti/store/event_file.h"
 
@@ -26,7 +23,7 @@ class Page;
 
 // The identity of this process, its device and its configuration. Made once in main() and passed on, never
 // global. A value: copies share the log, the timeline, the event files and the claimed folders. Thread-safe.
-class Context {
+class Context : public TaskContext {
  public:
   // For a program that does not use tutti::run(): finds the task of this process in the flags and the
   // environment, as discover() does, chooses the device and sets the number of threads. `values` are the
@@ -37,28 +34,11 @@ class Context {
   // Takes a known identity: a result of discover(), or one made by hand. Sets the number of threads
   // only if the flags give one. Throws InvalidArgument if `identity` is the default, a single process,
   // although a launcher has started this process as one of several.
-  Context(RunConfig config, Identity identity, const FlagValues& values = {});
+  Context(const RunConfig& config, const Identity& identity, const FlagValues& values = {});
 
   // Returns a copy with another configuration, for one of several trainings of a program. Identity, device,
   // threads, log and timeline stay the same.
   Context with(RunConfig config) const;
-  // Returns a copy at another place among the workers, for the time until they change again.
-  Context with(const Membership& membership) const;
-
-  int rank() const { return identity_.membership.rank; }
-  int world() const { return identity_.membership.world; }
-  int local_rank() const { return identity_.membership.local_rank; }
-  int local_world() const { return identity_.membership.local_world; }
-  // Returns true in the worker that writes what is to be written once: rank 0 or, with `tutti run --min`, if
-  // that was lost, another one. False in an evaluator.
-  bool is_chief() const { return *chief_; }
-  void set_chief(bool is_chief) const { *chief_ = is_chief; }
-  const Task& task() const { return identity_.task; }
-  const ClusterSpec& cluster() const { return identity_.cluster; }
-  const Identity& identity() const { return identity_; }
-
-  // Returns the rank of a worker. Throws InvalidArgument if the job has no such worker.
-  int rank_at(const Task& task) const;
   // Returns one device for each task of the job, on which that task computes: the workers in the order of
   // their ranks, then the servers. The type and the index are left open if only the other task knows them, as
   // for tasks on other hosts if --device is auto.
@@ -68,17 +48,6 @@ class Context {
   std::vector<DeviceSpec> local_devices() const;
   // Returns the number of GPUs that this process may use.
   int num_gpus() const;
-  // Returns the cluster and this task as the text of the environment variable TF_CONFIG, or "" if the
-  // launcher provides no addresses (MPI, Slurm, torchrun).
-  std::string tf_config() const;
-  // Throws InvalidArgument if this task does not train: a parameter server or an evaluator.
-  void require_worker() const;
-
-  const RunConfig& config() const { return config_; }
-  // All flags, standard flags and flags of the program, with their values as text. The secret is hidden.
-  const FlagValues& flag_values() const { return flag_values_; }
-  // Returns the flags that have to be the same on all tasks, one line each: "--batch 32".
-  std::vector<std::string> shared_flags() const;
   // Claims a log directory for one training of this program. Returns false if this context or a copy has
   // claimed it before: the trainings would overwrite and resume each other's checkpoints. Thread-safe.
   bool claim_folder(const std::string& path) const;
@@ -93,7 +62,6 @@ class Context {
   store::Events events() const;
   // The events of a log directory, for the training that writes them.
   std::shared_ptr<store::EventStream> event_stream(const std::string& path) const;
-  const Log& log() const { return log_; }
   // The page of --web about the trainings of this process; null without the flag.
   web::Page* page() const { return page_.get(); }
   // Begins to serve the page, unless it is served or there is none: on the chief of the job when this context
@@ -101,12 +69,8 @@ class Context {
   // the next chief, when that trains. If the port is in use, logs a warning.
   // Throws InvalidArgument if other machines could read the page without a secret.
   void serve_page() const;
-  // True after the workers have been connected, which happens once (comm/connect.h).
-  std::atomic<bool>& connected() const { return *connected_; }
   // True after a training has stopped at --stop-after: the program then begins no other training.
   std::atomic<bool>& stopped_early() const { return *stopped_early_; }
-  // Records the spans of this process with --timeline; else null.
-  Timeline* timeline() const { return timeline_.get(); }
   // The device of --device; by default the GPU of the local rank, or the CPU.
   c10::Device device() const { return device_; }
   // The number of threads inside one kernel: --threads, else share_of_cores(). Never changes, because kernels
@@ -129,16 +93,11 @@ class Context {
     std::atomic<bool> warned_of_mix = false;
   };
 
-  RunConfig config_;
-  FlagValues program_flags_;  // flags that the program has added
-  FlagValues flag_values_;
-  Identity identity_;
-  std::shared_ptr<web::Page> page_;  // shared by the copies, as is the timeline
-  Log log_;
-  std::shared_ptr<Timeline> timeline_;
-  // The following are shared too.
-  std::shared_ptr<std::atomic<bool>> chief_ = std::make_shared<std::atomic<bool>>(identity_.is_chief);
-  std::shared_ptr<std::atomic<bool>> connected_ = std::make_shared<std::atomic<bool>>(false);
+  Context(const RunConfig& config, const Identity& identity, const FlagValues& values,
+          const std::shared_ptr<web::Page>& page);
+
+  // The copies share all of these.
+  std::shared_ptr<web::Page> page_;
   std::shared_ptr<std::atomic<bool>> stopped_early_ = std::make_shared<std::atomic<bool>>(false);
   std::shared_ptr<Folders> folders_;
   std::shared_ptr<kernels::SameKernels> same_kernels_;                      // null with LibTorch's

@@ -86,6 +86,16 @@ std::vector<Task> workers_of(const ClusterSpec& cluster) {
   return workers;
 }
 
+// If the launcher provides no addresses, only the number of the other workers is known.
+std::vector<Task> workers_of(const Identity& identity) {
+  if (!identity.cluster.empty()) return workers_of(identity.cluster);
+  if (identity.membership.world == 1) return {identity.task};
+  std::vector<Task> workers;
+  for (int rank = 0; rank < identity.membership.world; ++rank)
+    workers.push_back({.job = identity.task.job, .index = rank});
+  return workers;
+}
+
 std::vector<Task> servers_of(const ClusterSpec& cluster) {
   std::vector<Task> servers;
   for (const std::string& job : cluster.jobs()) {

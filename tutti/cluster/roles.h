@@ -19,6 +19,8 @@ bool has_servers(const ClusterSpec& cluster);
 // Returns the workers in the order of their ranks: chief, master, then all other jobs but servers and
 // the evaluator, in the order of the specification.
 std::vector<Task> workers_of(const ClusterSpec& cluster);
+// Likewise; as many as there are if the launcher provides no addresses.
+std::vector<Task> workers_of(const Identity& identity);
 std::vector<Task> servers_of(const ClusterSpec& cluster);
 
 // Returns "worker/1 (h:2224)", or only the name if this task does not know the address.

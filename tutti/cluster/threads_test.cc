@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tutti/base/cores.h"
+
 namespace tutti {
 namespace {
 

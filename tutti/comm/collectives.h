@@ -2,52 +2,35 @@
 
 #include <chrono>
 #include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tutti/base/error.h"
 #include "tutti/comm/communicator.h"
-#include "tutti/comm/executor.h"
 #include "tutti/comm/hosts.h"
-#include "tutti/comm/transport.h"
+#include "tutti/comm/on_device.h"
+#include "tutti/transport/ranks.h"
 
 namespace tutti::comm {
 
-// Connects the ranks of one epoch after the other.
-class EpochSource : public Epochs {
- public:
-  struct Connection {
-    std::unique_ptr<Transport> transport = nullptr;
-    std::unique_ptr<OnDevice> on_device = nullptr;
-  };
-  // Tells the launcher why the present epoch ends here, and connects the next one.
-  virtual Connection next(const std::optional<Error>& why) = 0;
-};
-
-// Implements all operations over any transport: checks what is passed, and gives the carrier plain tensors.
+// The operations of Ranks on tensors: checks what is passed, and gives them plain memory.
 class Collectives final : public Communicator, private SharedVectors {
  public:
-  // The timeline, if any, must outlive this object. `on_device`, if any, must have the same ranks as the
-  // transport. `on_failure` is called, from any thread, when this communicator or one that was split from it
-  // has failed, and when it is destroyed because of an exception.
+  // Arrays on devices are moved by an OnDevice.
+  explicit Collectives(std::unique_ptr<Ranks> ranks);
   Collectives(std::unique_ptr<Transport> transport, std::chrono::milliseconds timeout,
-              Timeline* timeline = nullptr, std::unique_ptr<OnDevice> on_device = nullptr,
-              std::function<void()> on_failure = {}, std::unique_ptr<EpochSource> epochs = nullptr);
-  ~Collectives() override;
+              Timeline* timeline = nullptr, std::unique_ptr<OnDevice> on_device = nullptr);
 
-  std::string name() const override;
-  int rank() const override { return rank_; }
-  int world() const override { return world_; }
+  std::string name() const override { return ranks_->name(); }
+  int rank() const override { return ranks_->rank(); }
+  int world() const override { return ranks_->world(); }
   bool on_device(const torch::Tensor& tensor) const override {
     return on_device_ != nullptr && on_device_->takes(tensor);
   }
-  Timeline* timeline() const override { return timeline_; }
+  Timeline* timeline() const override { return ranks_->timeline(); }
 
   Work all_reduce(const torch::Tensor& tensor, ReduceOp op, const Options& options) override;
   Work reduce_scatter(const torch::Tensor& output, const torch::Tensor& input, ReduceOp op,
@@ -71,52 +54,28 @@ class Collectives final : public Communicator, private SharedVectors {
   const Hosts* hosts() override { return hosts_ ? &*hosts_ : nullptr; }
   void abandon(const std::string& why) noexcept override;
   std::unique_ptr<Communicator> split(int colour) override;
-  Epochs* epochs() override { return epochs_.get(); }
+  Epochs* epochs() override { return ranks_->epochs(); }
   void reconfigure(const std::optional<Error>& why) override;
 
  private:
-  using Tensors = std::vector<torch::Tensor>;
-
   torch::Tensor allocate(int64_t elements, torch::ScalarType type) override;
-  Tensors everyones(const torch::Tensor& mine) override;
+  std::vector<torch::Tensor> everyones(const torch::Tensor& mine) override;
   void sync(const Options& options) override;
 
   template <class Body>
   Work perform(const char* name, const Options& options, Body body);
-  template <class Body>
-  void guarded(const char* name, const Options& options, const Body& body);
-  Work between_two(const char* name, const torch::Tensor& tensor, int peer, bool sending,
+  Work between_two(const char* name, const torch::Tensor& tensor, int peer, bool sends,
                    const Options& options);
-  void throw_if_broken();
-  Work run_on(Executor& executor, std::function<void()> operation);
-  void give_up(const Error& error) noexcept;
   torch::Device place_of(const torch::Tensor& tensor) const;
   Carrier& carrier_of(const torch::Tensor& tensor) const;
-  SharedRegions& regions() { return *transport_->shared_regions(); }
-
+  SharedRegions& regions() { return *ranks_->transport().shared_regions(); }
   void enter_epoch();
 
-  const std::unique_ptr<EpochSource> epochs_;  // null: the ranks never change
-  const std::function<void()> on_failure_;
+  const std::unique_ptr<Ranks> ranks_;
   // Until the next reconfigure():
-  std::unique_ptr<Transport> transport_;
-  std::unique_ptr<OnDevice> on_device_;
-  Sources one_by_rank_;
-  int rank_ = 0;
-  int world_ = 1;
-  const std::chrono::milliseconds timeout_;
-  Timeline* const timeline_;
+  const OnDevice* on_device_ = nullptr;
   std::unique_ptr<Communicator> inside_;  // set if the transport has two levels
   std::optional<Hosts> hosts_;
-  int splits_ = 0;
-  bool behind_ = false;  // some operation may still be in queue_
-
-  std::mutex mutex_;
-  std::optional<Error> broken_;  // guarded by mutex_
-
-  // Last, so that they are destroyed first.
-  Executor queue_;
-  std::map<std::pair<int, bool>, Executor> messages_;  // by peer; true: sends to it
 };
 
 }  // namespace tutti::comm

@@ -12,8 +12,8 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "tutti/comm/reduce.h"
 #include "tutti/comm/test_ranks.h"
+#include "tutti/transport/reduce.h"
 
 namespace tutti::comm::combine_test {
 namespace {
@@ -28,7 +28,7 @@ const std::vector<torch::ScalarType> kTypes = {torch::kFloat, torch::kDouble, to
 
 // Returns the combination of two values in the type in which they are added.
 torch::Tensor combined(const torch::Tensor& a, const torch::Tensor& b, const Reduction& reduction) {
-  if (reduction.type == torch::kBool) {
+  if (reduction.type == ElementType::Bool) {
     const bool any = reduction.op == ReduceOp::Sum || reduction.op == ReduceOp::Max;
     return any ? a.logical_or(b) : a.logical_and(b);
   }
@@ -37,7 +37,7 @@ torch::Tensor combined(const torch::Tensor& a, const torch::Tensor& b, const Red
   if (reduction.op == ReduceOp::Max) both = torch::maximum(a, b);
   if (reduction.op == ReduceOp::Product) both = a * b;
   if (!both.defined()) both = a + b;
-  return reduction.round_each ? both.to(reduction.type).to(a.scalar_type()) : both;
+  return reduction.round_each ? both.to(scalar_type(reduction.type)).to(a.scalar_type()) : both;
 }
 
 // Returns the value of a node of the tree, from the top; nullopt if no source below it is present.
@@ -46,7 +46,8 @@ std::optional<torch::Tensor> value_of(const TreeNode& node, const Sources& sourc
   for (size_t s = 0; s < values.size(); ++s) {
     const TreeNode& place = sources.all[s].place;
     if (place.level != node.level || place.index != node.index) continue;
-    return sources.all[s].present ? std::optional(values[s].to(sum_type(reduction.type))) : std::nullopt;
+    return sources.all[s].present ? std::optional(values[s].to(scalar_type(sum_type(reduction.type))))
+                                  : std::nullopt;
   }
   if (node.level == 0) return std::nullopt;
   const auto left = value_of({node.level - 1, 2 * node.index}, sources, values, reduction);
@@ -65,9 +66,10 @@ torch::Tensor expected_of(const Sources& sources, const Tensors& values, const R
   while (int64_t{1} << top < sources.leaves) ++top;
   torch::Tensor result = *value_of({top, 0}, sources, values, reduction);
   if (reduction.op == ReduceOp::Average) result = divided(result, static_cast<double>(values.size()));
-  result = result.to(reduction.type);
+  result = result.to(scalar_type(reduction.type));
   if (reduction.divisor == 0) return result;
-  return divided(result.to(sum_type(reduction.type)), reduction.divisor).to(reduction.type);
+  return divided(result.to(scalar_type(sum_type(reduction.type))), reduction.divisor)
+      .to(scalar_type(reduction.type));
 }
 
 // --- Sums drawn at random
@@ -81,7 +83,7 @@ struct Drawn {
 
   std::string describe() const {
     return fmt::format("{} {}, op {}, divisor {}, {} sources of {} leaves{}{}{}", reduction.count,
-                       c10::toString(reduction.type), static_cast<int>(reduction.op), reduction.divisor,
+                       name_of(reduction.type), static_cast<int>(reduction.op), reduction.divisor,
                        values.size(), sources.leaves, reduction.round_each ? ", each rounded" : "",
                        slices.empty() ? "" : ", scattered", in_place ? ", in place" : "");
   }
@@ -122,9 +124,10 @@ Sources draw_sources(Dice& dice, int world) {
 }
 
 torch::Tensor draw_values(Dice& dice, int64_t count, const Reduction& reduction) {
-  if (c10::isFloatingType(reduction.type))
-    return (torch::randn({count}) * static_cast<double>(dice.between(1, 100)) / 10).to(reduction.type);
-  return torch::randint(reduction.type == torch::kBool ? 2 : 5, {count}).to(reduction.type);
+  const torch::ScalarType type = scalar_type(reduction.type);
+  if (c10::isFloatingType(type))
+    return (torch::randn({count}) * static_cast<double>(dice.between(1, 100)) / 10).to(type);
+  return torch::randint(type == torch::kBool ? 2 : 5, {count}).to(type);
 }
 
 Drawn draw(Dice& dice, int world) {
@@ -132,7 +135,7 @@ Drawn draw(Dice& dice, int world) {
   const bool floating = c10::isFloatingType(type);
   const std::vector<ReduceOp> ops = {ReduceOp::Sum, ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max,
                                      ReduceOp::Product};
-  Reduction reduction{.type = type, .op = dice.one_of(ops), .count = 0};
+  Reduction reduction{.type = element_type(type), .op = dice.one_of(ops), .count = 0};
   reduction.count = dice.one_of<int64_t>({0, 1, 3, 63, 64, 65, 1000, 2049, 4096, 4097, 8191, 70001, 200003});
   if (dice.one_in(60)) reduction.count = 2'300'001;
   if (floating && dice.one_in(5)) reduction.op = ReduceOp::Average;
@@ -202,10 +205,11 @@ class Places {
     const int64_t count = drawn_.reduction.count;
     if (shared_ == nullptr) {
       Tensors all(static_cast<size_t>(here_) + 1);
-      all.back() = torch::zeros({count + 1}, drawn_.reduction.type).narrow(0, 1, count);
+      all.back() = torch::zeros({count + 1}, scalar_type(drawn_.reduction.type)).narrow(0, 1, count);
       return all;
     }
-    return shared_->everyones(shared_->allocate(count + 1, drawn_.reduction.type).narrow(0, 1, count));
+    return shared_->everyones(
+        shared_->allocate(count + 1, scalar_type(drawn_.reduction.type)).narrow(0, 1, count));
   }
 
   const Drawn& drawn_;

@@ -12,31 +12,14 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/timeline.h"
-#include "tutti/comm/work.h"
+#include "tutti/comm/sliced_sum.h"
+#include "tutti/transport/epochs.h"
+#include "tutti/transport/operation.h"
+#include "tutti/transport/work.h"
 
 namespace tutti::comm {
 
-struct Hosts;      // hosts.h
-struct SlicedSum;  // reduce.h
-
-// For booleans, Sum means "any" and Product means "all". Average supports only floating-point types.
-enum class ReduceOp { Sum, Average, Min, Max, Product };
-
-// The place where an operation runs.
-enum class Run {
-  Here,    // in the calling thread: the call returns when it is done, or throws
-  Behind,  // in a thread of the communicator: the call returns at once
-};
-
-// Options of every operation of a Communicator.
-struct Options {
-  std::chrono::milliseconds timeout{0};  // 0: the communicator's
-  Run run = Run::Here;                   // or Behind, with which the call returns at once
-  bool any_order = false;  // sums may be added in the fastest order, so that the bits may differ
-  // For error messages: what is moved, and in which step. The text must outlive the operation.
-  const char* what = "";
-  int64_t step = -1;  // -1: no step
-};
+struct Hosts;  // hosts.h
 
 // Vectors in memory that all ranks of one host share.
 class SharedVectors {
@@ -51,36 +34,12 @@ class SharedVectors {
   virtual void sync(const Options& options = {}) = 0;
 };
 
-// How the ranks change while their job runs: from one epoch to the next (`tutti run --min`).
-class Epochs {
- public:
-  virtual ~Epochs() = default;
-  // The number of the present epoch.
-  virtual uint64_t number() const = 0;
-  // True in a worker that was started again, which is alone until its first reconfigure().
-  virtual bool is_joining() const = 0;
-  // Returns true if the launcher wants the epoch to end after the present step. Asks it now and then.
-  virtual bool change_is_due() = 0;
-  // The least number of ranks with which the job goes on.
-  virtual int least() const = 0;
-  // Says who is gone and who has come since the epoch before: "worker/2 is gone".
-  virtual std::string change() const = 0;
-  // Returns true if the launcher has sent a signal to all workers, and not somebody to this one.
-  virtual bool job_stops() const = 0;
-  // Tells workers that join later which call of fit() the members are in; nullopt: none yet. Nobody joins
-  // before.
-  virtual void set_fit(int64_t fit) = 0;
-  virtual std::optional<int64_t> fit() const = 0;
-  // Returns true if too few ranks are left: they save what they have, and end.
-  virtual bool is_last() const = 0;
-};
-
 // A group of ranks that move tensors among themselves. Every rank must call the same operations in the same
 // order, except send and recv, which involve two ranks. Operations run in that order, one at a time. Tensors
-// may be strided or empty, on the CPU or on a GPU, of float32/64, bfloat16, float16, int32/64, uint8 or bool;
-// types and sizes must match across the ranks. A rank's input and output may share memory if one is the
-// rank's own part of the other; in all_to_all they may overlap in any way. If a rank's input is on_device(),
-// the inputs of all ranks must be.
+// may be strided or empty, on the CPU or on a GPU, of float32/64, bfloat16, float16, complex64/128, int8 to
+// int64, uint8 or bool; types and sizes must match across the ranks. A rank's input and output may share
+// memory if one is the rank's own part of the other; in all_to_all they may overlap in any way. If a rank's
+// input is on_device(), the inputs of all ranks must be.
 //
 // An error that can be detected at once is an InvalidArgument and changes nothing. A late rank causes a
 // Timeout, a lost rank a PeerLost. Both name the rank, all ranks get the same text, and the communicator is

@@ -12,8 +12,8 @@
 #include <torch/utils.h>
 
 #include "tutti/comm/test_conformance.h"
-#include "tutti/comm/test_network.h"
 #include "tutti/comm/test_ranks.h"
+#include "tutti/transport/test_network.h"
 
 namespace tutti::comm::conformance_test {
 namespace {

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <torch/types.h>
 #include <torch/utils.h>
 
@@ -18,10 +19,10 @@
 #include "tutti/base/ports.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/base/this_host.h"
+#include "tutti/base/torch_compat.h"
 #include "tutti/cluster/roles.h"
-#include "tutti/comm/nccl/c10d_compat.h"
-#include "tutti/comm/test_messages.h"
-#include "tutti/comm/test_network.h"
+#include "tutti/transport/test_messages.h"
+#include "tutti/transport/test_network.h"
 
 namespace tutti::comm::connect_test {
 namespace {
@@ -194,7 +195,9 @@ TEST(Connect, a_host_whose_name_resolves_to_the_loopback_can_be_reached) {
 
 auto board_of_torchrun() {
   c10d::TCPStoreOptions options;
-  compat::without_libuv(options);
+#if TUTTI_TORCH_AT_LEAST(2, 4)
+  options.useLibUV = false;  // not every LibTorch has it
+#endif
   options.port = 0;
   options.isServer = true;
   options.waitWorkers = false;

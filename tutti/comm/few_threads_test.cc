@@ -18,10 +18,10 @@
 
 #include "tutti/base/test_errors.h"
 #include "tutti/comm/collectives.h"
-#include "tutti/comm/failures.h"
-#include "tutti/comm/inproc/inproc.h"
-#include "tutti/comm/test_messages.h"
-#include "tutti/comm/test_network.h"
+#include "tutti/transport/failures.h"
+#include "tutti/transport/inproc/inproc.h"
+#include "tutti/transport/test_messages.h"
+#include "tutti/transport/test_network.h"
 
 namespace tutti::comm::few_threads_test {
 namespace {

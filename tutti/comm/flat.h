@@ -4,8 +4,8 @@
 
 #include <torch/types.h>
 
-#include "tutti/comm/reduce.h"
-#include "tutti/comm/transport.h"
+#include "tutti/comm/sliced_sum.h"
+#include "tutti/transport/array.h"
 
 // Tensors as the memory that transports move.
 namespace tutti::comm {
@@ -40,19 +40,26 @@ inline void put_back(const torch::Tensor& tensor, const torch::Tensor& target) {
   if (target.data_ptr() != tensor.data_ptr()) tensor.copy_(target.view(tensor.sizes()));
 }
 
-// Splits a flat tensor into equal parts.
-inline std::vector<torch::Tensor> equal_views(const torch::Tensor& tensor, int parts) {
-  std::vector<torch::Tensor> views;
-  const int64_t each = tensor.numel() / parts;
-  for (int r = 0; r < parts; ++r) views.push_back(tensor.narrow(0, r * each, each));
-  return views;
+// Returns the memory of a plain tensor; none of an undefined one. Elements of types that are only moved and
+// never combined are bytes.
+inline Array array_of(const torch::Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  const ElementType type = element_type(tensor.scalar_type());
+  const bool known = size_of(type) == static_cast<size_t>(tensor.element_size());
+  return {static_cast<std::byte*>(tensor.data_ptr()), known ? type : ElementType::UInt8,
+          known ? tensor.numel() : static_cast<int64_t>(tensor.nbytes())};
+}
+inline Arrays arrays_of(const std::vector<torch::Tensor>& tensors) {
+  Arrays arrays;
+  for (const torch::Tensor& tensor : tensors) arrays.push_back(array_of(tensor));
+  return arrays;
 }
 
-inline std::vector<torch::Tensor> views_of(const torch::Tensor& tensor,
-                                           const std::vector<ElementRange>& slices) {
-  std::vector<torch::Tensor> views;
-  for (const ElementRange& slice : slices) views.push_back(tensor.narrow(0, slice.begin, slice.size()));
-  return views;
+// Returns an array as a tensor on a device, without copying it.
+inline torch::Tensor tensor_of(const Array& array, torch::Device device) {
+  const auto options = torch::TensorOptions().dtype(scalar_type(array.type)).device(device);
+  if (array.data == nullptr) return torch::empty({0}, options);
+  return torch::from_blob(array.data, {array.count}, options);
 }
 
 }  // namespace tutti::comm

@@ -1,4 +1,4 @@
-#include "tutti/comm/members.h"
+#include "tutti/transport/members.h"
 
 #include <future>
 
@@ -6,8 +6,8 @@
 
 #include "tutti/base/test_errors.h"
 #include "tutti/comm/collectives.h"
-#include "tutti/comm/inproc/inproc.h"
-#include "tutti/comm/member_epochs.h"
+#include "tutti/transport/inproc/inproc.h"
+#include "tutti/transport/member_epochs.h"
 
 namespace tutti::comm {
 namespace {
@@ -160,8 +160,8 @@ TEST(Communicator, without_a_next_epoch_fails_and_can_be_abandoned) {
     SCOPED_TRACE(is_planned);
     const std::optional<Error> why =
         is_planned ? std::nullopt : std::optional(Error(ErrorKind::PeerLost, "worker/1 is gone"));
-    Collectives ranks(std::move(inproc_transports(2, kLong).front()), kLong, nullptr, nullptr, {},
-                      std::make_unique<LastEpoch>());
+    Collectives ranks(std::make_unique<Ranks>(std::move(inproc_transports(2, kLong).front()), kLong, nullptr,
+                                              nullptr, nullptr, std::make_unique<LastEpoch>()));
     expect_error(ErrorKind::PeerLost, HasSubstr("worker/1 has failed"), [&] { ranks.reconfigure(why); });
     ranks.abandon("the run ends");
     expect_error(ErrorKind::PeerLost,

@@ -7,7 +7,8 @@
 
 #include "tutti/base/check.h"
 #include "tutti/comm/flat.h"
-#include "tutti/comm/reduce.h"
+#include "tutti/comm/on_device.h"
+#include "tutti/transport/reduce.h"
 
 namespace tutti::comm {
 namespace {
@@ -35,10 +36,11 @@ torch::Tensor reduce_near(const torch::Tensor& output, std::span<const torch::Te
   TUTTI_CHECK(!program.empty(), "nothing to reduce");
   const torch::NoGradGuard no_grad;
   // The values are 0 or 1: Max is "any" and Min is "all".
-  const bool bits = reduction.type == torch::kBool;
+  const bool bits = reduction.type == ElementType::Bool;
   const bool any = reduction.op == ReduceOp::Sum || reduction.op == ReduceOp::Max;
   const ReduceOp op = !bits ? reduction.op : any ? ReduceOp::Max : ReduceOp::Min;
-  const torch::ScalarType wide = bits ? torch::kByte : sum_type(reduction.type);
+  const torch::ScalarType type = scalar_type(reduction.type);
+  const torch::ScalarType wide = bits ? torch::kByte : scalar_type(sum_type(reduction.type));
   std::vector<torch::Tensor> stack;
   for (size_t i = 0; i < program.size(); ++i) {
     if (program[i] != kCombine) {
@@ -49,7 +51,7 @@ torch::Tensor reduce_near(const torch::Tensor& output, std::span<const torch::Te
     stack.pop_back();
     const bool fits = i + 1 == program.size() && output.defined() && output.scalar_type() == wide;
     stack.back() = combine(op, stack.back(), right, fits ? output : torch::Tensor());
-    if (reduction.round_each) stack.back() = stack.back().to(reduction.type).to(wide);
+    if (reduction.round_each) stack.back() = stack.back().to(type).to(wide);
   }
   torch::Tensor result = stack.back();
   // A single input is its own result; it is copied because the caller's tensor must not be modified.
@@ -59,10 +61,10 @@ torch::Tensor reduce_near(const torch::Tensor& output, std::span<const torch::Te
     divide(result, static_cast<double>(parts));
   }
   if (reduction.divisor != 0) {
-    result = result.to(reduction.type).to(wide);
+    result = result.to(type).to(wide);
     divide(result, reduction.divisor);
   }
-  return result.to(reduction.type);
+  return result.to(type);
 }
 
 }  // namespace
@@ -79,9 +81,8 @@ void reduce_tensors(std::span<const torch::Tensor> inputs, const torch::Tensor& 
     return;
   }
   std::vector<const std::byte*> from;
-  for (const torch::Tensor& input : inputs)
-    from.push_back(input.defined() ? bytes_of(input).data() : nullptr);
-  std::byte* const to = bytes_of(output).data();
+  for (const torch::Tensor& input : inputs) from.push_back(array_of(input).data);
+  std::byte* const to = array_of(output).data;
   reduce(from, {&to, 1}, reduction, program);
 }
 
@@ -89,8 +90,26 @@ void reduce_tensors(std::span<const torch::Tensor> inputs, const torch::Tensor& 
 // division uses the wide type because half precision cannot represent every divisor.
 void divide(const torch::Tensor& values, double divisor) {
   const torch::NoGradGuard no_grad;
-  const torch::ScalarType wide = sum_type(values.scalar_type());
+  const torch::ScalarType wide = scalar_type(sum_type(element_type(values.scalar_type())));
   values.copy_(values.to(wide).div_(torch::full({}, divisor, values.options().dtype(wide))));
+}
+
+std::shared_ptr<std::byte> OnDevice::allocate(size_t size) const {
+  const torch::Tensor memory =
+      torch::empty({static_cast<int64_t>(size)}, torch::TensorOptions().dtype(torch::kByte).device(device_));
+  return {static_cast<std::byte*>(memory.data_ptr()), [memory](std::byte*) {}};
+}
+
+void OnDevice::copy(const Array& from, const Array& to) const {
+  if (from.data != to.data) tensor_of(to, device_).copy_(tensor_of(from, device_));
+}
+
+void OnDevice::add(std::span<const Array> inputs, const Array& output, const Reduction& reduction,
+                   const Program& program) const {
+  std::vector<torch::Tensor> tensors;
+  for (const Array& input : inputs)
+    tensors.push_back(input.data == nullptr ? torch::Tensor() : tensor_of(input, device_));
+  reduce_tensors(tensors, tensor_of(output, device_), reduction, program);
 }
 
 }  // namespace tutti::comm

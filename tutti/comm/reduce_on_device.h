@@ -4,7 +4,7 @@
 
 #include <torch/types.h>
 
-#include "tutti/comm/reduce.h"
+#include "tutti/comm/sliced_sum.h"
 
 namespace tutti::comm {
 

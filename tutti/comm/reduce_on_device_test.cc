@@ -24,7 +24,8 @@ torch::Tensor reduced(const std::vector<torch::Tensor>& inputs, const Reduction&
   std::vector<const std::byte*> from;
   for (const torch::Tensor& input : inputs)
     from.push_back(input.defined() ? static_cast<const std::byte*>(input.data_ptr()) : nullptr);
-  const torch::Tensor result = torch::empty({kCount}, torch::TensorOptions().dtype(reduction.type));
+  const torch::Tensor result =
+      torch::empty({kCount}, torch::TensorOptions().dtype(scalar_type(reduction.type)));
   auto* const to = static_cast<std::byte*>(result.data_ptr());
   reduce(from, {&to, 1}, reduction, program);
   return result;
@@ -34,7 +35,7 @@ void expect_same_bits(const std::vector<torch::Tensor>& inputs, const Reduction&
                       const Program& program) {
   EXPECT_TRUE(torch::equal(reduce_on_device(inputs, reduction, program).view(torch::kByte),
                            reduced(inputs, reduction, program).view(torch::kByte)))
-      << c10::toString(reduction.type) << ", operation " << static_cast<int>(reduction.op) << " of "
+      << name_of(reduction.type) << ", operation " << static_cast<int>(reduction.op) << " of "
       << inputs.size();
 }
 
@@ -44,15 +45,16 @@ TEST(ReduceOnDevice, gives_the_bits_of_reduce) {
     for (const size_t count : {1, 2, 3, 5, 8}) {
       const auto inputs = inputs_of(type, count);
       for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product})
-        expect_same_bits(inputs, {type, op, kCount}, one_by_rank(static_cast<int>(count)).program);
+        expect_same_bits(inputs, {element_type(type), op, kCount},
+                         one_by_rank(static_cast<int>(count)).program);
       if (!c10::isFloatingType(type)) continue;
-      expect_same_bits(inputs, {type, ReduceOp::Average, kCount},
+      expect_same_bits(inputs, {element_type(type), ReduceOp::Average, kCount},
                        one_by_rank(static_cast<int>(count)).program);
-      expect_same_bits(inputs, {type, ReduceOp::Average, kCount, 0, 7},
+      expect_same_bits(inputs, {element_type(type), ReduceOp::Average, kCount, 0, 7},
                        one_by_rank(static_cast<int>(count)).program);
-      expect_same_bits(inputs, {type, ReduceOp::Sum, kCount, 37},
+      expect_same_bits(inputs, {element_type(type), ReduceOp::Sum, kCount, 37},
                        one_by_rank(static_cast<int>(count)).program);
-      expect_same_bits(inputs, {type, ReduceOp::Sum, kCount, 37, 0, /*round_each=*/true},
+      expect_same_bits(inputs, {element_type(type), ReduceOp::Sum, kCount, 37, 0, /*round_each=*/true},
                        one_by_rank(static_cast<int>(count)).program);
     }
   }
@@ -62,8 +64,8 @@ TEST(ReduceOnDevice, leaves_inputs_alone_and_out) {
   auto inputs = inputs_of(torch::kFloat, 3);
   const torch::Tensor before = inputs[2].clone();
   inputs[0] = torch::Tensor();
-  expect_same_bits(inputs, {torch::kFloat, ReduceOp::Sum, kCount}, {1, 2, kCombine});
-  expect_same_bits(inputs, {torch::kFloat, ReduceOp::Sum, kCount, 3}, {2});
+  expect_same_bits(inputs, {ElementType::Float32, ReduceOp::Sum, kCount}, {1, 2, kCombine});
+  expect_same_bits(inputs, {ElementType::Float32, ReduceOp::Sum, kCount, 3}, {2});
   EXPECT_TRUE(torch::equal(inputs[2], before));
 }
 
@@ -71,10 +73,11 @@ TEST(ReduceOnDevice, leaves_inputs_alone_and_out) {
 TEST(ReduceOnDevice, half_precision_that_is_rounded_each_time_can_be_added_in_parts) {
   for (const auto type : {torch::kBFloat16, torch::kHalf}) {
     const auto inputs = inputs_of(type, 4);
-    const Reduction reduction{.type = type, .op = ReduceOp::Sum, .count = kCount, .round_each = true};
+    const Reduction reduction{
+        .type = element_type(type), .op = ReduceOp::Sum, .count = kCount, .round_each = true};
     const torch::Tensor expected = (inputs[0] + inputs[1]) + (inputs[2] + inputs[3]);
     EXPECT_TRUE(torch::equal(reduced(inputs, reduction, one_by_rank(4).program), expected));
-    const Reduction once{.type = type, .op = ReduceOp::Sum, .count = kCount};
+    const Reduction once{.type = element_type(type), .op = ReduceOp::Sum, .count = kCount};
     EXPECT_FALSE(torch::equal(reduced(inputs, once, one_by_rank(4).program), expected));
   }
 }
@@ -87,7 +90,7 @@ TEST(ReduceOnDevice, half_precision_is_divided_by_what_it_cannot_hold) {
   const torch::Tensor expected = (inputs[0].to(torch::kFloat) / 257.0).to(torch::kBFloat16);
   EXPECT_TRUE(torch::equal(divided, expected));
   EXPECT_TRUE(torch::equal(
-      divided, reduced(inputs, {torch::kBFloat16, ReduceOp::Sum, kCount, 257}, one_by_rank(1).program)));
+      divided, reduced(inputs, {ElementType::BFloat16, ReduceOp::Sum, kCount, 257}, one_by_rank(1).program)));
 }
 
 TEST(ReduceOnDevice, divides_in_place) {

@@ -10,7 +10,7 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
-#include "tutti/comm/reduce.h"
+#include "tutti/transport/reduce.h"
 
 namespace tutti::comm {
 namespace {
@@ -89,7 +89,10 @@ void check_combination(Communicator& comm, torch::ScalarType type, int64_t size,
     }
   }
   const auto sources = sources_of(leaves, static_cast<int64_t>(leaves.size()));
-  SlicedSum sum{{.type = type, .op = ReduceOp::Sum, .count = size, .round_each = true}, &sources, inputs, {}};
+  SlicedSum sum{{.type = element_type(type), .op = ReduceOp::Sum, .count = size, .round_each = true},
+                &sources,
+                inputs,
+                {}};
   if (scatter) sum.slices = even_slices(size, comm.world());
   const ElementRange own = slice_of(size, comm.rank(), comm.world());
   // The output may be one of the inputs.

@@ -11,12 +11,12 @@
 #include <gtest/gtest.h>
 
 #include "tutti/comm/collectives.h"
-#include "tutti/comm/hierarchy/hierarchy.h"
-#include "tutti/comm/inproc/inproc.h"
-#include "tutti/comm/rendezvous.h"
-#include "tutti/comm/shm/shm.h"
-#include "tutti/comm/tcp/tcp.h"
-#include "tutti/comm/test_messages.h"
+#include "tutti/transport/hierarchy/hierarchy.h"
+#include "tutti/transport/inproc/inproc.h"
+#include "tutti/transport/rendezvous.h"
+#include "tutti/transport/shm/shm.h"
+#include "tutti/transport/tcp/tcp.h"
+#include "tutti/transport/test_messages.h"
 
 namespace tutti::comm::testing {
 

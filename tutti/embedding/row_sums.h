@@ -4,8 +4,8 @@
 #include <span>
 #include <vector>
 
-#include "tutti/comm/reduce.h"
 #include "tutti/params/lanes.h"
+#include "tutti/transport/reduce.h"
 
 // The rows that the lanes of a step look up, each once, and the sums of their gradients.
 namespace tutti::embedding {

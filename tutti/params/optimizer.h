@@ -13,10 +13,10 @@
 #include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
-#include "tutti/comm/reduce.h"
 #include "tutti/params/optimizer_options.h"
 #include "tutti/params/parameter_groups.h"
 #include "tutti/params/parameters.h"
+#include "tutti/transport/reduce.h"
 
 namespace tutti {
 

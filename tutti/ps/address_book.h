@@ -9,8 +9,8 @@
 #include <thread>
 
 #include "tutti/cluster/context.h"
-#include "tutti/comm/board/tcp_rendezvous.h"
 #include "tutti/net/credentials.h"
+#include "tutti/transport/board/tcp_rendezvous.h"
 
 // A task whose port in the cluster is 0 listens on a port that the system chooses. It announces that port in
 // a board at the chief's own address, where other tasks look before they connect.

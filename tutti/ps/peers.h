@@ -19,12 +19,12 @@
 #include "tutti/base/waiting.h"
 #include "tutti/cluster/context.h"
 #include "tutti/cluster/identity.h"
-#include "tutti/comm/executor.h"
 #include "tutti/comm/group.h"
 #include "tutti/ps/address_book.h"
 #include "tutti/rpc/arena.h"
 #include "tutti/rpc/channel.h"
 #include "tutti/rpc/host.h"
+#include "tutti/transport/executor.h"
 
 namespace tutti::ps {
 

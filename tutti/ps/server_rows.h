@@ -6,9 +6,9 @@
 #include <utility>
 #include <vector>
 
-#include "tutti/comm/executor.h"
 #include "tutti/embedding/tables.h"
 #include "tutti/ps/client.h"
+#include "tutti/transport/executor.h"
 
 namespace tutti::ps {
 

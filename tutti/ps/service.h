@@ -17,11 +17,11 @@
 #include "tutti/base/json.h"
 #include "tutti/base/log.h"
 #include "tutti/base/waiting.h"
-#include "tutti/comm/executor.h"
 #include "tutti/embedding/owned_rows.h"
 #include "tutti/ps/placement.h"
 #include "tutti/ps/sync_step.h"
 #include "tutti/rpc/host.h"
+#include "tutti/transport/executor.h"
 
 namespace tutti::ps {
 

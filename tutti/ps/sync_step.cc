@@ -7,8 +7,8 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
-#include "tutti/comm/reduce.h"
 #include "tutti/step/tree_sum.h"
+#include "tutti/transport/reduce.h"
 
 namespace tutti::ps {
 namespace {

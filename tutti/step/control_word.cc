@@ -153,7 +153,7 @@ torch::Tensor ControlWord::sum_numbers(const std::vector<torch::Tensor>& words) 
   }
   const torch::Tensor sum = torch::empty({numbers_}, torch::kDouble);
   auto* output = static_cast<std::byte*>(sum.data_ptr());
-  comm::reduce(inputs, {&output, 1}, {torch::kDouble, comm::ReduceOp::Sum, numbers_}, order_.program);
+  comm::reduce(inputs, {&output, 1}, {ElementType::Float64, comm::ReduceOp::Sum, numbers_}, order_.program);
   return sum;
 }
 

@@ -9,10 +9,10 @@
 #include <torch/types.h>
 
 #include "tutti/comm/communicator.h"
-#include "tutti/comm/executor.h"
 #include "tutti/step/bucket_sums.h"
 #include "tutti/step/control_word.h"
 #include "tutti/step/tree_sum.h"
+#include "tutti/transport/executor.h"
 
 namespace tutti {
 

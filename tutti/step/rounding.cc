@@ -81,7 +81,7 @@ torch::Tensor RoundedSums::add_slices(const Bucket& bucket, const comm::SlicedSu
   comm::Reduction reduction = sum.reduction;
   reduction.count = slice_of(bucket, comm_.rank(), comm_.world()).size();
   Tensors exact;
-  for (const torch::Tensor& tensor : received) exact.push_back(tensor.to(reduction.type));
+  for (const torch::Tensor& tensor : received) exact.push_back(tensor.to(comm::scalar_type(reduction.type)));
   Tensors inputs;
   std::vector<int64_t> taken(received.size(), 0);
   for (const comm::Source& source : sum.sources->all) {
@@ -89,7 +89,8 @@ torch::Tensor RoundedSums::add_slices(const Bucket& bucket, const comm::SlicedSu
     inputs.push_back(source.present ? exact[rank].narrow(0, reduction.count * taken[rank]++, reduction.count)
                                     : torch::Tensor());
   }
-  const torch::Tensor result = torch::empty({reduction.count}, on_wire_.dtype(reduction.type));
+  const torch::Tensor result =
+      torch::empty({reduction.count}, on_wire_.dtype(comm::scalar_type(reduction.type)));
   comm::reduce_tensors(inputs, result, reduction, sum.sources->program);
   return result;
 }

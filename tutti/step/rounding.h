@@ -9,7 +9,7 @@
 #include <torch/types.h>
 
 #include "tutti/comm/communicator.h"
-#include "tutti/comm/reduce.h"
+#include "tutti/comm/sliced_sum.h"
 #include "tutti/step/buckets.h"
 
 namespace tutti {

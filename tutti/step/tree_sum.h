@@ -6,7 +6,7 @@
 
 #include <torch/types.h>
 
-#include "tutti/comm/reduce.h"
+#include "tutti/comm/sliced_sum.h"
 #include "tutti/params/lanes.h"
 
 namespace tutti {
@@ -61,7 +61,7 @@ class TreeSum {
 
 // Returns the reduction that adds `count` elements in the way TreeSum adds them.
 inline comm::Reduction sum_of(torch::ScalarType type, int64_t count, double divisor = 0) {
-  return {.type = type,
+  return {.type = comm::element_type(type),
           .op = comm::ReduceOp::Sum,
           .count = count,
           .divisor = divisor,

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "tutti/comm/members.h"
+#include "tutti/transport/members.h"
 
 namespace tutti {
 

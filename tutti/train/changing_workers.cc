@@ -5,9 +5,9 @@
 #include <fmt/format.h>
 
 #include "tutti/comm/communicator.h"
-#include "tutti/comm/member_epochs.h"
 #include "tutti/train/strategies/connected.h"
 #include "tutti/train/training_run.h"
+#include "tutti/transport/member_epochs.h"
 
 // The part of TrainingRun in which its workers change while they train (`tutti run --min`).
 namespace tutti {

@@ -18,13 +18,13 @@
 #include "tutti/cluster/identity.h"
 #include "tutti/cluster/roles.h"
 #include "tutti/cluster/threads.h"
-#include "tutti/comm/members.h"
 #include "tutti/ps/server.h"
 #include "tutti/train/export.h"
 #include "tutti/train/export/check.h"
 #include "tutti/train/load.h"
 #include "tutti/train/passive/master.h"
 #include "tutti/train/stop_signals.h"
+#include "tutti/transport/members.h"
 
 namespace tutti {
 namespace {

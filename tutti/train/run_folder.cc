@@ -16,9 +16,9 @@
 #include "tutti/base/json.h"
 #include "tutti/base/secret.h"
 #include "tutti/base/this_host.h"
-#include "tutti/comm/job_board.h"
 #include "tutti/store/manifest.h"
 #include "tutti/train/run_state.h"
+#include "tutti/transport/job_board.h"
 #include "tutti/web/page.h"
 
 namespace tutti {

@@ -14,7 +14,6 @@
 #include "tutti/base/json.h"
 #include "tutti/base/live_line.h"
 #include "tutti/cluster/context.h"
-#include "tutti/comm/executor.h"
 #include "tutti/comm/group.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
@@ -23,6 +22,7 @@
 #include "tutti/store/shared_files.h"
 #include "tutti/train/run_folder.h"
 #include "tutti/train/snapshot.h"
+#include "tutti/transport/executor.h"
 
 namespace tutti {
 

@@ -276,6 +276,7 @@ void TrainingRun::after_step(const StepResult& result) {
   training_.last_step = training_.step;
   note_hash();
   is_told_ = true;
+  made_.reset();  // a failure of what follows must not let it be counted once more
   note_saved();
   session_.show_life(progress_);
   if (may_change() && training_.events != nullptr) training_.events->flush();  // this worker may be lost

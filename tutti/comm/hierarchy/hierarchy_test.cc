@@ -1,4 +1,4 @@
-#include "tutti/comm/hierarchy/hierarchy.h"
+#include "tutti/transport/hierarchy/hierarchy.h"
 
 #include <atomic>
 #include <latch>
@@ -14,12 +14,12 @@
 #include <torch/utils.h>
 
 #include "tutti/base/ports.h"
-#include "tutti/comm/failures.h"
-#include "tutti/comm/hierarchy/host_sums.h"
 #include "tutti/comm/hierarchy/test_layouts.h"
-#include "tutti/comm/test_messages.h"
-#include "tutti/comm/test_network.h"
 #include "tutti/comm/test_ranks.h"
+#include "tutti/transport/failures.h"
+#include "tutti/transport/hierarchy/host_sums.h"
+#include "tutti/transport/test_messages.h"
+#include "tutti/transport/test_network.h"
 
 namespace tutti::comm::hierarchy_test {
 namespace {

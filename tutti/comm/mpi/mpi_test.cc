@@ -1,7 +1,7 @@
 // Tests that start this program under mpirun, in worlds of 1 to 4, where each rank runs the tests of a rank.
 // These are disabled otherwise.
 
-#include "tutti/comm/mpi/mpi.h"
+#include "tutti/transport/mpi/mpi.h"
 
 #include <array>
 #include <cstdio>
@@ -15,8 +15,8 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/comm/collectives.h"
 #include "tutti/comm/test_conformance.h"
-#include "tutti/comm/test_messages.h"
-#include "tutti/comm/test_network.h"
+#include "tutti/transport/test_messages.h"
+#include "tutti/transport/test_network.h"
 
 namespace tutti::comm::mpi_test {
 namespace {

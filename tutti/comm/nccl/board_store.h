@@ -12,7 +12,7 @@
 
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
-#include "tutti/comm/rendezvous.h"
+#include "tutti/transport/rendezvous.h"
 
 namespace tutti::comm {
 

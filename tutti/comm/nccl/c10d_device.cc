@@ -9,6 +9,7 @@
 
 #include "tutti/base/error.h"
 #include "tutti/base/text.h"
+#include "tutti/comm/flat.h"
 
 namespace tutti::comm {
 namespace {
@@ -31,12 +32,12 @@ class C10dDevice final : public OnDevice {
   bool takes(const torch::Tensor& tensor) const override { return backend_.takes(tensor); }
   int rank() const override { return rank_; }
   int world() const override { return world_; }
-  void exchange_tensors(std::span<const torch::Tensor> sends, std::span<const torch::Tensor> recvs,
-                        const Operation& operation) override;
+  void exchange_arrays(std::span<const Array> sends, std::span<const Array> recvs,
+                       const Operation& operation) override;
   void abandon(const std::string& text) override { failures_.give_up(text); }
 
  private:
-  bool add_in_any_order(const torch::Tensor& flat, const Operation& operation) override;
+  bool add_in_any_order(const Array& values, const Operation& operation) override;
   std::vector<int> peers() const;
   void await(c10d::Work& work);
   template <class Post>
@@ -51,12 +52,13 @@ class C10dDevice final : public OnDevice {
 // NCCL connects in the first operation, in which all ranks must take part.
 C10dDevice::C10dDevice(std::shared_ptr<Rendezvous> board, C10dBackend backend, torch::Device device,
                        const FailuresOptions& options, std::chrono::milliseconds timeout)
-    : backend_(std::move(backend)),
+    : OnDevice(device),
+      backend_(std::move(backend)),
       rank_(options.rank),
       world_(options.world),
       failures_(std::move(board), options, backend_.abort) {
-  add_in_any_order(torch::zeros({1}, torch::TensorOptions().device(device)),
-                   operation_of("connect", {}, timeout));
+  const torch::Tensor one = torch::zeros({1}, torch::TensorOptions().device(device));
+  add_in_any_order(array_of(one), operation_of("connect", {}, timeout));
 }
 
 C10dDevice::~C10dDevice() {
@@ -108,30 +110,30 @@ void C10dDevice::attempt(const Operation& operation, std::vector<int> peers, con
 }
 
 // Uses the backend's own all-reduce.
-bool C10dDevice::add_in_any_order(const torch::Tensor& flat, const Operation& operation) {
-  if (!backend_.adds(flat.scalar_type())) return false;
+bool C10dDevice::add_in_any_order(const Array& values, const Operation& operation) {
+  if (!backend_.adds(scalar_type(values.type))) return false;
   attempt(operation, peers(), [&] {
-    Tensors one{flat};
+    Tensors one{tensor_of(values, device())};
     return std::vector<Pending>{backend_.group->allreduce(one)};
   });
   return true;
 }
 
-void C10dDevice::exchange_tensors(std::span<const torch::Tensor> sends, std::span<const torch::Tensor> recvs,
-                                  const Operation& operation) {
+void C10dDevice::exchange_arrays(std::span<const Array> sends, std::span<const Array> recvs,
+                                 const Operation& operation) {
   const auto me = static_cast<size_t>(rank_);
-  if (sends[me].data_ptr() != recvs[me].data_ptr()) recvs[me].copy_(sends[me]);
-  const auto at = [](std::span<const torch::Tensor> all, int rank) { return all[static_cast<size_t>(rank)]; };
+  copy(sends[me], recvs[me]);
+  const auto at = [](std::span<const Array> all, int rank) { return all[static_cast<size_t>(rank)]; };
   std::vector<int> talking = peers();
-  std::erase_if(talking, [&](int r) { return at(sends, r).numel() == 0 && at(recvs, r).numel() == 0; });
+  std::erase_if(talking, [&](int r) { return at(sends, r).count == 0 && at(recvs, r).count == 0; });
   if (talking.empty()) return;
   const SpanScope span(operation.timeline, Activity::Copy, "exchange", operation.step);
   constexpr int kTag = 0;
   attempt(operation, talking, [&] {
     backend_.group->startCoalescing();
     for (const int r : talking) {
-      Tensors out{at(sends, r)};
-      Tensors in{at(recvs, r)};
+      Tensors out{tensor_of(at(sends, r), device())};
+      Tensors in{tensor_of(at(recvs, r), device())};
       if (out[0].numel() > 0) backend_.group->send(out, r, kTag);
       if (in[0].numel() > 0) backend_.group->recv(in, r, kTag);
     }

@@ -7,10 +7,10 @@
 
 #include <torch/types.h>
 
-#include "tutti/comm/failures.h"
 #include "tutti/comm/nccl/c10d_compat.h"
-#include "tutti/comm/rendezvous.h"
-#include "tutti/comm/transport.h"
+#include "tutti/comm/on_device.h"
+#include "tutti/transport/failures.h"
+#include "tutti/transport/rendezvous.h"
 
 namespace tutti::comm {
 

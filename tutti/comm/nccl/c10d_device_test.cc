@@ -6,7 +6,7 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/comm/nccl/test_device.h"
 #include "tutti/comm/test_conformance.h"
-#include "tutti/comm/test_network.h"
+#include "tutti/transport/test_network.h"
 
 namespace tutti::comm::c10d_device_test {
 namespace {

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <torch/utils.h>
 
+#include "tutti/comm/flat.h"
 #include "tutti/comm/nccl/nccl.h"
 
 namespace tutti::comm {
@@ -23,11 +24,12 @@ torch::Tensor small_sum(Carrier& carrier, torch::Device device, std::chrono::mil
   const torch::Tensor values =
       (torch::arange(1, kCount + 1, torch::kFloat) / static_cast<double>(rank + 3)).to(device);
   const Sources sources = one_by_rank(carrier.world());
-  SlicedSum sum{{torch::kFloat, ReduceOp::Sum, kCount},
-                &sources,
-                std::vector<torch::Tensor>(static_cast<size_t>(carrier.world())),
-                {values}};
-  sum.inputs[rank] = values;
+  const Array array = array_of(values);
+  ArraySum sum{{ElementType::Float32, ReduceOp::Sum, kCount},
+               &sources,
+               Arrays(static_cast<size_t>(carrier.world())),
+               {array}};
+  sum.inputs[rank] = array;
   carrier.combine({&sum, 1}, operation_of("all_reduce", {.what = "check"}, timeout));
   return values.cpu();
 }

@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 
 #include "tutti/base/error.h"
+#include "tutti/comm/flat.h"
 #include "tutti/comm/test_ranks.h"
 
 namespace tutti::comm::choice_test {
@@ -33,14 +34,15 @@ TEST(ChoiceOfNccl, says_who_has_no_gpu_or_not_for_itself) {
 using Way = std::function<void(const std::function<void()>& exchange, torch::Tensor received)>;
 class OtherWay final : public OnDevice {
  public:
-  OtherWay(std::unique_ptr<Transport> inner, Way way) : inner_(std::move(inner)), way_(std::move(way)) {}
+  OtherWay(std::unique_ptr<Transport> inner, Way way)
+      : OnDevice(torch::kCPU), inner_(std::move(inner)), way_(std::move(way)) {}
   std::string name() const override { return "other"; }
   bool takes(const torch::Tensor&) const override { return true; }
   int rank() const override { return inner_->rank(); }
   int world() const override { return inner_->world(); }
-  void exchange_tensors(std::span<const torch::Tensor> sends, std::span<const torch::Tensor> recvs,
-                        const Operation& operation) override {
-    way_([&] { inner_->exchange_tensors(sends, recvs, operation); }, recvs[0]);
+  void exchange_arrays(std::span<const Array> sends, std::span<const Array> recvs,
+                       const Operation& operation) override {
+    way_([&] { inner_->exchange_arrays(sends, recvs, operation); }, tensor_of(recvs[0], torch::kCPU));
   }
   void abandon(const std::string& text) override { inner_->abandon(text); }
 

@@ -6,9 +6,9 @@
 
 #include <torch/types.h>
 
-#include "tutti/comm/failures.h"
-#include "tutti/comm/rendezvous.h"
-#include "tutti/comm/transport.h"
+#include "tutti/comm/on_device.h"
+#include "tutti/transport/failures.h"
+#include "tutti/transport/rendezvous.h"
 
 namespace tutti::comm {
 

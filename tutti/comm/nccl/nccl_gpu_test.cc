@@ -4,10 +4,11 @@
 #include <torch/torch.h>
 
 #include "tutti/comm/collectives.h"
-#include "tutti/comm/inproc/inproc.h"
+#include "tutti/comm/flat.h"
 #include "tutti/comm/nccl/choice.h"
 #include "tutti/comm/nccl/nccl.h"
 #include "tutti/comm/reduce_on_device.h"
+#include "tutti/transport/inproc/inproc.h"
 
 namespace tutti::comm {
 namespace {
@@ -31,7 +32,7 @@ TEST_F(OnGpu, sums_have_the_bits_of_the_cpu) {
         here.push_back((torch::randn({10007}) * 100).to(type));
         there.push_back(here.back().to(kGpu));
       }
-      const Reduction reduction{type, op, 10007, c10::isFloatingType(type) ? 37.0 : 0.0};
+      const Reduction reduction{element_type(type), op, 10007, c10::isFloatingType(type) ? 37.0 : 0.0};
       const torch::Tensor expected = reduce_on_device(here, reduction, one_by_rank(5).program);
       const torch::Tensor sum = reduce_on_device(there, reduction, one_by_rank(5).program);
       EXPECT_TRUE(sum.is_cuda());
@@ -57,7 +58,8 @@ TEST_F(OverNccl, one_rank_adds_and_ends_in_peace) {
     const torch::Tensor values = (torch::randn({10007}, kGpu) * 100).to(type);
     const torch::Tensor before = values.clone();
     const Sources sources = one_by_rank(1);
-    const SlicedSum sum{{type, ReduceOp::Sum, values.numel()}, &sources, {values}, {values}};
+    const Array array = array_of(values);
+    const ArraySum sum{{element_type(type), ReduceOp::Sum, values.numel()}, &sources, {array}, {array}};
     device->combine({&sum, 1}, operation_of("all_reduce", {.any_order = true}, kLong));
     EXPECT_TRUE(torch::equal(values, before));
   }

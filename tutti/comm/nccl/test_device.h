@@ -9,8 +9,8 @@
 #include <gtest/gtest.h>
 
 #include "tutti/comm/collectives.h"
-#include "tutti/comm/rendezvous.h"
 #include "tutti/comm/test_ranks.h"
+#include "tutti/transport/rendezvous.h"
 
 namespace tutti::comm::testing {
 

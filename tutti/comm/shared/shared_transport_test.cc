@@ -1,4 +1,4 @@
-#include "tutti/comm/shared/shared_transport.h"
+#include "tutti/transport/shared/shared_transport.h"
 
 #include <latch>
 #include <map>
@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tutti/comm/test_messages.h"
+#include "tutti/transport/test_messages.h"
 
 namespace tutti::comm::shared_transport_test {
 namespace {

@@ -1,4 +1,4 @@
-#include "tutti/comm/shm/shm.h"
+#include "tutti/transport/shm/shm.h"
 
 #include <cerrno>
 #include <cstddef>
@@ -14,8 +14,8 @@
 #include "tutti/base/file.h"
 #include "tutti/base/ports.h"
 #include "tutti/base/test_errors.h"
-#include "tutti/comm/test_messages.h"
-#include "tutti/comm/test_network.h"
+#include "tutti/transport/test_messages.h"
+#include "tutti/transport/test_network.h"
 
 namespace tutti::comm::shm_test {
 namespace {

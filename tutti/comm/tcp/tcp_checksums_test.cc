@@ -14,12 +14,12 @@
 
 #include "tutti/base/address.h"
 #include "tutti/comm/collectives.h"
-#include "tutti/comm/tcp/tcp.h"
 #include "tutti/comm/test_conformance.h"
-#include "tutti/comm/test_messages.h"
-#include "tutti/comm/test_network.h"
 #include "tutti/net/credentials.h"
 #include "tutti/net/test_cable.h"
+#include "tutti/transport/tcp/tcp.h"
+#include "tutti/transport/test_messages.h"
+#include "tutti/transport/test_network.h"
 
 namespace tutti::comm::tcp_checksums_test {
 namespace {

@@ -14,11 +14,11 @@
 #include "tutti/base/ports.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/comm/hierarchy/test_layouts.h"
-#include "tutti/comm/reduce.h"
 #include "tutti/comm/test_conformance.h"
-#include "tutti/comm/test_messages.h"
-#include "tutti/comm/test_network.h"
 #include "tutti/comm/test_ranks.h"
+#include "tutti/transport/reduce.h"
+#include "tutti/transport/test_messages.h"
+#include "tutti/transport/test_network.h"
 
 namespace tutti::comm::tcp_sums_test {
 namespace {
@@ -69,7 +69,7 @@ TEST_P(TcpSums, of_several_inputs_have_the_bits_of_the_tree) {
   const Sources sources = sources_of(leaves, static_cast<int64_t>(leaves.size()));
   std::vector<const std::byte*> from;
   for (const torch::Tensor& input : inputs) from.push_back(static_cast<const std::byte*>(input.data_ptr()));
-  const Reduction reduction{.type = torch::kFloat, .op = ReduceOp::Sum, .count = kSize, .divisor = 3};
+  const Reduction reduction{.type = ElementType::Float32, .op = ReduceOp::Sum, .count = kSize, .divisor = 3};
   const torch::Tensor expected = torch::empty({kSize});
   auto* const to = static_cast<std::byte*>(expected.data_ptr());
   reduce(from, {&to, 1}, reduction, sources.program);

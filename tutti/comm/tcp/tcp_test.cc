@@ -1,4 +1,4 @@
-#include "tutti/comm/tcp/tcp.h"
+#include "tutti/transport/tcp/tcp.h"
 
 #include <algorithm>
 #include <array>
@@ -18,10 +18,10 @@
 #include "tutti/base/ports.h"
 #include "tutti/base/test_errors.h"
 #include "tutti/base/text.h"
-#include "tutti/comm/test_messages.h"
-#include "tutti/comm/test_network.h"
 #include "tutti/net/credentials.h"
 #include "tutti/net/test_certificates.h"
+#include "tutti/transport/test_messages.h"
+#include "tutti/transport/test_network.h"
 
 namespace tutti::comm::tcp_test {
 namespace {

@@ -19,9 +19,9 @@
 #include "tutti/base/text.h"
 #include "tutti/base/type_name.h"
 #include "tutti/base/version.h"
-#include "tutti/comm/executor.h"
 #include "tutti/params/parameters.h"
 #include "tutti/train/export/versions.h"
+#include "tutti/transport/executor.h"
 
 namespace tutti {
 namespace {

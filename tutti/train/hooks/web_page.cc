@@ -8,9 +8,9 @@
 
 #include "tutti/base/json.h"
 #include "tutti/base/text.h"
-#include "tutti/comm/member_epochs.h"
 #include "tutti/train/hooks.h"
 #include "tutti/train/training_run.h"
+#include "tutti/transport/member_epochs.h"
 #include "tutti/web/page.h"
 
 namespace tutti::hooks {

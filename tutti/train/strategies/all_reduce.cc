@@ -10,7 +10,6 @@
 #include "tutti/base/this_host.h"
 #include "tutti/base/timeline.h"
 #include "tutti/comm/gather_all.h"
-#include "tutti/comm/members.h"
 #include "tutti/params/device_scope.h"
 #include "tutti/params/optimizer_state.h"
 #include "tutti/params/plan.h"
@@ -18,6 +17,7 @@
 #include "tutti/store/shared_files.h"
 #include "tutti/train/snapshot.h"
 #include "tutti/train/strategies/connected.h"
+#include "tutti/transport/members.h"
 
 namespace tutti {
 namespace {

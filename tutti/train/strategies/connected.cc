@@ -13,9 +13,9 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/json.h"
 #include "tutti/comm/gather_all.h"
-#include "tutti/comm/members.h"
-#include "tutti/comm/roster.h"
 #include "tutti/train/change.h"
+#include "tutti/transport/members.h"
+#include "tutti/transport/roster.h"
 
 namespace tutti {
 namespace {

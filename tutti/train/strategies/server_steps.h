@@ -7,13 +7,13 @@
 
 #include <torch/types.h>
 
-#include "tutti/comm/executor.h"
 #include "tutti/ps/client.h"
 #include "tutti/ps/server_rows.h"
 #include "tutti/step/control_word.h"
 #include "tutti/step/lane_sum.h"
 #include "tutti/train/data_parallel.h"
 #include "tutti/train/replica.h"
+#include "tutti/transport/executor.h"
 
 // The two ways in which the workers of parameter servers (ParameterServers) make their steps.
 namespace tutti {

@@ -1,0 +1,42 @@
+"""Sums, collectives and messages between processes, with the same bits in each run.
+
+    import tutti
+    comm = tutti.init()            # of the launcher: tutti run -n 4 -- python train.py
+    tutti.numpy.all_reduce(comm, array)
+
+PyTorch: `torch.distributed.init_process_group("tutti")`, after `import tutti.torch` before PyTorch 2.14.
+"""
+
+from . import numpy as numpy
+from ._library import library as _library
+from .communicator import Communicator, KeyValueStore, Op, Type, Work, init
+from .errors import (
+    Bug,
+    DataLoss,
+    Error,
+    InvalidArgument,
+    Overloaded,
+    PeerLost,
+    Timeout,
+    Unimplemented,
+)
+
+__version__: str = _library.tutti_version().decode()
+
+__all__ = [
+    "Bug",
+    "Communicator",
+    "DataLoss",
+    "Error",
+    "InvalidArgument",
+    "KeyValueStore",
+    "Op",
+    "Overloaded",
+    "PeerLost",
+    "Timeout",
+    "Type",
+    "Unimplemented",
+    "Work",
+    "init",
+    "numpy",
+]

@@ -1,0 +1,231 @@
+"""The operations of a `Communicator` on NumPy arrays.
+
+Each call is made by all ranks, in the same order. Arrays have to be contiguous; those that are written are written in
+place. With `behind=True` a call returns a `Work` at once, and the arrays may not be used before its `wait()`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from .communicator import Communicator, Op, Type, Work
+from .errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+_TYPES = {
+    "uint8": Type.UINT8,
+    "int8": Type.INT8,
+    "int16": Type.INT16,
+    "int32": Type.INT32,
+    "int64": Type.INT64,
+    "float16": Type.FLOAT16,
+    "float32": Type.FLOAT32,
+    "float64": Type.FLOAT64,
+    "complex64": Type.COMPLEX64,
+    "complex128": Type.COMPLEX128,
+    "bool": Type.BOOL,
+    "bfloat16": Type.BFLOAT16,  # of the package ml_dtypes
+}
+
+
+def _type(array: Array) -> Type:
+    kind = _TYPES.get(array.dtype.name)
+    if kind is None or not array.dtype.isnative:
+        raise InvalidArgument(f"arrays of the type {array.dtype} cannot be sent; the types are {', '.join(_TYPES)}")
+    return kind
+
+
+def _address(array: Array, written: bool = False) -> int:
+    if not array.flags.c_contiguous:
+        raise InvalidArgument("the array is not contiguous; pass the result of numpy.ascontiguousarray()")
+    if written and not array.flags.writeable:
+        raise InvalidArgument("the array is read-only, but is written")
+    return array.ctypes.data
+
+
+def _op(op: str | Op) -> Op:
+    if isinstance(op, Op):
+        return op
+    try:
+        return Op[op.upper()]
+    except KeyError:
+        raise InvalidArgument(f"there is no operation '{op}': sum, average, min, max or product") from None
+
+
+def _addresses(arrays: Sequence[Array], comm: Communicator, like: Array, written: bool) -> Any:
+    if len(arrays) != comm.world:
+        raise InvalidArgument(f"{len(arrays)} arrays were given for {comm.world} ranks; expected one for each rank")
+    for array in arrays:
+        if array.dtype != like.dtype:
+            raise InvalidArgument(f"arrays of {array.dtype} and of {like.dtype} in one call")
+    return (ctypes.c_void_p * comm.world)(*(_address(array, written) for array in arrays))
+
+
+def _counts(arrays: Sequence[Array]) -> Any:
+    return (ctypes.c_size_t * len(arrays))(*(array.size for array in arrays))
+
+
+def _same_size(one: Array, other: Array, parts: int = 1) -> None:
+    if one.dtype != other.dtype or one.size != other.size * parts:
+        raise InvalidArgument(
+            f"{one.size} elements of {one.dtype} cannot be divided into {parts} parts of {other.size} elements of "
+            f"{other.dtype}"
+        )
+
+
+def all_reduce(
+    comm: Communicator, array: Array, op: str | Op = "sum", *, behind: bool = False, **options: Any
+) -> Work | None:
+    """Replaces the array by the sum over all ranks, or the average, minimum, maximum or product."""
+    address = _address(array, written=True)
+    kept = array if behind else None
+    return comm.call("tutti_all_reduce", address, address, array.size, _type(array), _op(op), behind=kept, **options)
+
+
+def reduce(
+    comm: Communicator, array: Array, op: str | Op = "sum", root: int = 0, *, behind: bool = False, **options: Any
+) -> Work | None:
+    """Like all_reduce(), but only the array of the root is replaced."""
+    address = _address(array, written=comm.rank == root)
+    kept = array if behind else None
+    return comm.call("tutti_reduce", address, address, array.size, _type(array), _op(op), root, behind=kept, **options)
+
+
+def broadcast(comm: Communicator, array: Array, root: int = 0, *, behind: bool = False, **options: Any) -> Work | None:
+    """Replaces the array by that of the root."""
+    address = _address(array, written=comm.rank != root)
+    kept = array if behind else None
+    return comm.call("tutti_broadcast", address, array.size, _type(array), root, behind=kept, **options)
+
+
+def all_gather(comm: Communicator, output: Array, array: Array, *, behind: bool = False, **options: Any) -> Work | None:
+    """Writes the arrays of all ranks to `output`, one after the other."""
+    _same_size(output, array, comm.world)
+    kept = (output, array) if behind else None
+    return comm.call(
+        "tutti_all_gather", _address(array), _address(output, True), array.size, _type(array), behind=kept, **options
+    )
+
+
+def all_gather_into(
+    comm: Communicator, outputs: Sequence[Array], array: Array, *, behind: bool = False, **options: Any
+) -> Work | None:
+    """Writes the array of each rank to an output of its own, which may differ in size."""
+    pointers = _addresses(outputs, comm, array, written=True)
+    counts = _counts(outputs)
+    _same_size(outputs[comm.rank], array)
+    kept = (list(outputs), array, pointers, counts) if behind else None
+    return comm.call("tutti_all_gather_v", _address(array), pointers, counts, _type(array), behind=kept, **options)
+
+
+def reduce_scatter(
+    comm: Communicator, output: Array, array: Array, op: str | Op = "sum", *, behind: bool = False, **options: Any
+) -> Work | None:
+    """Writes to `output` this rank's part of the sum of the arrays, which have a part for each rank."""
+    _same_size(array, output, comm.world)
+    kept = (output, array) if behind else None
+    return comm.call(
+        "tutti_reduce_scatter",
+        _address(array),
+        _address(output, True),
+        output.size,
+        _type(array),
+        _op(op),
+        behind=kept,
+        **options,
+    )
+
+
+def all_to_all(comm: Communicator, output: Array, array: Array, *, behind: bool = False, **options: Any) -> Work | None:
+    """Sends part r of the array to rank r, and receives that rank's part for this rank as part r of `output`."""
+    _same_size(output, array)
+    if array.size % comm.world:
+        raise InvalidArgument(f"{array.size} elements cannot be divided into {comm.world} equal parts")
+    kept = (output, array) if behind else None
+    return comm.call(
+        "tutti_all_to_all",
+        _address(array),
+        _address(output, True),
+        array.size // comm.world,
+        _type(array),
+        behind=kept,
+        **options,
+    )
+
+
+def all_to_all_into(
+    comm: Communicator, outputs: Sequence[Array], arrays: Sequence[Array], *, behind: bool = False, **options: Any
+) -> Work | None:
+    """Sends arrays[r] to rank r, and receives its array for this rank in outputs[r]; all may differ in size."""
+    inputs = _addresses(arrays, comm, outputs[0], written=False)
+    targets = _addresses(outputs, comm, arrays[0], written=True)
+    kept = (list(outputs), list(arrays)) if behind else None
+    return comm.call(
+        "tutti_all_to_all_v",
+        inputs,
+        _counts(arrays),
+        targets,
+        _counts(outputs),
+        _type(arrays[0]),
+        behind=kept,
+        **options,
+    )
+
+
+def gather(
+    comm: Communicator,
+    outputs: Sequence[Array] | None,
+    array: Array,
+    root: int = 0,
+    *,
+    behind: bool = False,
+    **options: Any,
+) -> Work | None:
+    """Writes the array of each rank to an output of the root, which alone passes `outputs`."""
+    pointers = _addresses(outputs, comm, array, written=True) if outputs is not None else None
+    for output in outputs or ():
+        _same_size(output, array)
+    kept = (outputs, array) if behind else None
+    return comm.call("tutti_gather", _address(array), pointers, array.size, _type(array), root, behind=kept, **options)
+
+
+def scatter(
+    comm: Communicator,
+    output: Array,
+    arrays: Sequence[Array] | None,
+    root: int = 0,
+    *,
+    behind: bool = False,
+    **options: Any,
+) -> Work | None:
+    """Writes to `output` this rank's array of the root, which alone passes `arrays`."""
+    pointers = _addresses(arrays, comm, output, written=False) if arrays is not None else None
+    for array in arrays or ():
+        _same_size(array, output)
+    kept = (output, arrays) if behind else None
+    return comm.call(
+        "tutti_scatter", pointers, _address(output, True), output.size, _type(output), root, behind=kept, **options
+    )
+
+
+def send(
+    comm: Communicator, array: Array, to: int, *, tag: int = 0, behind: bool = False, **options: Any
+) -> Work | None:
+    """Sends the array to a rank, which receives it by recv() with the same tag."""
+    kept = array if behind else None
+    return comm.call("tutti_send", _address(array), array.size, _type(array), to, tag, behind=kept, **options)
+
+
+def recv(comm: Communicator, array: Array, source: int | None = None, *, tag: int = 0, **options: Any) -> int:
+    """Receives an array of this size and type from a rank, or from any. Returns the rank of the sender."""
+    sender = ctypes.c_int(-1)
+    origin = -1 if source is None else source
+    arguments = (_address(array, True), array.size, _type(array), origin, tag, ctypes.byref(sender))
+    comm.call("tutti_recv", *arguments, **options)
+    return sender.value

@@ -1,0 +1,117 @@
+"""Every operation of tutti.numpy, on each rank of a job. Started by numpy_test.sh."""
+
+import sys
+
+import numpy as np
+
+import tutti
+
+comm = tutti.init(timeout=60)
+rank, world = comm.rank, comm.world
+ranks = range(world)
+
+
+def expect(what, expected):
+    if not np.array_equal(what, expected):
+        sys.exit(f"rank {rank}: {what} is not {expected}")
+
+
+def expect_error(kind, part, call, *arguments, **options):
+    try:
+        call(*arguments, **options)
+    except kind as error:
+        assert part in str(error), error
+    else:
+        sys.exit(f"rank {rank}: no {kind.__name__} with '{part}'")
+
+
+for dtype in ("float16", "float32", "float64", "complex64", "complex128", "int8", "int16", "int32", "int64", "uint8"):
+    for count in (0, 1, 5, 70001):
+        array = np.full(count, rank + 1).astype(dtype)
+        tutti.numpy.all_reduce(comm, array)
+        expect(array, np.full(count, world * (world + 1) // 2).astype(dtype))
+array = np.array([rank == 0, True])
+tutti.numpy.all_reduce(comm, array, "product")
+expect(array, [world == 1, True])
+array = np.arange(3.0) + rank
+tutti.numpy.all_reduce(comm, array, tutti.Op.MAX)
+expect(array, np.arange(3.0) + world - 1)
+array = np.array([rank + 1.0])
+tutti.numpy.all_reduce(comm, array, "average")
+expect(array, [(world + 1) / 2])
+array = np.array([rank + 1.0])
+tutti.numpy.reduce(comm, array, "min", root=world - 1)
+expect(array, [1.0 if rank == world - 1 else rank + 1.0])
+
+array = np.full(4, rank)
+tutti.numpy.broadcast(comm, array, root=world - 1)
+expect(array, np.full(4, world - 1))
+everything = np.empty(2 * world)
+tutti.numpy.all_gather(comm, everything, np.array([rank, -rank], dtype=float))
+expect(everything, np.array([[r, -r] for r in ranks], dtype=float).ravel())
+pieces = [np.empty(r, dtype=np.int32) for r in ranks]
+tutti.numpy.all_gather_into(comm, pieces, np.full(rank, rank, dtype=np.int32))
+for r in ranks:
+    expect(pieces[r], np.full(r, r))
+part = np.empty(1)
+tutti.numpy.reduce_scatter(comm, part, np.arange(world) * (rank + 1.0))
+expect(part, [rank * world * (world + 1) / 2])
+received = np.empty(world, dtype=np.int64)
+tutti.numpy.all_to_all(comm, received, 10 * rank + np.arange(world))
+expect(received, 10 * np.arange(world) + rank)
+pieces = [np.empty(r + 1) for r in ranks]
+tutti.numpy.all_to_all_into(comm, pieces, [np.full(rank + 1, 10.0 * rank + r) for r in ranks])
+for r in ranks:
+    expect(pieces[r], np.full(r + 1, 10.0 * r + rank))
+gathered = [np.empty(2) for _ in ranks] if rank == 0 else None
+tutti.numpy.gather(comm, gathered, np.array([rank, 1.0]))
+for r, each in enumerate(gathered or ()):
+    expect(each, [r, 1.0])
+own = np.empty(1)
+tutti.numpy.scatter(comm, own, [np.array([5.0 * r]) for r in ranks] if rank == 0 else None)
+expect(own, [5.0 * rank])
+
+# Messages around a ring, with tags that are taken in another order, and from any rank.
+if world > 1:
+    left, right = (rank - 1) % world, (rank + 1) % world
+    works = [tutti.numpy.send(comm, np.array([rank, tag]), right, tag=tag, behind=True) for tag in (1, 2, 3)]
+    message = np.empty(2, dtype=np.int64)
+    for tag, source in ((3, left), (1, None), (2, left)):
+        expect(tutti.numpy.recv(comm, message, source, tag=tag), left)
+        expect(message, [left, tag])
+    for work in works:
+        work.wait()
+
+# Behind, with buffers that nobody else keeps.
+works = [tutti.numpy.all_reduce(comm, np.ones(1000), behind=True) for _ in range(10)]
+del works
+array = np.ones(3)
+ended = []
+work = tutti.numpy.all_reduce(comm, array, behind=True)
+work.then(lambda: ended.append(True))
+work.wait()
+expect(array, np.full(3, world))
+assert work.done()
+comm.barrier()
+
+if rank % 2 == 0:
+    group = comm.group(list(range(0, world, 2)), "even")
+    array = np.ones(1)
+    tutti.numpy.all_reduce(group, array)
+    expect(array, [(world + 1) // 2])
+    group.close()
+
+expect_error(tutti.InvalidArgument, "cannot be sent", tutti.numpy.all_reduce, comm, np.array(["text"]))
+expect_error(tutti.InvalidArgument, "not contiguous", tutti.numpy.all_reduce, comm, np.ones((4, 4))[:, 1])
+expect_error(tutti.InvalidArgument, "there is no operation", tutti.numpy.all_reduce, comm, np.ones(1), "mean")
+expect_error(ValueError, "there is no rank 99", tutti.numpy.broadcast, comm, np.ones(1), root=99)
+expect_error(tutti.InvalidArgument, "never change", comm.reconfigure)
+
+# A rank that does not come is named, and all have the same error from then on.
+if world > 1:
+    if rank == world - 1:
+        expect_error(tutti.Error, f"worker/{rank}", tutti.numpy.recv, comm, np.ones(1), 0, timeout=60)
+    else:
+        expect_error(tutti.Timeout, f"worker/{world - 1}", comm.barrier, timeout=0.5)
+    expect_error(tutti.Error, f"worker/{world - 1}", comm.barrier)
+print("all is well", flush=True)

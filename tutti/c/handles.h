@@ -1,0 +1,85 @@
+#pragma once
+
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <new>
+#include <string>
+
+#include "tutti/base/deadline.h"
+#include "tutti/base/error.h"
+#include "tutti/c/tutti.h"
+#include "tutti/transport/ranks.h"
+
+// What the functions of the interface share.
+
+struct tutti_comm {
+  std::unique_ptr<tutti::comm::Ranks> ranks;
+  int local_rank = 0;
+  int local_world = 1;
+  std::string transport;
+};
+
+struct tutti_work {
+  tutti::comm::Work work;
+};
+
+namespace tutti::c {
+
+using comm::Ranks;
+
+// Keeps the text for tutti_error_text(), and returns the status.
+tutti_status failed(tutti_status status, const char* text) noexcept;
+tutti_status status_of(ErrorKind kind);
+
+// No exception leaves the library.
+template <class Body>
+tutti_status guarded(const Body& body) noexcept {
+  try {
+    body();
+    return TUTTI_OK;
+  } catch (const Error& error) {
+    return failed(status_of(error.kind()), error.what());
+  } catch (const std::bad_alloc&) {
+    return failed(TUTTI_OVERLOADED, "memory ran out");
+  } catch (const std::exception& error) {
+    return failed(TUTTI_BUG, error.what());
+  } catch (...) {
+    return failed(TUTTI_BUG, "an exception of an unknown type");
+  }
+}
+
+// Options of a caller that knows fewer fields are complete with zeros, and those of one that knows more are
+// refused: the library would ignore what it asks for.
+template <class Struct>
+Struct known(const Struct* given, const char* call) {
+  Struct all{};
+  if (given == nullptr) return all;
+  if (given->size == 0 || given->size > sizeof(Struct))
+    fail(ErrorKind::InvalidArgument,
+         "{}: the `size` of its options is {}, but they have {} bytes. Set it to their sizeof, and use the "
+         "header of "
+         "this library",
+         call, given->size, sizeof(Struct));
+  std::memcpy(&all, given, given->size);
+  return all;
+}
+
+inline std::chrono::milliseconds time_of(double seconds, const char* call) {
+  if (!(seconds >= 0)) fail(ErrorKind::InvalidArgument, "{}: a timeout of {} seconds", call, seconds);
+  return milliseconds_of(seconds);
+}
+
+inline Ranks& ranks_of(tutti_comm* comm, const char* call) {
+  if (comm == nullptr) fail(ErrorKind::InvalidArgument, "{}: the communicator is NULL", call);
+  return *comm->ranks;
+}
+
+inline void require_rank(int rank, const Ranks& ranks, const char* call) {
+  if (rank < 0 || rank >= ranks.world())
+    fail(ErrorKind::InvalidArgument, "{}: there is no rank {}; there are {} ranks", call, rank,
+         ranks.world());
+}
+
+}  // namespace tutti::c
