@@ -9,103 +9,13 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch._C._distributed_c10d import Store
 
-from ..communicator import Communicator, Op, Type
+from ..communicator import Communicator, Op
 from ..communicator import Work as TuttiWork
 from ..errors import InvalidArgument, PeerLost, Timeout, Unimplemented
+from ._tensors import After, Tensor, addresses_of, counts_of, only, op_of, read, sum_type, type_of, written
 from ._work import Work
-
-TYPES = {
-    torch.uint8: Type.UINT8,
-    torch.int8: Type.INT8,
-    torch.int16: Type.INT16,
-    torch.int32: Type.INT32,
-    torch.int64: Type.INT64,
-    torch.float16: Type.FLOAT16,
-    torch.float32: Type.FLOAT32,
-    torch.float64: Type.FLOAT64,
-    torch.complex64: Type.COMPLEX64,
-    torch.complex128: Type.COMPLEX128,
-    torch.bool: Type.BOOL,
-    torch.bfloat16: Type.BFLOAT16,
-}
-
-_OPS = {
-    dist.ReduceOp.SUM: Op.SUM,
-    dist.ReduceOp.AVG: Op.AVERAGE,
-    dist.ReduceOp.MIN: Op.MIN,
-    dist.ReduceOp.MAX: Op.MAX,
-    dist.ReduceOp.PRODUCT: Op.PRODUCT,
-}
-
-Tensor = torch.Tensor
-After = list[Callable[[], None]]
-
-
-def _op(given: Any) -> Op:
-    for theirs, ours in _OPS.items():
-        if given == theirs:
-            return ours
-    raise Unimplemented(f"tutti has no {given}: there are SUM, AVG, MIN, MAX and PRODUCT")
-
-
-def _is_plain(tensor: Tensor) -> bool:
-    return tensor.is_contiguous() and not tensor.is_neg() and not tensor.is_conj()
-
-
-def _check(tensor: Tensor) -> None:
-    if tensor.device.type != "cpu":
-        raise InvalidArgument(
-            f"a tensor is on {tensor.device}; the backend 'tutti' moves tensors on CPUs. For both: 'cpu:tutti,cuda:nccl'"
-        )
-    if tensor.layout != torch.strided:
-        raise InvalidArgument("a tensor is sparse; pass the result of its to_dense()")
-
-
-def _read(tensor: Tensor) -> Tensor:
-    """The tensor as plain memory: itself, or a copy."""
-    _check(tensor)
-    return tensor if _is_plain(tensor) else tensor.resolve_conj().resolve_neg().contiguous()
-
-
-def _written(tensor: Tensor, after: After, *, reads: bool = False) -> Tensor:
-    """Plain memory that is written, and copied to the tensor afterwards if that is not plain."""
-    _check(tensor)
-    if _is_plain(tensor):
-        return tensor
-    plain = _read(tensor) if reads else torch.empty(tensor.shape, dtype=tensor.dtype)
-    after.append(lambda: _copy(tensor, plain))
-    return plain
-
-
-def _copy(target: Tensor, values: Tensor) -> None:
-    with torch.no_grad():
-        target.copy_(values.view_as(target))
-
-
-def _type(tensor: Tensor) -> tuple[int, int]:
-    """The type of its elements, and their number. Types that are only moved are bytes."""
-    kind = TYPES.get(tensor.dtype)
-    if kind is None:
-        return Type.UINT8, tensor.numel() * tensor.element_size()
-    return kind, tensor.numel()
-
-
-def _sum_type(tensor: Tensor) -> int:
-    kind = TYPES.get(tensor.dtype)
-    if kind is None:
-        raise InvalidArgument(f"tensors of {tensor.dtype} cannot be combined")
-    return kind
-
-
-def _pointers(tensors: Sequence[Tensor]) -> Any:
-    return (ctypes.c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
-
-
-def _counts(tensors: Sequence[Tensor]) -> Any:
-    return (ctypes.c_size_t * len(tensors))(*(_type(tensor)[1] for tensor in tensors))
 
 
 def _seconds(options: Any, usual: float) -> float:
@@ -119,12 +29,6 @@ def _seconds(options: Any, usual: float) -> float:
 
 def _behind(options: Any) -> bool:
     return bool(getattr(options, "asyncOp", True))
-
-
-def _one(tensors: Sequence[Tensor]) -> Tensor:
-    if len(tensors) != 1:
-        raise InvalidArgument(f"{len(tensors)} tensors were given; expected one")
-    return tensors[0]
 
 
 class Operations:
@@ -154,15 +58,15 @@ class Operations:
     # Sums.
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Work:
-        tensor = _one(tensors)
+        tensor = only(tensors)
         if tensor.layout == torch.sparse_coo:
             return self.allreduce_sparse(tensors, opts)
         return self._all_reduce(tensor, tensors, opts)
 
     def allreduce_sparse(self, tensors: list[Tensor], opts: Any = None) -> Work:
         """Adds the elements of all ranks, each of which may have others, in the order of the ranks."""
-        tensor, world = _one(tensors), self._comm.world
-        if opts is not None and _op(opts.reduceOp) != Op.SUM:
+        tensor, world = only(tensors), self._comm.world
+        if opts is not None and op_of(opts.reduceOp) != Op.SUM:
             raise Unimplemented("sparse tensors can only be summed")
         own = tensor.coalesce()
         numbers = [torch.empty(1, dtype=torch.int64) for _ in range(world)]
@@ -181,41 +85,41 @@ class Operations:
 
     def _all_reduce(self, tensor: Tensor, result: Any, opts: Any) -> Work:
         after: After = []
-        plain = _written(tensor, after, reads=True)
+        plain = written(tensor, after, reads=True)
         place = plain.data_ptr()
-        op = Op.SUM if opts is None else _op(opts.reduceOp)
+        op = Op.SUM if opts is None else op_of(opts.reduceOp)
         return self._run(
-            "tutti_all_reduce", (place, place, plain.numel(), _sum_type(plain), op), opts, plain, result, after
+            "tutti_all_reduce", (place, place, plain.numel(), sum_type(plain), op), opts, plain, result, after
         )
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Work:
         return self._all([self._all_reduce(tensor, [tensor], opts) for tensor in tensors], tensors)
 
     def reduce(self, tensors: list[Tensor], opts: Any) -> Work:
-        tensor, after = _one(tensors), list[Callable[[], None]]()
+        tensor, after = only(tensors), list[Callable[[], None]]()
         root = opts.rootRank == self._comm.rank
-        plain = _written(tensor, after, reads=True) if root else _read(tensor)
+        plain = written(tensor, after, reads=True) if root else read(tensor)
         place = plain.data_ptr()
-        arguments = (place, place, plain.numel(), _sum_type(plain), _op(opts.reduceOp), opts.rootRank)
+        arguments = (place, place, plain.numel(), sum_type(plain), op_of(opts.reduceOp), opts.rootRank)
         return self._run("tutti_reduce", arguments, opts, plain, tensors, after)
 
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> Work:
-        output, parts = _one(outputs), inputs[0]
+        output, parts = only(outputs), inputs[0]
         if len(parts) != self._comm.world:
             raise InvalidArgument(f"{len(parts)} tensors were given for {self._comm.world} ranks")
-        flat = torch.cat([_read(part).view(-1) for part in parts])
-        return self._reduce_scatter(output, flat, _counts(parts), outputs, opts)
+        flat = torch.cat([read(part).view(-1) for part in parts])
+        return self._reduce_scatter(output, flat, counts_of(parts), outputs, opts)
 
     def _reduce_scatter(self, output: Tensor, flat: Tensor, counts: Any, result: Any, opts: Any) -> Work:
         after: After = []
-        target = _written(output, after)
+        target = written(output, after)
         if counts[self._comm.rank] != target.numel() or output.dtype != flat.dtype:
             raise InvalidArgument(
                 f"the output of a reduce_scatter has {target.numel()} elements of {output.dtype}; expected "
                 f"{counts[self._comm.rank]} of {flat.dtype}"
             )
-        op = Op.SUM if opts is None else _op(opts.reduceOp)
-        arguments = (flat.data_ptr(), target.data_ptr(), counts, _sum_type(flat), op)
+        op = Op.SUM if opts is None else op_of(opts.reduceOp)
+        arguments = (flat.data_ptr(), target.data_ptr(), counts, sum_type(flat), op)
         return self._run("tutti_reduce_scatter_v", arguments, opts, (flat, target, counts), result, after)
 
     def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> Work:
@@ -226,7 +130,7 @@ class Operations:
                 f"{input.numel()} elements for {world} ranks of {output.numel()}"
             )
         counts = (ctypes.c_size_t * world)(*([output.numel()] * world))
-        return self._reduce_scatter(output, _read(input), counts, output, opts)
+        return self._reduce_scatter(output, read(input), counts, output, opts)
 
     def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
         works = [self.reduce_scatter_single(out, into, opts) for out, into in zip(outputs, inputs, strict=True)]
@@ -235,26 +139,26 @@ class Operations:
     # Movements.
 
     def broadcast(self, tensors: list[Tensor], opts: Any) -> Work:
-        tensor, after = _one(tensors), list[Callable[[], None]]()
+        tensor, after = only(tensors), list[Callable[[], None]]()
         root = opts.rootRank == self._comm.rank
-        plain = _read(tensor) if root else _written(tensor, after)
-        kind, count = _type(plain)
+        plain = read(tensor) if root else written(tensor, after)
+        kind, count = type_of(plain)
         return self._run("tutti_broadcast", (plain.data_ptr(), count, kind, opts.rootRank), opts, plain, tensors, after)
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Work:
-        return self._all_gather(outputs[0], _one(inputs), outputs, opts)
+        return self._all_gather(outputs[0], only(inputs), outputs, opts)
 
     def _all_gather(self, outputs: list[Tensor], tensor: Tensor, result: Any, opts: Any) -> Work:
         if len(outputs) != self._comm.world:
             raise InvalidArgument(f"{len(outputs)} tensors were given for {self._comm.world} ranks")
         after: After = []
-        plain = _read(tensor)
-        targets = [_written(output, after) for output in outputs]
+        plain = read(tensor)
+        targets = [written(output, after) for output in outputs]
         for target in targets:
             if target.dtype != plain.dtype:
                 raise InvalidArgument(f"tensors of {target.dtype} and of {plain.dtype} in one all_gather")
-        pointers, counts = _pointers(targets), _counts(targets)
-        kind, count = _type(plain)
+        pointers, counts = addresses_of(targets), counts_of(targets)
+        kind, count = type_of(plain)
         if counts[self._comm.rank] != count:
             raise InvalidArgument(
                 f"this rank gives {plain.numel()} elements, but its output has {targets[self._comm.rank].numel()}"
@@ -273,8 +177,8 @@ class Operations:
                 f"output tensor must have the same type as input tensor: {output.dtype}, {input.dtype}"
             )
         after: After = []
-        plain, target = _read(input), _written(output, after)
-        kind, count = _type(plain)
+        plain, target = read(input), written(output, after)
+        kind, count = type_of(plain)
         arguments = (plain.data_ptr(), target.data_ptr(), count, kind)
         return self._run("tutti_all_gather", arguments, opts, (plain, target), output, after)
 
@@ -287,44 +191,44 @@ class Operations:
         return self._all(works, outputs)
 
     def gather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Work:
-        tensor, after = _read(_one(inputs)), list[Callable[[], None]]()
+        tensor, after = read(only(inputs)), list[Callable[[], None]]()
         targets: list[Tensor] = []
         if opts.rootRank == self._comm.rank:
             if len(outputs) != 1 or len(outputs[0]) != self._comm.world:
                 raise InvalidArgument(f"the root of a gather needs one tensor for each of {self._comm.world} ranks")
-            targets = [_written(output, after) for output in outputs[0]]
+            targets = [written(output, after) for output in outputs[0]]
             for target in targets:
                 if target.numel() != tensor.numel() or target.dtype != tensor.dtype:
                     raise InvalidArgument("the tensors of a gather need the same type and size on all ranks")
         elif outputs and outputs[0]:
             raise InvalidArgument("only the root of a gather gives outputs")
-        pointers = _pointers(targets) if targets else None
-        kind, count = _type(tensor)
+        pointers = addresses_of(targets) if targets else None
+        kind, count = type_of(tensor)
         arguments = (tensor.data_ptr(), pointers, count, kind, opts.rootRank)
         return self._run("tutti_gather", arguments, opts, (tensor, targets, pointers), outputs, after)
 
     def scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any) -> Work:
         after: After = []
-        target = _written(_one(outputs), after)
+        target = written(only(outputs), after)
         parts: list[Tensor] = []
         if opts.rootRank == self._comm.rank:
             if len(inputs) != 1 or len(inputs[0]) != self._comm.world:
                 raise InvalidArgument(f"the root of a scatter needs one tensor for each of {self._comm.world} ranks")
-            parts = [_read(part) for part in inputs[0]]
+            parts = [read(part) for part in inputs[0]]
             for part in parts:
                 if part.numel() != target.numel() or part.dtype != target.dtype:
                     raise InvalidArgument("the tensors of a scatter need the same type and size on all ranks")
         elif inputs and inputs[0]:
             raise InvalidArgument("only the root of a scatter gives inputs")
-        pointers = _pointers(parts) if parts else None
-        kind, count = _type(target)
+        pointers = addresses_of(parts) if parts else None
+        kind, count = type_of(target)
         arguments = (pointers, target.data_ptr(), count, kind, opts.rootRank)
         return self._run("tutti_scatter", arguments, opts, (target, parts, pointers), outputs, after)
 
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Work:
         after: After = []
         return self._all_to_all(
-            [_written(each, after) for each in outputs], [_read(each) for each in inputs], outputs, opts, after
+            [written(each, after) for each in outputs], [read(each) for each in inputs], outputs, opts, after
         )
 
     def _all_to_all(self, outputs: list[Tensor], inputs: list[Tensor], result: Any, opts: Any, after: After) -> Work:
@@ -333,9 +237,9 @@ class Operations:
         kinds = {tensor.dtype for tensor in (*outputs, *inputs)}
         if len(kinds) != 1:
             raise InvalidArgument(f"tensors of several types in one all_to_all: {', '.join(map(str, kinds))}")
-        sent, received = _pointers(inputs), _pointers(outputs)
-        sent_counts, received_counts = _counts(inputs), _counts(outputs)
-        arguments = (sent, sent_counts, received, received_counts, _type(inputs[0])[0])
+        sent, received = addresses_of(inputs), addresses_of(outputs)
+        sent_counts, received_counts = counts_of(inputs), counts_of(outputs)
+        arguments = (sent, sent_counts, received, received_counts, type_of(inputs[0])[0])
         kept = (outputs, inputs, sent, received, sent_counts, received_counts)
         return self._run("tutti_all_to_all_v", arguments, opts, kept, result, after)
 
@@ -343,7 +247,7 @@ class Operations:
         self, output: Tensor, input: Tensor, output_sizes: list[int], input_sizes: list[int], opts: Any = None
     ) -> Work:
         after: After = []
-        target, plain = _written(output, after), _read(input)
+        target, plain = written(output, after), read(input)
         outputs = self._split(target, output_sizes, "output")
         inputs = self._split(plain, input_sizes, "input")
         return self._all_to_all(outputs, inputs, output, opts, after)
@@ -364,14 +268,14 @@ class Operations:
     # Messages. Both always run behind, so that two ranks may send to each other.
 
     def send(self, tensors: list[Tensor], to: int, tag: int = 0) -> Work:
-        plain = _read(_one(tensors))
-        kind, count = _type(plain)
+        plain = read(only(tensors))
+        kind, count = type_of(plain)
         return self._run("tutti_send", (plain.data_ptr(), count, kind, to, tag), None, plain, tensors, [])
 
     def recv(self, tensors: list[Tensor], source: int, tag: int = 0) -> Work:
         after: After = []
-        target = _written(_one(tensors), after)
-        kind, count = _type(target)
+        target = written(only(tensors), after)
+        kind, count = type_of(target)
         sender = ctypes.c_int(source)
         arguments = (target.data_ptr(), count, kind, source, tag, ctypes.byref(sender))
         work = self._run("tutti_recv", arguments, None, (target, sender), tensors, after)
