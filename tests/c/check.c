@@ -356,6 +356,10 @@ int main(int argc, char** argv) {
   if (mkdtemp(folder) == NULL) return 1;
   for (int rank = 0; rank < world; ++rank)
     if (fork() == 0) _exit(run_rank(rank, world, argc > 2 ? argv[2] : NULL, folder));
+  /* Fields are only added at the end. */
+  if (offsetof(tutti_options, any_order) != 32 || offsetof(tutti_init_options, name) != 40 ||
+      offsetof(tutti_store, get) != 24)
+    return 1;
   int bad = tutti_c_version() != TUTTI_C_VERSION || tutti_type_size(TUTTI_COMPLEX128) != 16;
   for (int status = 0; wait(&status) > 0;) bad = bad || status != 0;
   char command[64];

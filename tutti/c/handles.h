@@ -14,6 +14,7 @@
 
 // What the functions of the interface share.
 
+// NOLINTBEGIN(readability-identifier-naming): the names of the interface
 struct tutti_comm {
   std::unique_ptr<tutti::comm::Ranks> ranks;
   int local_rank = 0;
@@ -24,6 +25,7 @@ struct tutti_comm {
 struct tutti_work {
   tutti::comm::Work work;
 };
+// NOLINTEND(readability-identifier-naming)
 
 namespace tutti::c {
 

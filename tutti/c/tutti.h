@@ -18,6 +18,7 @@
 #ifndef TUTTI_C_TUTTI_H
 #define TUTTI_C_TUTTI_H
 
+/* NOLINTBEGIN: C, with the names of C. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -192,5 +193,6 @@ tutti_status tutti_reconfigure(tutti_comm* comm);
 #ifdef __cplusplus
 }
 #endif
+/* NOLINTEND */
 
 #endif

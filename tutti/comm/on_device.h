@@ -19,10 +19,10 @@ class OnDevice : public Carrier {
   // Returns true if the tensor is on the device whose tensors it moves.
   virtual bool takes(const torch::Tensor& tensor) const = 0;
 
-  std::shared_ptr<std::byte> allocate(size_t size) const override;
+  std::shared_ptr<std::byte> memory_for(size_t size) const override;
   void copy(const Array& from, const Array& to) const override;
-  void add(std::span<const Array> inputs, const Array& output, const Reduction& reduction,
-           const Program& program) const override;
+  void combine_here(std::span<const Array> inputs, const Array& output, const Reduction& reduction,
+                    const Program& program) const override;
 
  private:
   const torch::Device device_;

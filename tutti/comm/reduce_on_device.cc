@@ -94,7 +94,7 @@ void divide(const torch::Tensor& values, double divisor) {
   values.copy_(values.to(wide).div_(torch::full({}, divisor, values.options().dtype(wide))));
 }
 
-std::shared_ptr<std::byte> OnDevice::allocate(size_t size) const {
+std::shared_ptr<std::byte> OnDevice::memory_for(size_t size) const {
   const torch::Tensor memory =
       torch::empty({static_cast<int64_t>(size)}, torch::TensorOptions().dtype(torch::kByte).device(device_));
   return {static_cast<std::byte*>(memory.data_ptr()), [memory](std::byte*) {}};
@@ -104,8 +104,8 @@ void OnDevice::copy(const Array& from, const Array& to) const {
   if (from.data != to.data) tensor_of(to, device_).copy_(tensor_of(from, device_));
 }
 
-void OnDevice::add(std::span<const Array> inputs, const Array& output, const Reduction& reduction,
-                   const Program& program) const {
+void OnDevice::combine_here(std::span<const Array> inputs, const Array& output, const Reduction& reduction,
+                            const Program& program) const {
   std::vector<torch::Tensor> tensors;
   for (const Array& input : inputs)
     tensors.push_back(input.data == nullptr ? torch::Tensor() : tensor_of(input, device_));

@@ -14,7 +14,7 @@ constexpr size_t kSmallBroadcast = size_t{64} << 10;
 
 }  // namespace
 
-std::shared_ptr<std::byte> Carrier::allocate(size_t size) const {
+std::shared_ptr<std::byte> Carrier::memory_for(size_t size) const {
   return {new std::byte[std::max<size_t>(1, size)], std::default_delete<std::byte[]>()};
 }
 
@@ -22,8 +22,8 @@ void Carrier::copy(const Array& from, const Array& to) const {
   if (from.data != to.data && from.count > 0) std::memmove(to.data, from.data, from.size());
 }
 
-void Carrier::add(std::span<const Array> inputs, const Array& output, const Reduction& reduction,
-                  const Program& program) const {
+void Carrier::combine_here(std::span<const Array> inputs, const Array& output, const Reduction& reduction,
+                           const Program& program) const {
   std::vector<const std::byte*> from;
   for (const Array& input : inputs) from.push_back(input.data);
   reduce(from, {&output.data, 1}, reduction, program);
@@ -40,7 +40,7 @@ bool Carrier::combine_in_any_order(const ArraySum& sum, const Operation& operati
   const Array& values = sum.outputs[0];
   copy(sum.inputs[static_cast<size_t>(rank())], values);
   if (!add_in_any_order(values, operation)) return false;
-  if (sum.reduction.divisor != 0) add({&values, 1}, values, sum.reduction, {0});
+  if (sum.reduction.divisor != 0) combine_here({&values, 1}, values, sum.reduction, {0});
   return true;
 }
 
@@ -64,7 +64,7 @@ void Carrier::combine_by_exchange(const ArraySum& sum, const Operation& operatio
   std::vector<std::shared_ptr<std::byte>> memory;  // until the end
   const auto room_for = [&](int64_t count) {
     const Array room{nullptr, own.type, count};
-    memory.push_back(allocate(room.size()));
+    memory.push_back(memory_for(room.size()));
     return Array{memory.back().get(), own.type, count};
   };
   Arrays sends;
@@ -90,7 +90,7 @@ void Carrier::combine_by_exchange(const ArraySum& sum, const Operation& operatio
     const SpanScope span(operation.timeline, Activity::Reduce, "add", operation.step);
     Reduction reduction = sum.reduction;
     reduction.count = own.count;
-    add(inputs, own, reduction, sum.sources->program);
+    combine_here(inputs, own, reduction, sum.sources->program);
   }
   if (!sum.scatters()) exchange_arrays(Arrays(ranks, own), parts_of(output, slices), operation);
 }

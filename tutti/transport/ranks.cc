@@ -29,7 +29,7 @@ class Apart {
       if (std::none_of(outputs.begin(), outputs.end(),
                        [&](const Array& output) { return overlap(input, output); }))
         continue;
-      memory_.push_back(carrier.allocate(input.size()));
+      memory_.push_back(carrier.memory_for(input.size()));
       const Array copy{memory_.back().get(), input.type, input.count};
       carrier.copy(input, copy);
       input = copy;

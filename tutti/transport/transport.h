@@ -45,11 +45,11 @@ class Carrier {
   virtual void abandon(const std::string& text) = 0;
 
   // Memory where this carrier's arrays are, as long as the result lives.
-  virtual std::shared_ptr<std::byte> allocate(size_t size) const;
+  virtual std::shared_ptr<std::byte> memory_for(size_t size) const;
   virtual void copy(const Array& from, const Array& to) const;
   // Combines arrays, as reduce() does. Inputs that the program does not use may be none.
-  virtual void add(std::span<const Array> inputs, const Array& output, const Reduction& reduction,
-                   const Program& program) const;
+  virtual void combine_here(std::span<const Array> inputs, const Array& output, const Reduction& reduction,
+                            const Program& program) const;
 
  protected:
   // Adds the values of all ranks in place, with an all-reduce of the library that moves them. Returns false

@@ -134,7 +134,7 @@ class MpiTransport final : public Transport {
     }
     // After a failure MPI may still write to this memory, so it is not the caller's, and is then never freed.
     const int64_t room = std::min(kMostAtATime, values.count);
-    adding_ = allocate(values.part(0, room).size());
+    adding_ = memory_for(values.part(0, room).size());
     for (int64_t done = 0; done < values.count; done += room) {
       const Array place = values.part(done, std::min(room, values.count - done));
       const Array chunk{adding_.get(), values.type, place.count};
