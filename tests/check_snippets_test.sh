@@ -6,8 +6,8 @@ check=$(cd "$(dirname "$0")/.." && pwd)/scripts/check-snippets
 tree=$(mktemp -d)
 trap 'rm -rf "$tree"' EXIT
 failures=0
-mkdir -p "$tree/tutti/comm" "$tree/tools" "$tree/examples" "$tree/bench" "$tree/tests/consumers" "$tree/docs/start" "$tree/docs/benchmarks"
-touch "$tree/tutti/comm/hosts.h" "$tree/tutti/comm/reduce.h" "$tree/tutti/comm/timeline_file.h"
+mkdir -p "$tree/tutti/c" "$tree/tutti/comm" "$tree/tools" "$tree/examples" "$tree/bench" "$tree/tests/consumers" "$tree/docs/start" "$tree/docs/benchmarks"
+touch "$tree/tutti/c/tutti.h" "$tree/tutti/comm/hosts.h" "$tree/tutti/comm/timeline_file.h"
 echo 'foreach(page one two)' >"$tree/tests/consumers/CMakeLists.txt"
 echo '#include "tutti/trainer.h"' >"$tree/tutti/tutti.h"
 echo 'namespace tutti { class Trainer; }' >"$tree/tutti/trainer.h"

@@ -108,8 +108,8 @@ using tutti::fail;
 
 int tutti_c_version(void) { return TUTTI_C_VERSION; }
 const char* tutti_version(void) {
-  static const std::string version(tutti::version());
-  return version.c_str();
+  static const std::string kText(tutti::version());
+  return kText.c_str();
 }
 const char* tutti_error_text(void) { return last_error.c_str(); }
 

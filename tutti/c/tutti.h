@@ -18,7 +18,6 @@
 #ifndef TUTTI_C_TUTTI_H
 #define TUTTI_C_TUTTI_H
 
-/* NOLINTBEGIN: C, with the names of C. */
 #include <stddef.h>
 #include <stdint.h>
 
@@ -193,6 +192,5 @@ tutti_status tutti_reconfigure(tutti_comm* comm);
 #ifdef __cplusplus
 }
 #endif
-/* NOLINTEND */
 
 #endif
