@@ -51,7 +51,7 @@ bool is_simulated(int descriptor) {
   return caller() != nullptr && !there->disk().path_of(descriptor).empty();
 }
 
-// The same for an open file.
+// Calls change() for an open file, unless that is not on the simulated disk.
 template <class Make, class Tell>
 auto change_open(int descriptor, const char* name, const Make& make, const Tell& tell) -> decltype(make()) {
   if (!is_simulated(descriptor)) return make();

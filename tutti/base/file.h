@@ -112,7 +112,7 @@ void make_folder_for(const std::string& path);
 // Makes sure that names added to or removed from a folder survive a loss of power.
 void sync_directory(const std::string& path);
 
-// The same for the name of a folder and the names of all folders above it, as far as they can be read.
+// Makes the names of a folder and of its parents, as far as they can be read, survive a loss of power.
 void sync_names_of(const std::string& path);
 
 // Calls rename(2); an error names both paths.

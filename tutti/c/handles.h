@@ -12,7 +12,7 @@
 #include "tutti/c/tutti.h"
 #include "tutti/transport/ranks.h"
 
-// What the functions of the interface share.
+// The handles, and the checks that several functions of the interface make.
 
 // NOLINTBEGIN(readability-identifier-naming): the names of the interface
 struct tutti_comm {

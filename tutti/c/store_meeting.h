@@ -15,7 +15,7 @@ class StoreMeeting {
  public:
   StoreMeeting(const tutti_store& store, int rank, int world, std::chrono::milliseconds timeout);
 
-  // Returns the rank's place, with those of its host; every rank has to call it.
+  // Returns the place of this rank among all, and among the ranks of its host. Every rank has to call it.
   Identity place(const std::string& name);
   // Shares a text of rank 0, which alone passes it.
   std::string share(const std::optional<std::string>& text);

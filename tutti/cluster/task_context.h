@@ -16,7 +16,7 @@ namespace tutti {
 // share the log and the timeline. Thread-safe.
 class TaskContext {
  public:
-  // `values` are those of all flags, or empty. `listener` is called with each line of the log.
+  // `values` has the value of each flag, or is empty. `listener` is called with each line of the log.
   TaskContext(RunConfig config, Identity identity, const FlagValues& values = {},
               const Log::Listener& listener = {});
   // Returns a copy at another place among the workers, for the time until they change again.

@@ -41,7 +41,7 @@ struct Reduction {
   // The number of values to average over if the inputs are themselves sums; 0: the number of inputs.
   int64_t parts = 0;
   // Rounds half precision after every combination of two values, and not only at the end. Then the result
-  // does not depend on which of the combinations are made elsewhere.
+  // does not depend on which values are combined elsewhere.
   bool round_each = false;
 };
 

@@ -117,7 +117,7 @@ class Ranks {
   // A transport of the ranks of this host, which fails with all of them, as another group of theirs.
   std::unique_ptr<Ranks> inside();
 
-  // Leaves the present ranks and connects to those of the next epoch (Communicator::reconfigure).
+  // Leaves the present ranks and connects to the ranks of the next epoch (Communicator::reconfigure).
   void reconfigure(const std::optional<Error>& why);
 
  private:

@@ -110,8 +110,8 @@ template <class Values>
 struct SumOf {
   Reduction reduction;     // `count` is the number of elements of each input
   const Sources* sources;  // must outlive the operation
-  // By source: where this rank can read its values; none where it cannot. A rank can always read those of its
-  // own sources.
+  // By source: where this rank can read its values; none where it cannot. A rank can always read its
+  // own values.
   std::vector<Values> inputs;
   // Receive the result. The first belongs to this rank; it may be one of the inputs.
   std::vector<Values> outputs;

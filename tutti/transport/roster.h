@@ -15,7 +15,7 @@
 
 namespace tutti::comm {
 
-// What a worker needs to meet the others, and tells them.
+// Describes this worker to the others, and how it meets them.
 struct Meeting {
   std::string device = "cpu";  // on which it computes: one word
   int threads = 1;
