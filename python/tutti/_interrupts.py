@@ -1,4 +1,4 @@
-"""Ctrl-C while the library waits for other ranks.
+"""Ctrl-C while the library waits for other ranks, and forks.
 
 Python handles a signal in its main thread, once the call of the library has returned. So another thread hears of the
 signal at the same time, and makes the call return: the ranks of its communicator fail, all with the reason.
@@ -6,6 +6,7 @@ signal at the same time, and makes the call return: the ranks of its communicato
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import threading
@@ -17,6 +18,14 @@ if TYPE_CHECKING:
 
 _watched: weakref.WeakSet[Communicator] = weakref.WeakSet()
 _begun = False
+
+
+def _forget_all() -> None:
+    for comm in list(_watched):
+        comm.forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)
 
 
 def watch(comm: Communicator) -> None:

@@ -132,8 +132,14 @@ class Communicator:
         return number
 
     def close(self) -> None:
-        """Leaves the other ranks in good order, after all operations."""
+        """Leaves the other ranks in good order, after all operations. Later calls are errors."""
         self._free()
+        self._handle = ctypes.c_void_p()
+
+    def forget(self) -> None:
+        """In a process that was forked: the communicator is the parent's."""
+        self._free.detach()
+        self._handle = ctypes.c_void_p()
 
     def abort(self, why: str = "a rank has given up") -> None:
         """Makes all ranks fail with this text. From any thread."""

@@ -304,6 +304,9 @@ static void mistakes(tutti_comm* comm) {
   CHECK(tutti_wait(NULL) == TUTTI_INVALID_ARGUMENT);
   CHECK(tutti_reconfigure(comm) == TUTTI_INVALID_ARGUMENT);
   CHECK(tutti_epoch(comm) == 0);
+  const int twice[2] = {tutti_rank(comm), tutti_rank(comm)};
+  tutti_comm* group = NULL;
+  CHECK(tutti_group(comm, twice, 2, "twice", &group) == TUTTI_INVALID_ARGUMENT && group == NULL);
   CHECK(tutti_rank(NULL) == -1 && tutti_world(NULL) == 0);
   tutti_free(NULL);
   tutti_work_free(NULL);

@@ -1,5 +1,6 @@
 """Every operation of tutti.numpy, on each rank of a job. Started by numpy_test.sh."""
 
+import os
 import sys
 
 import numpy as np
@@ -106,6 +107,15 @@ expect_error(tutti.InvalidArgument, "not contiguous", tutti.numpy.all_reduce, co
 expect_error(tutti.InvalidArgument, "there is no operation", tutti.numpy.all_reduce, comm, np.ones(1), "mean")
 expect_error(ValueError, "there is no rank 99", tutti.numpy.broadcast, comm, np.ones(1), root=99)
 expect_error(tutti.InvalidArgument, "never change", comm.reconfigure)
+
+# A child of this process has no communicator; a closed one is an error.
+if os.fork() == 0:
+    expect_error(tutti.InvalidArgument, "was closed", comm.barrier)
+    sys.exit(0)
+assert os.wait()[1] == 0
+if world == 1:
+    comm.close()
+    expect_error(tutti.InvalidArgument, "was closed", comm.barrier)
 
 # A rank that does not come is named, and all have the same error from then on.
 if world > 1:

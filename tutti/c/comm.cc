@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include "tutti/base/config.h"
 #include "tutti/base/environment.h"
+#include "tutti/base/text.h"
 #include "tutti/base/version.h"
 #include "tutti/c/handles.h"
 #include "tutti/c/store_meeting.h"
@@ -105,6 +107,7 @@ using namespace tutti::c;  // NOLINT(google-build-using-namespace): the interfac
 using tutti::Error;
 using tutti::ErrorKind;
 using tutti::fail;
+using tutti::first_line;
 
 int tutti_c_version(void) { return TUTTI_C_VERSION; }
 const char* tutti_version(void) {
@@ -149,7 +152,8 @@ void tutti_free(tutti_comm* comm) { delete comm; }
 void tutti_abort(tutti_comm* comm, const char* why) {
   if (comm == nullptr) return;
   guarded([&] {
-    comm->ranks->give_up(Error(ErrorKind::PeerLost, why == nullptr ? "a rank has given up" : why));
+    comm->ranks->give_up(
+        Error(ErrorKind::PeerLost, first_line(why == nullptr ? "a rank has given up" : why)));
   });
 }
 
@@ -170,6 +174,8 @@ tutti_status tutti_group(tutti_comm* comm, const int* ranks, int count, const ch
     bool own = false;
     for (const int rank : members) {
       require_rank(rank, all, kCall);
+      if (std::count(members.begin(), members.end(), rank) > 1)
+        fail(ErrorKind::InvalidArgument, "{}: rank {} is named more than once", kCall, rank);
       own = own || rank == all.rank();
     }
     if (!own)

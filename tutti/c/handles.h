@@ -74,7 +74,7 @@ inline std::chrono::milliseconds time_of(double seconds, const char* call) {
 }
 
 inline Ranks& ranks_of(tutti_comm* comm, const char* call) {
-  if (comm == nullptr) fail(ErrorKind::InvalidArgument, "{}: the communicator is NULL", call);
+  if (comm == nullptr) fail(ErrorKind::InvalidArgument, "{}: the communicator is NULL, or was closed", call);
   return *comm->ranks;
 }
 

@@ -61,7 +61,8 @@ std::string StoreMeeting::get(const std::string& key) {
   const auto take = [](void* result, const char* found) { *static_cast<std::string*>(result) = found; };
   if (store_.get(store_.context, key.c_str(), seconds(until(deadline_)), take, &value) != 0)
     fail(ErrorKind::Timeout,
-         "no rank has set '{}' at the store at which the ranks meet. Look at their output", key);
+         "the store at which the ranks meet has no '{}': no rank has set it in time, or the store has failed",
+         key);
   return value;
 }
 

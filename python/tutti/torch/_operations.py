@@ -299,13 +299,16 @@ class Operations:
         if rank > 0:
             self._store.set(f"{key}/{rank}", "here")
             try:
-                # Rank 0 waits as long for those that are late.
+                # Rank 0 waits as long for ranks that are late, and then tells.
                 self._store.wait([f"{key}/passed"], limit + max(limit, timedelta(seconds=1)))
+                verdict = self._store.get(f"{key}/passed").decode()
             except RuntimeError as error:
+                verdict = str(error)
+            if verdict != "all":
                 raise PeerLost(
                     f"Rank {rank} successfully reached monitoredBarrier, but received errors while waiting for "
-                    f"send/recv from rank 0. Please check rank 0 logs for faulty rank. ({error})"
-                ) from None
+                    f"send/recv from rank 0. Please check rank 0 logs for faulty rank. ({verdict})"
+                )
             return
         deadline = time.monotonic() + limit.total_seconds()
         missing: list[int] = []
@@ -321,7 +324,9 @@ class Operations:
                     break
         if missing:
             who = f"Rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
-            raise Timeout(f"[Rank 0]: {who} failed to pass monitoredBarrier {late}")
+            text = f"[Rank 0]: {who} failed to pass monitoredBarrier {late}"
+            self._store.set(f"{key}/passed", text)
+            raise Timeout(text)
         self._store.set(f"{key}/passed", "all")
 
     # Other names of the same.

@@ -43,7 +43,7 @@ def op_of(given: Any) -> Op:
     for theirs, ours in _OPS.items():
         if given == theirs:
             return ours
-    raise Unimplemented(f"tutti has no {given}: there are SUM, AVG, MIN, MAX and PRODUCT")
+    raise Unimplemented(f"tutti has no {getattr(given, 'op', given)}: there are SUM, AVG, MIN, MAX and PRODUCT")
 
 
 def _is_plain(tensor: Tensor) -> bool:
