@@ -21,7 +21,7 @@
 #include <torch/utils.h>
 
 #include "tutti/base/error.h"
-#include "tutti/params/lanes.h"
+#include "tutti/lanes/lanes.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/ps/placement.h"
 #include "tutti/ps/service.h"

@@ -7,7 +7,7 @@
 #include "tests/together.h"
 #include "tutti/base/error.h"
 #include "tutti/base/file.h"
-#include "tutti/params/lanes.h"
+#include "tutti/lanes/lanes.h"
 #include "tutti/train/strategies/audits.h"
 
 namespace tutti::testing::audit_test {

@@ -23,7 +23,7 @@ for name in $needed; do
 done
 
 # It exports the functions of the header, and nothing else.
-declared=$(sed 's|/\*.*\*/||' "$header" | grep -o 'tutti_[a-z_]*(' | tr -d '(' | sort -u)
+declared=$(sed 's|/\*.*\*/||' "$header" | grep -o 'tutti_[a-z_0-9]*(' | tr -d '(' | sort -u)
 exported=$(objdump -T "$library" | awk '$2 ~ /g/ && $4 == ".text" { print $NF }' | sort -u)
 [ "$declared" = "$exported" ] || fail "$library exports other functions than $header declares:
 $exported"

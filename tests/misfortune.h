@@ -191,12 +191,15 @@ class Misfortune final : public tutti::Hook {
   mutable std::vector<One> all_;
 };
 
-// Waits before the last step until this many workers train together, or are about to.
+// Waits before the last steps until this many workers train together, or are about to: of those that are
+// missing each may come alone, by a change after a step.
 class AwaitWorld final : public tutti::Hook {
  public:
   explicit AwaitWorld(int64_t world) : world_(world) {}
   void before_step(tutti::Training& training) override {
-    if (training.group.world >= world_ || training.step + 2 != training.end_step) return;
+    const int64_t missing = world_ - training.group.world;
+    const int64_t later = training.end_step - training.step - 1;  // steps after this one
+    if (missing <= 0 || later == 0 || later > missing) return;
     while (!training.group.communicator->epochs()->change_is_due()) usleep(kPause);
   }
 

@@ -24,6 +24,9 @@ int main(int argc, char** argv);
 namespace together_program {
 int main(int argc, char** argv);
 }
+namespace twin_program {
+int main(int argc, char** argv);
+}
 
 namespace tutti::testing {
 
@@ -32,7 +35,7 @@ ProgramMain find_program(const std::string& name) {
       {"drawn_program", drawn_program::main},       {"evaluation_program", evaluation_program::main},
       {"growth_program", growth_program::main},     {"halves_program", halves_program::main},
       {"ratings_program", ratings_program::main},   {"tables_program", tables_program::main},
-      {"together_program", together_program::main},
+      {"together_program", together_program::main}, {"twin_program", twin_program::main},
   };
   const auto program = kPrograms.find(name);
   return program == kPrograms.end() ? nullptr : program->second;

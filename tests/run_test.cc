@@ -41,6 +41,28 @@ TEST_F(Run, tells_each_worker_who_it_is) {
       << *clusters.begin();
 }
 
+TEST_F(Run, tells_each_worker_its_rank_as_torchrun_does) {
+  const std::string ranks = "echo $RANK $WORLD_SIZE $LOCAL_RANK $LOCAL_WORLD_SIZE $GROUP_RANK $MASTER_ADDR";
+  for (const Words& hosts : {Words{}, Words{"-H", "localhost:2"}}) {
+    const auto result = run(hosts + Words{"-n", "2", "--ps", "1"}, ranks, {"RANK=7"});
+    EXPECT_THAT(lines_of(result.out), UnorderedElementsAre("[worker/0] 0 2 0 2 0 127.0.0.1",
+                                                           "[worker/1] 1 2 1 2 0 127.0.0.1", "[ps/0] 7"))
+        << result.err;
+  }
+  // PyTorch's store has a port of its own, but not if the user has chosen the ports of the tasks.
+  const std::string port =
+      "case $TUTTI_CLUSTER_SPEC in *:$MASTER_PORT*) echo of a task;; *) echo ${MASTER_PORT:+own};; esac";
+  const std::string range = "20000-30000";
+  for (const Words& hosts : {Words{}, Words{"-H", "localhost:2"}}) {
+    EXPECT_THAT(lines_of(run(hosts + Words{"-n", "2"}, port).out),
+                UnorderedElementsAre("[worker/0] own", "[worker/1] own"));
+    EXPECT_THAT(lines_of(run(hosts + Words{"-n", "2", "--ports", range}, port).out),
+                UnorderedElementsAre("[worker/0] of a task", "[worker/1] of a task"));
+  }
+  const auto changing = run({"-n", "2", "--min", "1"}, "echo $RANK $WORLD_SIZE $MASTER_PORT.");
+  EXPECT_THAT(lines_of(changing.out), UnorderedElementsAre("[worker/0] .", "[worker/1] ."));
+}
+
 TEST_F(Run, gives_tasks_ports_of_the_range) {
   const int first = HeldPorts(1).numbers().at(0);
   const std::string range = fmt::format("{}-{}", std::min(first, 65000), std::min(first, 65000) + 100);

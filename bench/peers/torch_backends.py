@@ -1,35 +1,76 @@
-"""torch.distributed over Tutti and over Gloo, in one run: sums of several sizes and DDP. Prints Markdown.
+"""torch.distributed over Tutti and over Gloo, in one run: sums, DDP and FSDP2, and the cost of calls. Prints Markdown.
 
-Usage: torch_backends.py [--ranks 2] [--tcp] [--rounds 7]
+Usage: torch_backends.py [--rounds 5]
 Each round forks the ranks for one backend and then for the other; the figures are medians of the rounds.
 """
 
 import argparse
+import ctypes
 import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 
 import torch
 import torch.distributed as dist
-import tutti.torch  # noqa: F401
+import tutti.torch
+from torch import nn
 
-SIZES = {"4 KB": 1 << 10, "64 KB": 1 << 14, "1 MB": 1 << 18, "64 MB": 1 << 24}  # of floats
+SIZES = {"4 KB": 1 << 10, "1 MB": 1 << 18, "64 MB": 1 << 24}  # of floats
+TO_REACH = {
+    "shm": {"4 KB": "30x", "1 MB": "8x", "64 MB": "4x"},
+    "tcp": {"4 KB": "20x", "1 MB": "3x", "64 MB": "1.2x"},
+}
+TRAININGS = {  # the program, the ranks, and what is to be reached
+    "DDP, MNIST network": (2, "1.25x"),
+    "DDP, ResNet-18": (2, "1.1x"),
+    "DDP, GPT": (2, "1.2x"),
+    "FSDP2, GPT": (2, "1.5x"),
+    "FSDP2, GPT, 4 ranks": (4, "1.5x"),
+}
+
+
+class Block(nn.Module):
+    """Two convolutions of a residual network."""
+
+    def __init__(self, inputs, outputs, stride):
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+        )
+        self.short = nn.Sequential()
+        if stride > 1:
+            self.short = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+
+    def forward(self, x):
+        return torch.relu(self.body(x) + self.short(x))
 
 
 def network(name):
-    nn = torch.nn
-    if name == "MNIST network":
+    """A network, and the shape of its input."""
+    if "MNIST" in name:
         layers = [nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
         layers += [nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
         return nn.Sequential(*layers, nn.Linear(7 * 7 * 64, 500), nn.ReLU(), nn.Linear(500, 10)), (25, 1, 28, 28)
+    if "ResNet" in name:
+        layers = [nn.Conv2d(3, 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU()]
+        width = 64
+        for outputs, stride in ((64, 1), (64, 1), (128, 2), (128, 1), (256, 2), (256, 1), (512, 2), (512, 1)):
+            layers.append(Block(width, outputs, stride))
+            width = outputs
+        return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10)), (8, 3, 32, 32)
     layer = nn.TransformerEncoderLayer(320, 8, 1280, dropout=0.0, batch_first=True, norm_first=True)
     return nn.TransformerEncoder(layer, 8, enable_nested_tensor=False), (2, 64, 320)
 
 
-def seconds_of_sums(count, rank):
+def seconds_of_sums(count):
     values = torch.ones(count)
     repeats = max(3, min(2000, (1 << 25) // count))
     for _ in range(max(2, repeats // 10)):
@@ -44,38 +85,40 @@ def seconds_of_sums(count, rank):
 def seconds_of_steps(name):
     torch.manual_seed(1)
     model, shape = network(name)
-    ddp = torch.nn.parallel.DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(ddp.parameters(), lr=1e-3)
+    if "FSDP" in name:
+        from torch.distributed.fsdp import fully_shard
+
+        for layer in model.layers:
+            fully_shard(layer)
+        wrapped = fully_shard(model)
+    else:
+        wrapped = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=1e-3)
     values = torch.randn(shape)
     begin = 0.0
-    steps = 8
+    steps = 6
     for step in range(steps + 2):
         if step == 2:
             dist.barrier()
             begin = time.perf_counter()
         optimizer.zero_grad()
-        ddp(values).square().mean().backward()
+        wrapped(values).square().mean().backward()
         optimizer.step()
     return (time.perf_counter() - begin) / steps
 
 
-def measure(backend, rank, world, store):
-    torch.set_num_threads(1)
-    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=world)
-    found = {size: seconds_of_sums(count, rank) for size, count in SIZES.items()}
-    for name in ("MNIST network", "GPT of 10 million parameters"):
-        found[f"DDP, {name}"] = seconds_of_steps(name)
-    dist.destroy_process_group()
-    return found
-
-
-def round_of(backend, world):
+def in_ranks(world, backend, transport, measure):
+    """What rank 0 measures."""
     folder = tempfile.mkdtemp()
     children = []
     for rank in range(world):
         child = os.fork()
         if child == 0:
-            found = measure(backend, rank, world, f"{folder}/store")
+            os.environ["TUTTI_COMM"] = transport
+            torch.set_num_threads(1)
+            dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=rank, world_size=world)
+            found = measure()
+            dist.destroy_process_group()
             if rank == 0:
                 with open(f"{folder}/found", "w") as file:
                     json.dump(found, file)
@@ -88,26 +131,84 @@ def round_of(backend, world):
         return json.load(file)
 
 
+def beside(rounds, world, transport, measure):
+    """By name of a measurement: Tutti's milliseconds, Gloo's, and the ratios of the rounds."""
+    all_rounds = [
+        {backend: in_ranks(world, backend, transport, measure) for backend in ("tutti", "gloo")} for _ in range(rounds)
+    ]
+    found = {}
+    for what in all_rounds[0]["tutti"]:
+        ours, theirs = ([1000 * each[backend][what] for each in all_rounds] for backend in ("tutti", "gloo"))
+        ratios = sorted(b / a for a, b in zip(ours, theirs))
+        found[what] = statistics.median(ours), statistics.median(theirs), ratios
+    return found
+
+
+def row(what, found, to_reach):
+    ours, theirs, ratios = found
+    middle = statistics.median(ratios)
+    spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
+    print(f"| {what} | {ours:.3f} ms | {theirs:.3f} ms | **{middle:.2f}x** ({spread}) | {to_reach} |", flush=True)
+
+
+def nanoseconds(call):
+    repeats = 20000
+    found = []
+    for _ in range(15):
+        begin = time.perf_counter_ns()
+        for _ in range(repeats):
+            call()
+        found.append((time.perf_counter_ns() - begin) / repeats)
+    return statistics.median(found)
+
+
+def calls():
+    comm = tutti.init()
+    value = torch.ones(1)
+    address = value.data_ptr()
+    nothing = ctypes.CDLL(None).abs
+    nothing.argtypes, nothing.restype = [ctypes.c_int], ctypes.c_int
+    ctypes_call = nanoseconds(lambda: nothing(1))
+    rank = nanoseconds(lambda: tutti.communicator.library.tutti_rank(comm._handle))
+    ours = nanoseconds(lambda: comm.call("tutti_all_reduce", address, address, 1, 6, 0))
+    print("\n### A call from Python\n\n| call | time | |\n|---|---|---|")
+    print(f"| of ctypes that does nothing (`abs`) | {ctypes_call:.0f} ns | |")
+    print(f"| `tutti_rank` | {rank:.0f} ns | {rank / ctypes_call:.1f}x |")
+    print(f"| `all_reduce` of one number, alone | {ours:.0f} ns | **{ours / ctypes_call:.1f}x** (to reach: 3x) |")
+    comm.close()
+    bare, ours = (
+        statistics.median(_seconds([sys.executable, "-c", program]) for _ in range(11)) * 1000
+        for program in ("pass", "import tutti")
+    )
+    print(f"| `import tutti` | {ours - bare:.0f} ms | (to reach: 50 ms) |")
+
+
+def _seconds(command):
+    begin = time.perf_counter()
+    subprocess.run(command, check=True)
+    return time.perf_counter() - begin
+
+
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--tcp", action="store_true")
-    parser.add_argument("--rounds", type=int, default=7)
-    asked = parser.parse_args()
-    if asked.tcp:
-        os.environ["TUTTI_COMM"] = "tcp"
-    rounds = [{backend: round_of(backend, asked.ranks) for backend in ("tutti", "gloo")} for _ in range(asked.rounds)]
+    parser.add_argument("--rounds", type=int, default=5)
+    rounds = parser.parse_args().rounds
+    print("## torch.distributed over Tutti and over Gloo\n")
     print(
-        f"## torch.distributed over {'TCP' if asked.tcp else 'shared memory'}, {asked.ranks} ranks, PyTorch {torch.__version__}\n"
+        f"PyTorch {torch.__version__}, one thread for each rank; {rounds} alternating rounds, medians, and the ratios of the "
+        "rounds from the least to the greatest. More ranks than cores share them.\n"
     )
-    print("| | Tutti | Gloo | Gloo / Tutti (the ratios of the rounds) |\n|---|---|---|---|")
-    for what in rounds[0]["tutti"]:
-        ours, theirs = ([1000 * each[backend][what] for each in rounds] for backend in ("tutti", "gloo"))
-        ratios = sorted(b / a for a, b in zip(ours, theirs))
-        print(
-            f"| {what} | {statistics.median(ours):.3f} ms | {statistics.median(theirs):.3f} ms "
-            f"| **{statistics.median(ratios):.2f}** ({ratios[0]:.2f} to {ratios[-1]:.2f}) |"
-        )
+    print("| `all_reduce` | Tutti | Gloo | Gloo / Tutti | to reach |\n|---|---|---|---|---|")
+    for transport, words in (("shm", "shared memory"), ("tcp", "TCP")):
+        for world in (2, 4, 8):
+            sums = lambda: {size: seconds_of_sums(count) for size, count in SIZES.items()}
+            for size, found in beside(rounds, world, transport, sums).items():
+                row(f"{size}, {world} ranks, {words}", found, TO_REACH[transport][size])
+    print("\n| training step | Tutti | Gloo | Gloo / Tutti | to reach |\n|---|---|---|---|---|")
+    for name, (world, to_reach) in TRAININGS.items():
+        found = beside(rounds, world, "shm", lambda name=name: {name: seconds_of_steps(name)})
+        row(f"{name}, {world} ranks".replace(", 4 ranks, 4 ranks", ", 4 ranks"), found[name], to_reach)
+    calls()
 
 
 if __name__ == "__main__":

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 import weakref
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import socket
+
     from .communicator import Communicator
 
 _watched: weakref.WeakSet[Communicator] = weakref.WeakSet()
@@ -38,6 +39,8 @@ def _begin() -> None:
     global _begun
     if _begun or threading.current_thread() is not threading.main_thread():
         return
+    import socket  # here, since it takes a third of the time of `import tutti`
+
     heard, told = socket.socketpair()
     told.setblocking(False)
     before = signal.set_wakeup_fd(told.fileno(), warn_on_full_buffer=False)

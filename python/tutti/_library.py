@@ -4,7 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import os
-from ctypes import CFUNCTYPE, POINTER, Structure, c_char_p, c_double, c_int, c_size_t, c_uint64, c_void_p
+from ctypes import (
+    CFUNCTYPE,
+    POINTER,
+    Structure,
+    c_char_p,
+    c_double,
+    c_int,
+    c_int64,
+    c_size_t,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from typing import Any
 
 SET = CFUNCTYPE(c_int, c_void_p, c_char_p, c_char_p)
@@ -45,6 +57,20 @@ class Options(Structure):
     ]
 
 
+class Sampling(Structure):
+    """tutti_sampling"""
+
+    _fields_ = [
+        ("size", c_size_t),
+        ("examples", c_int64),
+        ("lanes", c_int64),
+        ("batch", c_int64),
+        ("seed", c_int64),
+        ("in_order", c_int),
+        ("drop_remainder", c_int),
+    ]
+
+
 def _load() -> ctypes.CDLL:
     name = "libtutti_comm.so.1"
     own = os.path.join(os.path.dirname(__file__), "lib", name)
@@ -54,7 +80,7 @@ def _load() -> ctypes.CDLL:
 library: Any = _load()
 """Its functions. Python's lock is free during a call."""
 
-_COMM = _WORK = _BUFFER = c_void_p
+_COMM = _WORK = _SUM = _BUFFER = c_void_p
 _OPTIONS = POINTER(Options)
 _POINTERS = _COUNTS = c_void_p
 
@@ -92,6 +118,16 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tutti_epoch": (c_uint64, [_COMM]),
     "tutti_change_is_due": (c_int, [_COMM, POINTER(c_int)]),
     "tutti_reconfigure": (c_int, [_COMM]),
+    "tutti_lanes_of": (c_int, [c_int, c_int, c_int64, POINTER(c_int64), POINTER(c_int64)]),
+    "tutti_lane_seed": (c_uint64, [c_int64, c_int64, c_int64]),
+    "tutti_steps_per_epoch": (c_int, [POINTER(Sampling), POINTER(c_int64)]),
+    "tutti_lane_examples": (c_int, [POINTER(Sampling), c_int64, c_int64, POINTER(c_int64), POINTER(c_size_t)]),
+    "tutti_lane_sum_new": (c_int, [_COMM, c_int64, _BUFFER, c_size_t, c_int, POINTER(c_void_p)]),
+    "tutti_lane_sum_add": (c_int, [_SUM, c_int]),
+    "tutti_lane_sum_finish": (c_int, [_SUM, c_double, _OPTIONS]),
+    "tutti_lane_sum_reset": (c_int, [_SUM]),
+    "tutti_lane_sum_free": (None, [_SUM]),
+    "tutti_crc32c": (c_uint32, [c_void_p, c_size_t, c_uint32]),
 }
 for _name, (_result, _arguments) in _SIGNATURES.items():
     _function = getattr(library, _name)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from . import _interrupts
 from ._library import DONE, GET, SET, InitOptions, Options, Store, library
-from .errors import check
+from .errors import InvalidArgument, check
 
 _OPTIONS_SIZE = ctypes.sizeof(Options)
 
@@ -34,13 +34,17 @@ class Type(enum.IntEnum):
 
 
 class Op(enum.IntEnum):
-    """How values of all ranks become one. Of booleans the sum means "any" and the product "all"."""
+    """How values of all ranks become one. Of booleans the sum means "any" and the product "all"; the last three combine
+    the bits of integers and booleans."""
 
     SUM = 0
     AVERAGE = 1
     MIN = 2
     MAX = 3
     PRODUCT = 4
+    BAND = 5
+    BOR = 6
+    BXOR = 7
 
 
 class KeyValueStore(Protocol):
@@ -191,6 +195,15 @@ class Communicator:
         check(function(self._handle, *arguments, ctypes.byref(options)))
         return Work(handle, (behind, text), self)
 
+    def require_open(self, what: str) -> None:
+        """Raises InvalidArgument after close()."""
+        if not self._handle:
+            raise InvalidArgument(f"{what}: the communicator was closed")
+
+    def make(self, name: str, *arguments: Any) -> None:
+        """Calls a function of the C interface that makes something of this communicator, without options."""
+        check(getattr(library, name)(self._handle, *arguments))
+
     def _wait_in(self, function: Any, *arguments: Any) -> None:
         self.waits += 1
         try:
@@ -234,11 +247,14 @@ def init(
             return 0
 
         def find(_: Any, key: bytes, seconds: float, found: Any, result: Any) -> int:
+            if failure and not isinstance(failure[-1], Exception):
+                return 1  # an interrupt: the library may still look for another key
             try:
                 found(result, given.get(key.decode(), seconds).encode())
             except BaseException as error:  # noqa: BLE001
                 failure.append(error)
                 return 1
+            failure.clear()  # a key that was only looked for
             return 0
 
         kept = [SET(put), GET(find)]
@@ -247,12 +263,12 @@ def init(
         options.rank, options.world = rank, world
     handle = ctypes.c_void_p()
     status = library.tutti_init(ctypes.byref(options), ctypes.byref(handle))
-    if failure and not isinstance(failure[0], Exception):
-        raise failure[0]
+    if failure and not isinstance(failure[-1], Exception):
+        raise failure[-1]
     try:
         check(status)
     except Exception as error:
-        raise error from (failure[0] if failure else None)
+        raise error from (failure[-1] if failure else None)
     return Communicator(handle)
 
 

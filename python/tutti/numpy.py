@@ -55,7 +55,7 @@ def _op(op: str | Op) -> Op:
     try:
         return Op[op.upper()]
     except KeyError:
-        raise InvalidArgument(f"there is no operation '{op}': sum, average, min, max or product") from None
+        raise InvalidArgument(f"there is no operation '{op}': {', '.join(Op.__members__).lower()}") from None
 
 
 def _addresses(arrays: Sequence[Array], comm: Communicator, like: Array, written: bool) -> Any:
@@ -82,7 +82,7 @@ def _same_size(one: Array, other: Array, parts: int = 1) -> None:
 def all_reduce(
     comm: Communicator, array: Array, op: str | Op = "sum", *, behind: bool = False, **options: Any
 ) -> Work | None:
-    """Replaces the array by the sum over all ranks, or the average, minimum, maximum or product."""
+    """Replaces the array by the sum over all ranks, or the average, minimum, maximum, product, band, bor or bxor."""
     address = _address(array, written=True)
     kept = array if behind else None
     return comm.call("tutti_all_reduce", address, address, array.size, _type(array), _op(op), behind=kept, **options)

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -112,6 +113,18 @@ static void types(tutti_comm* comm) {
   CHECK(half == halves[world] && brain == brains[world]);
   CHECK(small == -world && middle == -world && whole == -world && large == -world && byte == world && truth == 1);
   CHECK(complex_one[0] == 1 && complex_one[1] == -1);
+  uint8_t bits = (uint8_t)(0xf0 | 1 << tutti_rank(comm));
+  int64_t wide_bits = ~((int64_t)1 << tutti_rank(comm));
+  int32_t turned = -1;
+  truth = (uint8_t)(tutti_rank(comm) == 0);
+  OK(tutti_all_reduce(comm, &bits, &bits, 1, TUTTI_UINT8, TUTTI_BOR, NULL));
+  OK(tutti_all_reduce(comm, &wide_bits, &wide_bits, 1, TUTTI_INT64, TUTTI_BAND, NULL));
+  OK(tutti_all_reduce(comm, &turned, &turned, 1, TUTTI_INT32, TUTTI_BXOR, NULL));
+  OK(tutti_all_reduce(comm, &truth, &truth, 1, TUTTI_BOOL, TUTTI_BXOR, NULL));
+  CHECK(bits == (0xf0 | ((1 << world) - 1)) && wide_bits == ~(((int64_t)1 << world) - 1));
+  CHECK(turned == (world % 2 == 0 ? 0 : -1) && truth == 1);
+  CHECK(tutti_all_reduce(comm, &half, &half, 1, TUTTI_FLOAT16, TUTTI_BAND, NULL) == TUTTI_INVALID_ARGUMENT);
+  CHECK(tutti_all_reduce(comm, &whole, &whole, 1, TUTTI_INT32, (tutti_op)8, NULL) == TUTTI_INVALID_ARGUMENT);
   const double powers[5][2] = {{0, 0}, {0, 1}, {-1, 0}, {0, -1}, {1, 0}};
   CHECK(complex_wide[0] == powers[world][0] && complex_wide[1] == powers[world][1]);
   CHECK(tutti_all_reduce(comm, &whole, &whole, 1, TUTTI_INT32, TUTTI_AVERAGE, NULL) == TUTTI_INVALID_ARGUMENT);
@@ -292,6 +305,56 @@ static void groups(tutti_comm* comm) {
   }
 }
 
+/* Eleven lanes, of which one has no data, with numbers whose sum depends on the order. */
+static void lanes(tutti_comm* comm) {
+  enum { kLanes = 11 };
+  const int rank = tutti_rank(comm), world = tutti_world(comm);
+  float lane[kLanes], sum = 0;
+  for (int i = 0; i < kLanes; ++i) lane[i] = (i % 2 == 0 ? 1e8f : -1e8f) + (float)(i * i) / 7;
+  /* Lane 5 is left out. */
+  const float left = ((lane[0] + lane[1]) + (lane[2] + lane[3])) + (lane[4] + (lane[6] + lane[7]));
+  const float expected = (left + ((lane[8] + lane[9]) + lane[10])) / 3;
+  tutti_lane_sum* total = NULL;
+  OK(tutti_lane_sum_new(comm, kLanes, &sum, 1, TUTTI_FLOAT32, &total));
+  int64_t begin = 0, end = 0;
+  OK(tutti_lanes_of(rank, world, kLanes, &begin, &end));
+  for (int step = 0; step < 3; ++step) {
+    if (step == 1 && begin < end) { /* a step that is broken off */
+      sum = 1;
+      OK(tutti_lane_sum_add(total, 1));
+      OK(tutti_lane_sum_reset(total));
+    }
+    for (int64_t i = begin; i < end; ++i) {
+      sum = lane[i];
+      OK(tutti_lane_sum_add(total, i != 5));
+    }
+    CHECK(tutti_lane_sum_add(total, 1) == TUTTI_INVALID_ARGUMENT);
+    OK(tutti_lane_sum_finish(total, 3, NULL));
+    CHECK(sum == expected);
+  }
+  tutti_lane_sum_free(total);
+  CHECK(tutti_lane_sum_new(comm, 0, &sum, 1, TUTTI_FLOAT32, &total) == TUTTI_INVALID_ARGUMENT);
+  CHECK(tutti_lane_seed(1, 2, 3) != tutti_lane_seed(1, 3, 2));
+
+  tutti_sampling how = {0};
+  how.size = sizeof how;
+  how.examples = 10;
+  how.lanes = 2;
+  how.batch = 3;
+  int64_t steps = 0, examples[3], seen = 0;
+  size_t count = 0;
+  OK(tutti_steps_per_epoch(&how, &steps));
+  CHECK(steps == 2);
+  for (int64_t step = 0; step < steps; ++step)
+    for (int64_t each = 0; each < how.lanes; ++each) {
+      OK(tutti_lane_examples(&how, step, each, examples, &count));
+      for (size_t i = 0; i < count; ++i) seen |= INT64_C(1) << examples[i];
+    }
+  CHECK(seen == 1023);
+  CHECK(tutti_lane_examples(&how, 0, 2, examples, &count) == TUTTI_INVALID_ARGUMENT);
+  CHECK(tutti_crc32c("123456789", 9, 0) == 0xE3069283u);
+}
+
 static void mistakes(tutti_comm* comm) {
   tutti_options options = {0};
   int32_t value = 0;
@@ -321,6 +384,8 @@ static void abort_all(tutti_comm* comm) {
   CHECK(strstr(tutti_error_text(), "rank 0 has had enough") != NULL);
 }
 
+#include "misfortunes.h"
+
 static int run_rank(int rank, int world, const char* transport, char* folder) {
   tutti_store store = {0};
   store.size = sizeof store;
@@ -343,6 +408,7 @@ static int run_rank(int rank, int world, const char* transport, char* folder) {
   movements(comm);
   behind(comm);
   groups(comm);
+  lanes(comm);
   mistakes(comm);
   abort_all(comm);
   tutti_free(comm);
@@ -365,6 +431,7 @@ int main(int argc, char** argv) {
     return 1;
   int bad = tutti_c_version() != TUTTI_C_VERSION || tutti_type_size(TUTTI_COMPLEX128) != 16;
   for (int status = 0; wait(&status) > 0;) bad = bad || status != 0;
+  if (world == 3) bad = bad || misfortunes(argc > 2 ? argv[2] : NULL, folder) != 0;
   char command[64];
   snprintf(command, sizeof command, "rm -rf %s", folder);
   return system(command) != 0 || bad;

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 
 import tutti
+from tutti.lanes import LaneSum, Sampler, crc32c, lane_seed, lanes_of
 
 comm = tutti.init(timeout=60)
 rank, world = comm.rank, comm.world
@@ -34,6 +35,16 @@ for dtype in ("float16", "float32", "float64", "complex64", "complex128", "int8"
 array = np.array([rank == 0, True])
 tutti.numpy.all_reduce(comm, array, "product")
 expect(array, [world == 1, True])
+for op, whole in (("band", np.bitwise_and), ("bor", np.bitwise_or), ("bxor", np.bitwise_xor)):
+    for dtype in ("int8", "int16", "int32", "int64", "uint8"):
+        every = np.array([[37 * r + 11 * i for i in range(700)] for r in ranks]).astype(dtype)
+        array = every[rank].copy()
+        tutti.numpy.all_reduce(comm, array, op)
+        expect(array, whole.reduce(every))
+    every = np.array([[r % 2 == 0, r == 0, True, False] for r in ranks])
+    array = every[rank].copy()
+    tutti.numpy.all_reduce(comm, array, op)
+    expect(array, whole.reduce(every))
 array = np.arange(3.0) + rank
 tutti.numpy.all_reduce(comm, array, tutti.Op.MAX)
 expect(array, np.arange(3.0) + world - 1)
@@ -102,9 +113,55 @@ if rank % 2 == 0:
     expect(array, [(world + 1) // 2])
     group.close()
 
+
+# Sums over lanes, some without data, against the tree in NumPy.
+def tree(lanes, begin, size):
+    if size == 1:
+        return lanes[begin] if begin < len(lanes) else None
+    left, right = tree(lanes, begin, size // 2), tree(lanes, begin + size // 2, size // 2)
+    return left if right is None else right if left is None else left + right
+
+
+for count in range(1, 10):
+    values = np.sin(np.arange(count * 37).reshape(count, 37) * 1e3).astype("float32")
+    room = np.empty(37, "float32")
+    total = LaneSum(comm, count, room.ctypes.data, 37, tutti.Type.FLOAT32)
+    here = lanes_of(rank, world, count)
+    assert sorted(lane for r in ranks for lane in lanes_of(r, world, count)) == list(range(count))
+    for step in range(4):
+        empty = {lane for lane in range(count) if (lane * 7 + step) % 3 == 0} if step else set()
+        for lane in here:
+            room[:] = values[lane] if lane not in empty else np.nan
+            total.add(has_data=lane not in empty)
+        total.finish(3 if step == 2 else 0)
+        expected = tree([None if lane in empty else values[lane] for lane in range(count)], 0, 16)
+        expected = np.zeros(37, "float32") if expected is None else expected
+        expect(room, expected / np.float32(3) if step == 2 else expected)
+    if len(here) > 0:
+        total.add()
+        total.reset()
+        if len(here) > 1:
+            expect_error(tutti.InvalidArgument, "have to be added", total.finish)
+        for _ in here:
+            total.add()
+        expect_error(tutti.InvalidArgument, "already", total.add)
+        total.reset()
+sampler = Sampler(23, lanes=3, batch=4, seed=5)
+assert sampler.steps_per_epoch == 2
+for epoch in range(2):
+    drawn = [i for step in (0, 1) for lane in range(3) for i in sampler.examples(2 * epoch + step, lane)]
+    assert sorted(drawn) == list(range(23)) and drawn != sorted(drawn)
+assert Sampler(23, lanes=3, batch=4, drop_remainder=True).steps_per_epoch == 1
+assert Sampler(23, lanes=3, batch=4, shuffle=False).examples(1, 2) == [20, 21, 22]
+expect_error(tutti.InvalidArgument, "both must be 1 or more", Sampler, 23, lanes=0, batch=4)
+expect_error(tutti.InvalidArgument, "lane 3 of 3", sampler.examples, 0, 3)
+assert len({lane_seed(1, step, lane) for step in range(9) for lane in range(9)}) == 81
+assert crc32c(b"123456789") == 0xE3069283 and crc32c(b"6789", crc32c(b"12345")) == 0xE3069283
+
 expect_error(tutti.InvalidArgument, "cannot be sent", tutti.numpy.all_reduce, comm, np.array(["text"]))
 expect_error(tutti.InvalidArgument, "not contiguous", tutti.numpy.all_reduce, comm, np.ones((4, 4))[:, 1])
 expect_error(tutti.InvalidArgument, "there is no operation", tutti.numpy.all_reduce, comm, np.ones(1), "mean")
+expect_error(tutti.InvalidArgument, "only those of integers", tutti.numpy.all_reduce, comm, np.ones(1), "bxor")
 expect_error(ValueError, "there is no rank 99", tutti.numpy.broadcast, comm, np.ones(1), root=99)
 expect_error(tutti.InvalidArgument, "never change", comm.reconfigure)
 

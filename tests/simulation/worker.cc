@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "tutti/params/lanes.h"
+#include "tutti/lanes/lanes.h"
 #include "tutti/train/change.h"
 
 namespace tutti::simulation {

@@ -104,6 +104,8 @@ ChildOptions TaskGroup::options_for(size_t index) const {
   ChildOptions child;
   std::map<std::string, std::string> variables = environment_;
   for (const auto& [name, value] : tasks_[index].variables) variables[name] = value;
+  if (options_.survival == nullptr)
+    for (const auto& [name, value] : tasks_[index].torch_variables) variables[name] = value;
   if (tasks_.size() > 1 || options_.orders != nullptr) {
     child.output = ChildOutput::Capture;
     child.cores = cores_of(index);

@@ -37,6 +37,9 @@ struct TaskPlan {
   std::string name;  // "worker/2"
   std::map<std::string, std::string> variables;
   TaskRole role = TaskRole::Worker;
+  // A worker's rank for programs that use torch.distributed, which has no ranks that change (--min). Programs
+  // that use Tutti read the variables above first.
+  std::map<std::string, std::string> torch_variables = {};
 };
 
 // A host whose host launcher has received its job.

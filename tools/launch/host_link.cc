@@ -44,6 +44,7 @@ HostJob read_job(const std::string& line) {
     message.at("launch").get_to(job.launch);
     for (const Json& task : message.at("tasks"))
       job.tasks.push_back({.job = task.at(0).get<std::string>(), .index = task.at(1).get<int>()});
+    message.at("store_port").get_to(job.store_port);
     message.at("evaluator_restarts").get_to(job.evaluator_restarts);
     job.grace = std::chrono::milliseconds(message.at("grace").get<int64_t>());
     const Json& members = message.at("members");
@@ -79,6 +80,7 @@ std::string to_line(const HostJob& job) {
                         {"cluster", job.cluster.to_string()},
                         {"launch", job.launch},
                         {"tasks", tasks},
+                        {"store_port", job.store_port},
                         {"evaluator_restarts", job.evaluator_restarts},
                         {"grace", job.grace.count()},
                         {"members", members}};

@@ -51,6 +51,7 @@ struct HostJob {
   ClusterSpec cluster;
   std::string launch;  // Identity::launch
   std::vector<Task> tasks;
+  int store_port = 0;  // as Spread::store_port
   int evaluator_restarts = 0;
   std::chrono::milliseconds grace{0};  // as LaunchOptions::grace
   std::optional<HostOfMembers> members = {};

@@ -47,6 +47,7 @@ HostJob some_job() {
           .cluster = ClusterSpec::parse("ps|a:1,worker|a:2;b:3"),
           .launch = "key",
           .tasks = {{.job = "worker", .index = 1}},
+          .store_port = 7,
           .evaluator_restarts = 2,
           .grace = milliseconds(1500)};
 }
@@ -62,6 +63,7 @@ TEST_F(Link, a_job_arrives_as_it_was_sent) {
   EXPECT_EQ(job.cluster, sent.cluster);
   EXPECT_EQ(job.launch, sent.launch);
   EXPECT_EQ(job.tasks, sent.tasks);
+  EXPECT_EQ(job.store_port, sent.store_port);
   EXPECT_EQ(job.evaluator_restarts, sent.evaluator_restarts);
   EXPECT_EQ(job.grace, sent.grace);
 }

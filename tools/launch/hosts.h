@@ -14,6 +14,7 @@ namespace tutti {
 struct Spread {
   ClusterSpec cluster;
   std::vector<std::vector<Task>> tasks;  // by host
+  int store_port = 0;  // of the first host, for PyTorch's store; 0: that of the first worker
 };
 
 // The hosts of a job, from TF_CONFIG, which names one task per host. The launcher on each host starts as many

@@ -269,7 +269,7 @@ int run_job_of(const HostJob& job, const Environment& environment, LauncherOrder
   enter(job.directory, whole, log);
   const std::vector<std::string> gpus = visible_gpus(whole);
   warn_of_missing_gpus(gpus, log);
-  std::vector<TaskPlan> plans = plan_tasks(job.cluster, job.tasks, job.launch, gpus);
+  std::vector<TaskPlan> plans = plan_tasks(job.cluster, job.tasks, job.store_port, job.launch, gpus);
   const auto count = [&](TaskRole role) {
     return static_cast<size_t>(
         std::count_if(plans.begin(), plans.end(), [&](const TaskPlan& plan) { return plan.role == role; }));

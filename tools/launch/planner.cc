@@ -16,6 +16,7 @@
 #include "tutti/base/secret.h"
 #include "tutti/base/version.h"
 #include "tutti/cluster/identity.h"
+#include "tutti/cluster/roles.h"
 
 namespace tutti {
 namespace {
@@ -26,6 +27,40 @@ TaskPlan plan_of(const ClusterSpec& cluster, const Task& task, const std::string
            {"TUTTI_JOB_NAME", task.job},
            {"TUTTI_TASK_INDEX", std::to_string(task.index)},
            {kLaunchVariable, launch}}};
+}
+
+// Tells the workers their ranks as torchrun does. The process of rank 0 serves PyTorch's store, at this port
+// or, if there is none, at its port in the cluster.
+void add_torch_variables(const ClusterSpec& cluster, int store_port, std::vector<TaskPlan>& plans) {
+  struct Host {
+    size_t index = 0, workers = 0;
+  };
+  struct Place {
+    size_t rank = 0, local_rank = 0;
+    const Host* host = nullptr;
+  };
+  const std::vector<Task> workers = workers_of(cluster);
+  std::map<std::string, Host> hosts;  // by address
+  std::map<std::string, Place> places;
+  for (size_t rank = 0; rank < workers.size(); ++rank) {
+    const Task& worker = workers[rank];
+    const std::string address = parse_address(cluster.address(worker.job, worker.index)).host;
+    Host& host = hosts.try_emplace(address, Host{hosts.size()}).first->second;
+    places[worker.short_name()] = {rank, host.workers++, &host};
+  }
+  for (TaskPlan& plan : plans) {
+    const auto place = places.find(plan.name);
+    if (place == places.end()) continue;  // a server or an evaluator
+    const Address first = parse_address(cluster.address(workers.front().job, workers.front().index));
+    const auto [rank, local_rank, host] = place->second;
+    plan.torch_variables = {{"RANK", std::to_string(rank)},
+                            {"WORLD_SIZE", std::to_string(workers.size())},
+                            {"LOCAL_RANK", std::to_string(local_rank)},
+                            {"LOCAL_WORLD_SIZE", std::to_string(host->workers)},
+                            {"GROUP_RANK", std::to_string(host->index)},
+                            {"MASTER_ADDR", first.host},
+                            {"MASTER_PORT", std::to_string(store_port > 0 ? store_port : first.port)}};
+  }
 }
 
 // Gives the task a separate GPU. If there are more workers than GPUs, they are assigned in turn.
@@ -119,15 +154,22 @@ int more_tasks(const LaunchOptions& options) {
   return options.servers + (options.master ? 1 : 0) + (options.evaluator ? 1 : 0);
 }
 
+int more_ports(const LaunchOptions& options) {
+  return more_tasks(options) + (options.min || options.ports ? 0 : 1);
+}
+
 Spread spread_tasks(const std::vector<HostOffer>& hosts, const LaunchOptions& options) {
   ClusterSpec::Jobs jobs;
   std::map<std::string, int> next;
   Spread all;
   for (const HostOffer& host : hosts) {
     const bool first = all.tasks.empty();
-    if (std::ssize(host.ports) != host.workers + (first ? more_tasks(options) : 0))
+    const int tasks = host.workers + (first ? more_tasks(options) : 0);
+    const bool has_store = first && std::ssize(host.ports) == tasks + 1;
+    if (std::ssize(host.ports) != tasks && !has_store)
       fail(ErrorKind::DataLoss, "the host at {} offers {} ports for {} workers", host.address,
            host.ports.size(), host.workers);
+    if (has_store) all.store_port = host.ports.back();
     all.tasks.emplace_back();
     auto port = host.ports.begin();
     const auto add = [&](const std::string& job, int count) {
@@ -216,7 +258,7 @@ Plan Planner::plan(SignalPipe& signals) const {
     HostOffer here{"127.0.0.1", ports_.numbers(), most_workers_here()};
     const Spread all = spread_tasks({here}, options_);
     const std::string launch = random_key();
-    return {.tasks = plan_tasks(all.cluster, all.tasks[0], launch, gpus_),
+    return {.tasks = plan_tasks(all.cluster, all.tasks[0], all.store_port, launch, gpus_),
             .launch = launch,
             .hosts = {std::move(here)},
             .names = {"this host"},
@@ -234,7 +276,7 @@ Plan Planner::plan(SignalPipe& signals) const {
   const bool comes_again = mine.launcher != own.launcher;
   mine = own;  // a launcher that comes again may have other ports than before
   const Spread all = spread_tasks(met.hosts, options_);
-  return {.tasks = plan_tasks(all.cluster, all.tasks[meeting_->own], met.launch, gpus_),
+  return {.tasks = plan_tasks(all.cluster, all.tasks[meeting_->own], all.store_port, met.launch, gpus_),
           .launch = met.launch,
           .hosts = std::move(met.hosts),
           .names = meeting_->hosts,
@@ -263,7 +305,7 @@ int Planner::ports_here() const {
   if (hosts_) return 0;
   const bool first = !meeting_ || meeting_->own == 0;
   const bool serves_board = has_other_hosts() && options_.min;
-  return most_workers_here() + (first ? more_tasks(options_) : 0) + (serves_board ? 1 : 0);
+  return most_workers_here() + (first ? more_ports(options_) : 0) + (serves_board ? 1 : 0);
 }
 
 bool Planner::stands_outside() const {
@@ -287,10 +329,11 @@ std::vector<TaskPlan> Planner::from_tf_config(const MeetingResult& met) const {
     plans.back().variables["TF_CONFIG"] = hosts_->config_for(all.cluster, task);
     if (!stands_outside()) give_gpu(plans.size() - 1, gpus_, plans.back());
   }
+  add_torch_variables(all.cluster, all.store_port, plans);
   return plans;
 }
 
-std::vector<TaskPlan> plan_tasks(const ClusterSpec& cluster, const std::vector<Task>& tasks,
+std::vector<TaskPlan> plan_tasks(const ClusterSpec& cluster, const std::vector<Task>& tasks, int store_port,
                                  const std::string& launch, const std::vector<std::string>& gpus) {
   std::vector<TaskPlan> plans;
   size_t next_gpu = 0;
@@ -303,6 +346,7 @@ std::vector<TaskPlan> plan_tasks(const ClusterSpec& cluster, const std::vector<T
       give_gpu(next_gpu++, gpus, plan);  // an evaluator gets an idle GPU, or shares the GPU of a worker
     }
   }
+  add_torch_variables(cluster, store_port, plans);
   return plans;
 }
 

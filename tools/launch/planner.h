@@ -26,12 +26,17 @@ std::string flag_of_program(const std::vector<std::string>& command, const Envir
 
 // The number of servers, masters and evaluators, which are on the first host besides its workers.
 int more_tasks(const LaunchOptions& options);
-// Assigns the workers to these hosts, which offer one port for each task. Throws DataLoss if they do not.
+// The number of ports that the first host needs besides those of its workers: one for each of these tasks,
+// and one for PyTorch's store unless the ranks may change (--min) or the user has chosen the ports (--ports).
+int more_ports(const LaunchOptions& options);
+// Assigns the workers to these hosts, which offer one port for each task, and the first one perhaps another
+// for PyTorch's store. Throws DataLoss if they do not.
 Spread spread_tasks(const std::vector<HostOffer>& hosts, const LaunchOptions& options);
 
 // Plans these tasks of a cluster, all of which run on this machine: one per job above and index, servers
-// first and the evaluator last. Each worker gets one of the GPUs, in turn. `launch` as Identity::launch.
-std::vector<TaskPlan> plan_tasks(const ClusterSpec& cluster, const std::vector<Task>& tasks,
+// first and the evaluator last. Each worker gets one of the GPUs, in turn. `store_port` as
+// Spread::store_port, `launch` as Identity::launch.
+std::vector<TaskPlan> plan_tasks(const ClusterSpec& cluster, const std::vector<Task>& tasks, int store_port,
                                  const std::string& launch, const std::vector<std::string>& gpus);
 
 // Logs a line if the numbers of workers and GPUs on this machine differ.
@@ -86,8 +91,8 @@ class Planner {
   const std::optional<JobHosts> hosts_;   // of TF_CONFIG
   const std::optional<Meeting> meeting_;  // nullopt: all tasks are on this machine
   const std::vector<std::string> gpus_;
-  // All starts of the job use these ports of this host: one for each task, and one more with --min if there
-  // are other hosts.
+  // All starts of the job use these ports of this host: one for each task, one for PyTorch's store
+  // (more_ports), and one with --min if there are other hosts.
   const HeldPorts ports_;
 };
 

@@ -4,10 +4,8 @@
 #include <filesystem>
 #include <signal.h>
 #include <sstream>
-
-extern "C" {  // which glibc 2.36 forgets
-#include <sys/pidfd.h>
-}
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <fmt/core.h>
 
@@ -44,12 +42,13 @@ std::vector<ProcessState> all_processes() {
 }
 
 int send_signal(const ProcessState& process, int signal) {
-  const FileDescriptor handle(pidfd_open(process.pid, 0));
+  // glibc has functions for these calls only since 2.36, and a wheel should run with an older one.
+  const FileDescriptor handle(static_cast<int>(syscall(SYS_pidfd_open, process.pid, 0)));
   if (handle.get() < 0) return errno;
   // From here on, the handle refers to one process. It is the wanted process if it started at the same time.
   const auto now = process_state(process.pid);
   if (!now || now->started != process.started) return ESRCH;
-  return pidfd_send_signal(handle.get(), signal, nullptr, 0) == 0 ? 0 : errno;
+  return syscall(SYS_pidfd_send_signal, handle.get(), signal, nullptr, 0) == 0 ? 0 : errno;
 }
 
 std::string wait_channel(pid_t pid) {

@@ -57,8 +57,8 @@ std::vector<std::string> command_here(std::vector<std::string> launcher) {
 // A host launcher that is being started. Ends it if it is destroyed before release().
 class StartingHost {
  public:
-  StartingHost(HostSlots host, int tasks, bool here, Child child)
-      : host_(std::move(host)), tasks_(tasks), here_(here), child_(std::move(child)) {}
+  StartingHost(HostSlots host, int ports, bool here, Child child)
+      : host_(std::move(host)), ports_(ports), here_(here), child_(std::move(child)) {}
   ~StartingHost() {
     if (child_.pid < 0) return;
     kill(-child_.pid, SIGKILL);
@@ -73,7 +73,7 @@ class StartingHost {
   const HostSlots& slots() const { return host_; }
   const std::string& name() const { return host_.host; }
   int workers() const { return host_.slots; }
-  int tasks() const { return tasks_; }
+  int ports() const { return ports_; }
   bool here() const { return here_; }
   const std::optional<HostReady>& ready() const { return ready_; }
   int out() const { return child_.out.get(); }
@@ -149,7 +149,7 @@ class StartingHost {
   }
 
   HostSlots host_;
-  int tasks_;
+  int ports_;
   bool here_;
   Child child_;
   std::array<std::string, 2> received_;  // incomplete lines of both streams
@@ -167,7 +167,7 @@ class HostsStarter {
       environment_.push_back(fmt::format("{}={}", name, value));
     again_.resize(hosts.size());
     for (const HostSlots& host : hosts) {
-      const int more = hosts_.empty() ? more_tasks(options_) : 0;
+      const int more = hosts_.empty() ? more_ports(options_) : 0;
       hosts_.push_back(host.host.empty() ? later(host, host.slots + more)
                                          : begin(host, host.slots + more, is_this_host(host.host)));
     }
@@ -175,7 +175,7 @@ class HostsStarter {
   // Gives this host the place of another one, or one that no host had. Its launcher is started by
   // start_again().
   void set_host(size_t i, const std::string& name) {
-    hosts_[i] = later({name, hosts_[i]->workers()}, hosts_[i]->tasks());
+    hosts_[i] = later({name, hosts_[i]->workers()}, hosts_[i]->ports());
     again_[i] = {};
   }
 
@@ -239,7 +239,7 @@ class HostsStarter {
     std::string why;
     try {
       if (!again.host) {
-        again.host = begin(hosts_[i]->slots(), hosts_[i]->tasks(), hosts_[i]->here());
+        again.host = begin(hosts_[i]->slots(), hosts_[i]->ports(), hosts_[i]->here());
         again.at = deadline_after(options_.start_timeout);
       }
       const bool ended = again.host->read_some();
@@ -277,21 +277,21 @@ class HostsStarter {
   };
 
   // A host whose launcher is not started yet.
-  static std::unique_ptr<StartingHost> later(const HostSlots& host, int tasks) {
+  static std::unique_ptr<StartingHost> later(const HostSlots& host, int ports) {
     const bool here = !host.host.empty() && is_this_host(host.host);
-    return std::make_unique<StartingHost>(host, tasks, here, Child());
+    return std::make_unique<StartingHost>(host, ports, here, Child());
   }
 
   // Host launchers get no mark of the job: each has a separate guardian, and the guardian of this process
   // must not kill these.
-  std::unique_ptr<StartingHost> begin(const HostSlots& host, int tasks, bool here) const {
-    std::vector<std::string> launcher = {kHostLauncher, std::to_string(tasks)};
+  std::unique_ptr<StartingHost> begin(const HostSlots& host, int ports, bool here) const {
+    std::vector<std::string> launcher = {kHostLauncher, std::to_string(ports)};
     if (options_.ports) launcher.push_back(fmt::format("{}-{}", options_.ports->first, options_.ports->last));
     const ChildOptions child{
         .environment = environment_, .output = ChildOutput::Talk, .ignored_signal = signals_.preempt()};
     try {
       return std::make_unique<StartingHost>(
-          host, tasks, here,
+          host, ports, here,
           start_child(here ? command_here(launcher) : shell_.command(host.host, launcher), child));
     } catch (const Error& error) {
       fail(error.kind(), "tutti run: host {}: {}", host.host, error.what());
@@ -303,7 +303,7 @@ class HostsStarter {
     int unknown_port = 0;
     for (const auto& host : hosts_) {
       offers.push_back({.address = kUnknownHost, .workers = host->workers()});
-      for (int task = 0; task < host->tasks(); ++task) offers.back().ports.push_back(++unknown_port);
+      for (int port = 0; port < host->ports(); ++port) offers.back().ports.push_back(++unknown_port);
       if (host->ready()) offers.back() = {address_of(*host), host->ready()->ports, host->workers()};
     }
     Spread all = spread_tasks(offers, options_);
@@ -311,6 +311,7 @@ class HostsStarter {
     job.cluster = std::move(all.cluster);
     job.host = hosts_[i]->name();
     job.tasks = all.tasks[i];
+    job.store_port = all.store_port;
     if (options_.min)
       job.members = {
           .addresses = addresses_towards(*hosts_[i]), .port = members_port_, .host = static_cast<int>(i)};
@@ -344,7 +345,7 @@ class HostsStarter {
 
   static bool fits(const StartingHost& host) {
     const HostReady& ready = *host.ready();
-    return ready.version == version() && ready.ports.size() == static_cast<size_t>(host.tasks());
+    return ready.version == version() && ready.ports.size() == static_cast<size_t>(host.ports());
   }
   std::string why_not_fit(const StartingHost& host) const {
     return fmt::format("has tutti {} at {}, but this is {}; install the same version on all hosts",

@@ -9,6 +9,7 @@
 
 #include "tutti/base/config.h"
 #include "tutti/base/environment.h"
+#include "tutti/base/start_thread.h"
 #include "tutti/base/text.h"
 #include "tutti/base/version.h"
 #include "tutti/c/handles.h"
@@ -147,7 +148,16 @@ tutti_status tutti_init(const tutti_init_options* options, tutti_comm** comm) {
   });
 }
 
-void tutti_free(tutti_comm* comm) { delete comm; }
+// In a function that was passed to tutti_then(), another thread waits for the operations of the communicator:
+// they may run in this one.
+void tutti_free(tutti_comm* comm) {
+  if (comm == nullptr) return;
+  if (!tutti::comm::Executor::is_in_callback()) {
+    delete comm;
+    return;
+  }
+  guarded([&] { tutti::start_thread("closing a communicator", [comm] { delete comm; }).detach(); });
+}
 
 void tutti_abort(tutti_comm* comm, const char* why) {
   if (comm == nullptr) return;
@@ -168,6 +178,7 @@ tutti_status tutti_group(tutti_comm* comm, const int* ranks, int count, const ch
   constexpr const char* kCall = "tutti_group";
   return guarded([&] {
     Ranks& all = ranks_of(comm, kCall);
+    require_may_wait(kCall);
     if (ranks == nullptr || name == nullptr || group == nullptr || count < 1)
       fail(ErrorKind::InvalidArgument, "{}: ranks, name and group are needed", kCall);
     std::vector<int> members(ranks, ranks + count);
@@ -182,7 +193,7 @@ tutti_status tutti_group(tutti_comm* comm, const int* ranks, int count, const ch
       fail(ErrorKind::InvalidArgument, "{}: rank {} calls it, but is not one of its ranks", kCall,
            all.rank());
     auto part = std::make_unique<tutti_comm>();
-    part->ranks = all.part(members, fmt::format("group/{}", name));
+    part->ranks = all.part(members, name);
     part->transport = part->ranks->name();
     part->local_rank = comm->local_rank;
     part->local_world = comm->local_world;
@@ -193,6 +204,7 @@ tutti_status tutti_group(tutti_comm* comm, const int* ranks, int count, const ch
 tutti_status tutti_wait(tutti_work* work) {
   return guarded([&] {
     if (work == nullptr) fail(ErrorKind::InvalidArgument, "tutti_wait: the work is NULL");
+    if (!work->work.done()) require_may_wait("tutti_wait");
     work->work.wait();
   });
 }
@@ -232,6 +244,7 @@ tutti_status tutti_change_is_due(tutti_comm* comm, int* due) {
 tutti_status tutti_reconfigure(tutti_comm* comm) {
   return guarded([&] {
     Ranks& ranks = ranks_of(comm, "tutti_reconfigure");
+    require_may_wait("tutti_reconfigure");
     ranks.reconfigure(ranks.failure());
     comm->transport = ranks.name();
   });

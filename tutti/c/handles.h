@@ -1,6 +1,8 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <exception>
 #include <memory>
@@ -82,6 +84,55 @@ inline void require_rank(int rank, const Ranks& ranks, const char* call) {
   if (rank < 0 || rank >= ranks.world())
     fail(ErrorKind::InvalidArgument, "{}: there is no rank {}; there are {} ranks", call, rank,
          ranks.world());
+}
+
+inline comm::Array array_of(const void* values, size_t count, tutti_type type, const char* call) {
+  const comm::Array array{static_cast<std::byte*>(const_cast<void*>(values)), static_cast<ElementType>(type),
+                          static_cast<int64_t>(count)};
+  if (size_of(array.type) == 0)
+    fail(ErrorKind::InvalidArgument, "{}: there is no type {}", call, static_cast<int>(type));
+  if (count > PTRDIFF_MAX / size_of(array.type))
+    fail(ErrorKind::InvalidArgument, "{}: {} elements are not a size", call, count);
+  if (values == nullptr && count > 0)
+    fail(ErrorKind::InvalidArgument, "{}: a buffer of {} elements is NULL", call, count);
+  return array;
+}
+
+// A function that was passed to tutti_then() may run in the thread that carries operations out, which would
+// wait for itself.
+inline void require_may_wait(const char* call) {
+  if (comm::Executor::is_in_callback())
+    fail(ErrorKind::InvalidArgument,
+         "{}: a function that was passed to tutti_then() cannot wait for an operation, since it runs in the "
+         "thread "
+         "that carries operations out. Wait in another thread",
+         call);
+}
+
+// Begins an operation by begin(options), and waits for it unless it runs behind.
+template <class Begin>
+tutti_status carry_out(const char* call, const tutti_options* given, const Begin& begin) {
+  return guarded([&] {
+    comm::Options options;
+    tutti_work** kept = nullptr;
+    if (given != nullptr) {
+      const tutti_options asked = known(given, call);
+      options.timeout = time_of(asked.timeout_seconds, call);
+      if (asked.what != nullptr) options.what = asked.what;
+      options.any_order = asked.any_order != 0;
+      kept = asked.work;
+    }
+    if (kept == nullptr) require_may_wait(call);
+    std::unique_ptr<tutti_work> work;
+    if (kept != nullptr) {
+      work = std::make_unique<tutti_work>();
+      options.run = comm::Run::Behind;
+    }
+    const comm::Work running = begin(options);
+    if (kept == nullptr) return running.wait();
+    work->work = running;
+    *kept = work.release();
+  });
 }
 
 }  // namespace tutti::c

@@ -11,18 +11,6 @@ namespace {
 using comm::Array;
 using comm::Arrays;
 
-Array array_of(const void* values, size_t count, tutti_type type, const char* call) {
-  const Array array{static_cast<std::byte*>(const_cast<void*>(values)), static_cast<ElementType>(type),
-                    static_cast<int64_t>(count)};
-  if (size_of(array.type) == 0)
-    fail(ErrorKind::InvalidArgument, "{}: there is no type {}", call, static_cast<int>(type));
-  if (count > PTRDIFF_MAX / size_of(array.type))
-    fail(ErrorKind::InvalidArgument, "{}: {} elements are not a size", call, count);
-  if (values == nullptr && count > 0)
-    fail(ErrorKind::InvalidArgument, "{}: a buffer of {} elements is NULL", call, count);
-  return array;
-}
-
 // An array for each rank. Without counts, all have `count` elements.
 template <class Pointer>
 Arrays arrays_of(Pointer const* values, const size_t* counts, size_t count, tutti_type type, int world,
@@ -38,31 +26,11 @@ void require_counts(const size_t* counts, const char* call) {
   if (counts == nullptr) fail(ErrorKind::InvalidArgument, "{}: the counts are NULL", call);
 }
 
-// Begins an operation by begin(ranks, options), which checks its arguments, and waits for it unless it runs
-// behind.
+// Begins an operation by begin(ranks, options), which checks its arguments.
 template <class Begin>
 tutti_status run(tutti_comm* comm, const char* call, const tutti_options* given, const Begin& begin) {
-  return guarded([&] {
-    Ranks& ranks = ranks_of(comm, call);
-    comm::Options options;
-    tutti_work** kept = nullptr;
-    if (given != nullptr) {
-      const tutti_options asked = known(given, call);
-      options.timeout = time_of(asked.timeout_seconds, call);
-      if (asked.what != nullptr) options.what = asked.what;
-      options.any_order = asked.any_order != 0;
-      kept = asked.work;
-    }
-    std::unique_ptr<tutti_work> work;
-    if (kept != nullptr) {
-      work = std::make_unique<tutti_work>();
-      options.run = comm::Run::Behind;
-    }
-    const comm::Work running = begin(ranks, options);
-    if (kept == nullptr) return running.wait();
-    work->work = running;
-    *kept = work.release();
-  });
+  return carry_out(call, given,
+                   [&](const comm::Options& asked) { return begin(ranks_of(comm, call), asked); });
 }
 
 void require_other_rank(int rank, const Ranks& ranks, const char* call) {

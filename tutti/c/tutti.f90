@@ -16,6 +16,7 @@ module tutti
 
   integer, parameter, public :: TUTTI_OK = 0, TUTTI_INVALID_ARGUMENT = 1, TUTTI_PEER_LOST = 2, TUTTI_TIMEOUT = 3
   integer, parameter, public :: TUTTI_SUM = 0, TUTTI_AVERAGE = 1, TUTTI_MIN = 2, TUTTI_MAX = 3, TUTTI_PRODUCT = 4
+  integer, parameter, public :: TUTTI_BAND = 5, TUTTI_BOR = 6, TUTTI_BXOR = 7
   integer, parameter, public :: TUTTI_ANY_RANK = -1
 
   type, public :: tutti_comm

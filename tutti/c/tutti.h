@@ -27,6 +27,7 @@ extern "C" {
 
 typedef struct tutti_comm tutti_comm;
 typedef struct tutti_work tutti_work;
+typedef struct tutti_lane_sum tutti_lane_sum;
 
 typedef enum tutti_status {
   TUTTI_OK = 0,
@@ -55,13 +56,16 @@ typedef enum tutti_type {
 } tutti_type;
 
 /* Of booleans the sum means "any" and the product "all". Averages are of floating-point and complex numbers,
- * minimum and maximum not of complex ones. */
+ * minimum and maximum not of complex ones; the last three, bit by bit, of integers and booleans. */
 typedef enum tutti_op {
   TUTTI_SUM = 0,
   TUTTI_AVERAGE = 1,
   TUTTI_MIN = 2,
   TUTTI_MAX = 3,
-  TUTTI_PRODUCT = 4
+  TUTTI_PRODUCT = 4,
+  TUTTI_BAND = 5,
+  TUTTI_BOR = 6,
+  TUTTI_BXOR = 7
 } tutti_op;
 
 /* A store of the caller's, at which the ranks meet: every rank can read what any rank has set. The functions
@@ -70,7 +74,8 @@ typedef struct tutti_store {
   size_t size; /* sizeof(tutti_store) */
   void* context;
   int (*set)(void* context, const char* key, const char* value);
-  /* Waits until the key is set. Calls found(result, value) with its value before it returns. */
+  /* Waits until the key is set, which fails once the time is over: some keys are only looked for. Calls
+   * found(result, value) with its value before it returns. */
   int (*get)(void* context, const char* key, double timeout_seconds,
              void (*found)(void* result, const char* value), void* result);
 } tutti_store;
@@ -175,7 +180,7 @@ tutti_status tutti_wait(tutti_work* work);
 /* Sets `done` to 1 if it has ended, and returns how, else to 0. */
 tutti_status tutti_test(tutti_work* work, int* done);
 /* Calls done(context) once it has ended, from a thread of the library, or at once. It must not throw or
- * block. */
+ * block: to wait there for an operation that still runs is TUTTI_INVALID_ARGUMENT. */
 tutti_status tutti_then(tutti_work* work, void (*done)(void* context), void* context);
 /* The operation is carried out anyway. NULL is ignored. */
 void tutti_work_free(tutti_work* work);
@@ -188,6 +193,45 @@ tutti_status tutti_change_is_due(tutti_comm* comm, int* due);
 /* After a failure, or if a change is due: connects with the ranks of the next epoch, who all call it. Rank
  * and world are other ones afterwards. */
 tutti_status tutti_reconfigure(tutti_comm* comm);
+
+/* Lanes: a training has the same bits on any number of ranks if every batch is divided into a fixed number of
+ * lanes, which are added along a tree over the lanes. Each rank has a contiguous block of lanes, [begin,
+ * end).
+ */
+tutti_status tutti_lanes_of(int rank, int world, int64_t lanes, int64_t* begin, int64_t* end);
+/* The seed of the random numbers of a lane in a step, which does not depend on who has the lane. */
+uint64_t tutti_lane_seed(int64_t seed, int64_t step, int64_t lane);
+
+/* How lanes draw examples, without a list of them. Every epoch has each example once. */
+typedef struct tutti_sampling {
+  size_t size;      /* sizeof(tutti_sampling) */
+  int64_t examples; /* in all */
+  int64_t lanes;    /* in all */
+  int64_t batch;    /* examples of a lane in a step */
+  int64_t seed;
+  int in_order;       /* not shuffled */
+  int drop_remainder; /* leaves out a last step that is not full */
+} tutti_sampling;
+tutti_status tutti_steps_per_epoch(const tutti_sampling* how, int64_t* steps);
+/* The numbers of the examples of a lane in a step, counted over all epochs: `batch` or fewer. */
+tutti_status tutti_lane_examples(const tutti_sampling* how, int64_t step, int64_t lane, int64_t* examples,
+                                 size_t* count);
+
+/* The sum of all lanes of all ranks. In each step a rank writes the values of its lanes into the memory
+ * `values`, one after the other, and adds each; finish() leaves the sum of all there, divided by the divisor
+ * unless that is 0. The communicator has to outlive it. */
+tutti_status tutti_lane_sum_new(tutti_comm* comm, int64_t lanes, void* values, size_t count, tutti_type type,
+                                tutti_lane_sum** sum);
+/* Adds the next lane of this rank; without data it changes nothing, not even by zeros. */
+tutti_status tutti_lane_sum_add(tutti_lane_sum* sum, int has_data);
+/* Every rank calls it. If no lane had data, the sum is zero. */
+tutti_status tutti_lane_sum_finish(tutti_lane_sum* sum, double divisor, const tutti_options* options);
+/* Forgets the lanes of a step that was broken off. */
+tutti_status tutti_lane_sum_reset(tutti_lane_sum* sum);
+void tutti_lane_sum_free(tutti_lane_sum* sum);
+
+/* The checksum of checkpoints: CRC-32C, going on from that of the bytes before. */
+uint32_t tutti_crc32c(const void* bytes, size_t size, uint32_t before);
 
 #ifdef __cplusplus
 }

@@ -25,6 +25,12 @@ torch::Tensor combine(ReduceOp op, const torch::Tensor& a, const torch::Tensor& 
       return torch::where((b < a).logical_or(b != b), b, a);
     case ReduceOp::Max:
       return torch::where((b > a).logical_or(b != b), b, a);
+    case ReduceOp::BitAnd:
+      return to.defined() ? at::bitwise_and_out(to, a, b) : a.bitwise_and(b);
+    case ReduceOp::BitOr:
+      return to.defined() ? at::bitwise_or_out(to, a, b) : a.bitwise_or(b);
+    case ReduceOp::BitXor:
+      return to.defined() ? at::bitwise_xor_out(to, a, b) : a.bitwise_xor(b);
   }
   return {};
 }
@@ -37,8 +43,9 @@ torch::Tensor reduce_near(const torch::Tensor& output, std::span<const torch::Te
   const torch::NoGradGuard no_grad;
   // The values are 0 or 1: Max is "any" and Min is "all".
   const bool bits = reduction.type == ElementType::Bool;
-  const bool any = reduction.op == ReduceOp::Sum || reduction.op == ReduceOp::Max;
-  const ReduceOp op = !bits ? reduction.op : any ? ReduceOp::Max : ReduceOp::Min;
+  ReduceOp op = reduction.op;
+  if (bits && op == ReduceOp::Sum) op = ReduceOp::Max;
+  if (bits && op == ReduceOp::Product) op = ReduceOp::Min;
   const torch::ScalarType type = scalar_type(reduction.type);
   const torch::ScalarType wide = bits ? torch::kByte : scalar_type(sum_type(reduction.type));
   std::vector<torch::Tensor> stack;

@@ -47,6 +47,11 @@ TEST(ReduceOnDevice, gives_the_bits_of_reduce) {
       for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product})
         expect_same_bits(inputs, {element_type(type), op, kCount},
                          one_by_rank(static_cast<int>(count)).program);
+      for (const ReduceOp op : {ReduceOp::BitAnd, ReduceOp::BitOr, ReduceOp::BitXor}) {
+        if (c10::isFloatingType(type)) break;
+        expect_same_bits(inputs, {element_type(type), op, kCount},
+                         one_by_rank(static_cast<int>(count)).program);
+      }
       if (!c10::isFloatingType(type)) continue;
       expect_same_bits(inputs, {element_type(type), ReduceOp::Average, kCount},
                        one_by_rank(static_cast<int>(count)).program);

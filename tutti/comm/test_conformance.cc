@@ -34,6 +34,17 @@ void expect_equal(const torch::Tensor& actual, const torch::Tensor& expected, co
     fail(ErrorKind::Bug, "{}: other values than expected", what);
 }
 
+torch::Tensor expected_bits_of(ReduceOp op, const Tensors& inputs) {
+  torch::Tensor result = inputs.front();
+  for (size_t i = 1; i < inputs.size(); ++i) {
+    const torch::Tensor& next = inputs[i];
+    result = op == ReduceOp::BitAnd  ? result.bitwise_and(next)
+             : op == ReduceOp::BitOr ? result.bitwise_or(next)
+                                     : result.bitwise_xor(next);
+  }
+  return result;
+}
+
 // Returns the result that LibTorch computes from the same values.
 torch::Tensor expected_of(ReduceOp op, const Tensors& inputs, torch::ScalarType type) {
   const torch::Tensor all = torch::stack(inputs).to(torch::kDouble);
@@ -49,6 +60,10 @@ torch::Tensor expected_of(ReduceOp op, const Tensors& inputs, torch::ScalarType 
       return all.amax(0);
     case ReduceOp::Product:
       return all.prod(0);
+    case ReduceOp::BitAnd:
+    case ReduceOp::BitOr:
+    case ReduceOp::BitXor:
+      return expected_bits_of(op, inputs);
   }
   return {};
 }
@@ -235,9 +250,10 @@ void expect_refused(Call call, const std::string& what) {
 
 void check_reductions(Communicator& comm) {
   for (const torch::ScalarType type : kTypes) {
-    for (const ReduceOp op :
-         {ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product, ReduceOp::Average}) {
+    for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Min, ReduceOp::Max, ReduceOp::Product,
+                              ReduceOp::Average, ReduceOp::BitAnd, ReduceOp::BitOr, ReduceOp::BitXor}) {
       if (op == ReduceOp::Average && !c10::isFloatingType(type)) continue;
+      if (op >= ReduceOp::BitAnd && !c10::isIntegralType(type, true)) continue;
       for (const int64_t size : kSizes) check_reduction(comm, type, op, size);
       if (op == ReduceOp::Sum && (type == torch::kFloat || type == torch::kBFloat16))
         check_reduction(comm, type, op, kLargeSize);
@@ -358,6 +374,8 @@ void check_bad_arguments(Communicator& comm) {
                  "an output of another type");
   expect_refused([&] { comm.all_reduce(torch::zeros({3}, torch::kLong), ReduceOp::Average); },
                  "the average of whole numbers");
+  expect_refused([&] { comm.all_reduce(torch::zeros({3}), ReduceOp::BitXor); },
+                 "bits of floating-point numbers");
   expect_refused([&] { comm.all_gather_uneven({}, tensor); }, "no output at all");
   expect_refused([&] { comm.all_reduce(torch::Tensor(), ReduceOp::Sum); }, "an undefined tensor");
   expect_refused([&] { comm.all_gather(tensor, torch::Tensor()); }, "an undefined input");

@@ -11,7 +11,7 @@
 
 #include "tutti/base/timeline.h"
 #include "tutti/data/feed.h"
-#include "tutti/data/sampler.h"
+#include "tutti/lanes/sampler.h"
 
 namespace tutti::data {
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "tutti/data/batch.h"
-#include "tutti/data/sampler.h"
 #include "tutti/data/source.h"
+#include "tutti/lanes/sampler.h"
 
 namespace tutti::data {
 

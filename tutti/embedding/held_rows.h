@@ -11,8 +11,8 @@
 #include "tutti/embedding/owned_rows.h"
 #include "tutti/embedding/row_memory.h"
 #include "tutti/embedding/tables.h"
+#include "tutti/lanes/lanes.h"
 #include "tutti/metrics/running_mean.h"
-#include "tutti/params/lanes.h"
 
 namespace tutti::embedding {
 

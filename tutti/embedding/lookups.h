@@ -9,7 +9,7 @@
 #include <torch/types.h>
 
 #include "tutti/embedding/row_sums.h"
-#include "tutti/params/lanes.h"
+#include "tutti/lanes/lanes.h"
 
 namespace tutti::embedding {
 

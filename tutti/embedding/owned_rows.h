@@ -9,8 +9,8 @@
 #include "tutti/base/json.h"
 #include "tutti/embedding/row_shard.h"
 #include "tutti/embedding/row_sums.h"
+#include "tutti/lanes/lanes.h"
 #include "tutti/metrics/running_mean.h"
-#include "tutti/params/lanes.h"
 
 namespace tutti::embedding {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "tutti/data/sampler.h"
+#include "tutti/lanes/sampler.h"
 
 namespace tutti::embedding {
 

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "tutti/params/lanes.h"
+#include "tutti/lanes/lanes.h"
 #include "tutti/transport/reduce.h"
 
 // The rows that the lanes of a step look up, each once, and the sums of their gradients.

@@ -10,7 +10,7 @@
 #include "tutti/cluster/cluster_spec.h"
 #include "tutti/cluster/context.h"
 #include "tutti/cluster/device_spec.h"
-#include "tutti/params/lanes.h"
+#include "tutti/lanes/lanes.h"
 #include "tutti/params/parameters.h"
 
 namespace tutti {

@@ -10,7 +10,7 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
-#include "tutti/params/lanes.h"
+#include "tutti/lanes/lanes.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/optimizer_state.h"
 #include "tutti/ps/wire.h"

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <torch/torch.h>
 
-#include "tutti/params/lanes.h"
+#include "tutti/lanes/lanes.h"
 #include "tutti/ps/test_messages.h"
 #include "tutti/ps/wire.h"
 #include "tutti/step/control_word.h"

@@ -10,7 +10,7 @@
 
 #include "tutti/comm/communicator.h"
 #include "tutti/comm/sliced_sum.h"
-#include "tutti/params/lanes.h"
+#include "tutti/lanes/lanes.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
 #include "tutti/step/buckets.h"

@@ -7,7 +7,7 @@
 #include <torch/types.h>
 
 #include "tutti/comm/sliced_sum.h"
-#include "tutti/params/lanes.h"
+#include "tutti/lanes/lanes.h"
 
 namespace tutti {
 

@@ -6,8 +6,8 @@
 
 #include "tutti/base/test_errors.h"
 #include "tutti/comm/test_ranks.h"
+#include "tutti/lanes/lanes.h"
 #include "tutti/metrics/test_metrics.h"
-#include "tutti/params/lanes.h"
 #include "tutti/train/strategies/connected.h"
 #include "tutti/train/test_training.h"
 

@@ -12,7 +12,7 @@
 #include "tutti/comm/communicator.h"
 #include "tutti/comm/group.h"
 #include "tutti/data/batch.h"
-#include "tutti/params/lanes.h"
+#include "tutti/lanes/lanes.h"
 #include "tutti/params/optimizer.h"
 #include "tutti/params/parameters.h"
 #include "tutti/params/precision.h"

@@ -5,8 +5,8 @@
 
 #include "tutti/base/error.h"
 #include "tutti/cluster/roles.h"
-#include "tutti/data/sampler.h"
-#include "tutti/params/lanes.h"
+#include "tutti/lanes/lanes.h"
+#include "tutti/lanes/sampler.h"
 #include "tutti/params/parameters.h"
 #include "tutti/params/plan.h"
 #include "tutti/step/gradient_mean.h"

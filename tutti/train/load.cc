@@ -10,9 +10,9 @@
 
 #include "tutti/base/error.h"
 #include "tutti/data/batch_queue.h"
-#include "tutti/data/sampler.h"
 #include "tutti/embedding/row_state.h"
 #include "tutti/embedding/tables.h"
+#include "tutti/lanes/sampler.h"
 #include "tutti/store/checkpoint.h"
 #include "tutti/store/manifest.h"
 #include "tutti/store/torch_file.h"

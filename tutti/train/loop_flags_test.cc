@@ -18,7 +18,7 @@
 #include "tutti/base/file.h"
 #include "tutti/base/test_folder.h"
 #include "tutti/cluster/threads.h"
-#include "tutti/data/sampler.h"
+#include "tutti/lanes/sampler.h"
 #include "tutti/store/weight_hashes.h"
 #include "tutti/train/loop.h"
 #include "tutti/train/test_training.h"

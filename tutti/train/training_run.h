@@ -13,7 +13,7 @@
 
 #include "tutti/base/timeline.h"
 #include "tutti/cluster/context.h"
-#include "tutti/data/sampler.h"
+#include "tutti/lanes/sampler.h"
 #include "tutti/store/report.h"
 #include "tutti/store/weight_hashes.h"
 #include "tutti/train/calls.h"

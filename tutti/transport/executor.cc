@@ -6,6 +6,13 @@
 #include "tutti/base/start_thread.h"
 
 namespace tutti::comm {
+namespace {
+
+thread_local bool in_callback = false;  // NOLINT: what the calling thread does
+
+}  // namespace
+
+bool Executor::is_in_callback() { return in_callback; }
 
 Executor::~Executor() {
   {
@@ -54,7 +61,9 @@ void Executor::carry_out() {
     } catch (...) {
       error = std::current_exception();
     }
+    in_callback = true;
     task.end->set(std::move(error));
+    in_callback = false;
     lock.lock();
     busy_ = false;
     changed_.notify_all();

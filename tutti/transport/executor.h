@@ -25,6 +25,9 @@ class Executor {
   // Waits until all submitted operations have finished.
   void drain();
   bool is_idle() const;
+  // Returns true if the calling thread is the thread of an executor, in a function that was passed to
+  // Work::then(). It must not wait for the executor.
+  static bool is_in_callback();
 
  private:
   struct Task {

@@ -1,5 +1,6 @@
 #include "tutti/transport/executor.h"
 
+#include <latch>
 #include <memory>
 #include <stdexcept>
 #include <vector>
@@ -35,6 +36,21 @@ TEST(Executor, keeps_nothing_of_an_operation_that_has_ended) {
   const Work failed = executor.run([large = std::move(large)] { throw std::runtime_error("no"); });
   EXPECT_THROW(failed.wait(), std::runtime_error);
   EXPECT_TRUE(of_failure.expired());
+}
+
+TEST(Executor, knows_functions_that_its_thread_calls_at_the_end_of_an_operation) {
+  Executor executor;
+  std::latch given(1);
+  std::vector<bool> in_callback(3);
+  const Work work = executor.run([&] {
+    given.wait();
+    in_callback[0] = Executor::is_in_callback();
+  });
+  work.then([&] { in_callback[1] = Executor::is_in_callback(); });
+  given.count_down();
+  executor.drain();
+  work.then([&] { in_callback[2] = Executor::is_in_callback(); });
+  EXPECT_EQ(in_callback, std::vector({false, true, false}));
 }
 
 }  // namespace

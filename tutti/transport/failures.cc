@@ -15,6 +15,14 @@ namespace {
 constexpr const char* kFailure = "failure";
 constexpr std::chrono::milliseconds kPause{10};
 
+std::string last_seen(bool waiting, const std::string& text) {
+  if (text.empty()) return "it has not reported any operation yet";
+  return waiting ? "it waits in " + text
+                 : fmt::format("its last reported operation was {}, which it completed", text);
+}
+
+}  // namespace
+
 // Format: the number of the kind, a space, the text.
 std::string to_value(const Error& error) {
   return fmt::format("{} {}", static_cast<int>(error.kind()), error.what());
@@ -29,13 +37,6 @@ Error to_error(const std::string& value) {
                                            "write: '{}'. Does another program write to it?",
                                            value)};
 }
-
-std::string last_seen(bool waiting, const std::string& text) {
-  if (text.empty()) return "it has not reported any operation yet";
-  return fmt::format("it {} {}", waiting ? "waits in" : "was last seen in", text);
-}
-
-}  // namespace
 
 std::vector<std::string> roll_call(Rendezvous& board, const FailuresOptions& options,
                                    const std::string& message, std::chrono::milliseconds timeout) {
@@ -92,10 +93,11 @@ std::string Failures::who(int rank) const { return name_of(options_.who, rank); 
 
 // During a pause the others may have given up on this rank. Without this check, messages that they had
 // already sent would let it go on for a while.
-void Failures::look_after_pause() {
+void Failures::look_after_pause(const Operation& operation) {
   {
     const std::lock_guard lock(mutex_);
-    if (!entries_.empty() || Clock::now() - done_at_ < options_.look_up) return;
+    const auto pause = std::min(options_.look_up, operation.timeout);
+    if (!entries_.empty() || Clock::now() - done_at_ < pause) return;
   }
   try {
     adopt_failure();
@@ -104,14 +106,16 @@ void Failures::look_after_pause() {
   }
 }
 
+bool Failures::runs_of_all() const {
+  return std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) { return entry.of_all; });
+}
+
 Failures::Watch Failures::watch(const Operation& operation, Party party, std::vector<int> peers) {
-  look_after_pause();
+  look_after_pause(operation);
   const std::lock_guard lock(mutex_);
   if (failure_) throw *failure_;
   const bool of_all = party == Party::All;
-  const bool within =
-      std::any_of(entries_.begin(), entries_.end(), [](const Entry& entry) { return entry.of_all; });
-  if (of_all && !within) ++number_;
+  if (of_all && !runs_of_all()) ++number_;
   const auto place =
       entries_.insert(entries_.end(), {describe(operation), why_not_there(operation), operation.timeout,
                                        operation.deadline, of_all, number_, std::move(peers), Clock::now()});
@@ -123,8 +127,11 @@ Failures::Watch Failures::watch(const Operation& operation, Party party, std::ve
 Failures::Watch::~Watch() {
   const std::lock_guard lock(failures_.mutex_);
   failures_.done_at_ = Clock::now();
-  failures_.last_done_ = std::move(entry_->operation);
+  const std::string operation = std::move(entry_->operation);
+  const bool of_all = entry_->of_all;
   failures_.entries_.erase(entry_);
+  // A part of an operation that still runs is not reported as completed.
+  if (!of_all || !failures_.runs_of_all()) failures_.last_done_ = operation;
 }
 
 void Failures::Watch::arrived(int rank) {
@@ -268,6 +275,11 @@ void Failures::look_at_board(const std::string& own, const std::string& waiting)
     if (!silent_since_) silent_since_ = now;
     if (Clock::now() - *silent_since_ >= options_.silence) time_out_without_board(waiting, options_.silence);
   }
+}
+
+std::string Failures::known_of(int rank) {
+  const Report last = report_of(rank).value_or(Report{});
+  return last_seen(last.waiting, last.text);
 }
 
 std::optional<Failures::Report> Failures::report_of(int rank) {

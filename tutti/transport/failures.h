@@ -40,6 +40,10 @@ inline constexpr const char* kMissing = "missing";
 std::vector<std::string> roll_call(Rendezvous& board, const FailuresOptions& options,
                                    const std::string& message, std::chrono::milliseconds timeout);
 
+// Return an error as a value on a board, and the other way round.
+std::string to_value(const Error& error);
+Error to_error(const std::string& value);
+
 // Return the name of a rank, or of several. `who` has the names of all ranks, or is empty.
 std::string name_of(const std::vector<std::string>& who, int rank);
 std::vector<std::string> names_of(const std::vector<std::string>& who, const std::vector<int>& ranks);
@@ -103,6 +107,8 @@ class Failures {
   // Makes all other ranks fail with this text, unless they have already failed. Does not throw it.
   void give_up(const std::string& text) { fail_together(ErrorKind::PeerLost, text); }
   void throw_if_failed();
+  // Returns what the rank has reported: "it waits in barrier". Throws if the board cannot be reached.
+  std::string known_of(int rank);
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -112,7 +118,8 @@ class Failures {
     std::string text;
   };
 
-  void look_after_pause();
+  void look_after_pause(const Operation& operation);
+  bool runs_of_all() const;
   void keep_watch();
   Clock::time_point next_look() const;
   void look(std::unique_lock<std::mutex>& lock);

@@ -85,9 +85,9 @@ TEST(Failures, names_who_has_not_come_and_what_it_did_last) {
   ASSERT_TRUE(outcomes[0] && outcomes[1]);
   EXPECT_EQ(outcomes[0]->kind(), ErrorKind::Timeout);
   EXPECT_STREQ(outcomes[0]->what(),
-               "all_reduce at step 118 failed: nothing from worker/2 (host 2) for 0.3 s, it was last seen in "
-               "barrier at step "
-               "117. Look at what it is doing and at the network, or raise --timeout");
+               "all_reduce at step 118 failed: nothing from worker/2 (host 2) for 0.3 s, its last reported "
+               "operation was barrier at step 117, which it completed. Look at what it is doing and at the "
+               "network, or raise --timeout");
   EXPECT_STREQ(outcomes[0]->what(), outcomes[1]->what());
 }
 

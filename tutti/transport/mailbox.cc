@@ -82,9 +82,26 @@ bool Mailbox::take_next(const OperationLabel& label, const Array& values, int fr
 }
 
 void Mailbox::give_up_if_late(const Operation& operation) const {
-  if (std::chrono::steady_clock::now() >= operation.deadline)
-    fail(ErrorKind::Timeout, "{} failed: no message with tag {} has come for {:g} s", describe(operation),
-         operation.tag, seconds(operation.timeout));
+  if (std::chrono::steady_clock::now() < operation.deadline) return;
+  fail(ErrorKind::Timeout, "{} failed: no message with tag {} has come for {:g} s{}", describe(operation),
+       operation.tag, seconds(operation.timeout), operation.peer == kAnyRank ? known_of_others() : "");
+}
+
+// Returns "; worker/1 is gone; it was last seen in barrier" and the like for each other rank.
+std::string Mailbox::known_of_others() const {
+  constexpr int kMost = 8;
+  std::string text;
+  int named = 0;
+  try {
+    for (int rank = 0; rank < transport_.world(); ++rank) {
+      if (rank == transport_.rank()) continue;
+      if (++named > kMost) return text + fmt::format("; and {} more ranks", transport_.world() - 1 - kMost);
+      if (const std::string known = transport_.known_of(rank); !known.empty()) text += "; " + known;
+    }
+  } catch (const Error&) {
+    // The board of the ranks cannot be reached: what is known of the ranks before stays.
+  }
+  return text;
 }
 
 void Mailbox::take(const Array& values, int from, const Operation& operation) {

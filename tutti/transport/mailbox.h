@@ -4,6 +4,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <vector>
 
 #include "tutti/transport/array.h"
@@ -43,6 +44,7 @@ class Mailbox {
   void reading(Lock& lock, int from, const Read& read);
   bool take_next(const OperationLabel& label, const Array& values, int from, const Operation& operation);
   void give_up_if_late(const Operation& operation) const;
+  std::string known_of_others() const;
 
   Transport& transport_;
   std::mutex mutex_;

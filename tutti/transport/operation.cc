@@ -16,8 +16,9 @@ void copy_name(char (&to)[N], const char* from) {
   to[N - 1] = '\0';
 }
 
-// Returns " to rank 2" or " from rank 2" for a send or recv, else "".
+// Returns " to rank 2", " from rank 2" or " from any rank" for a send or recv, else "".
 std::string between(std::string_view name, int peer) {
+  if (peer == kAnyRank) return " from any rank";
   return peer < 0 ? "" : fmt::format(" {} rank {}", name == "send" ? "to" : "from", peer);
 }
 
@@ -69,7 +70,8 @@ std::string OperationLabel::elements() const {
 }
 
 std::string OperationLabel::text() const {
-  static constexpr std::array<const char*, 5> kOps = {"", ", average", ", min", ", max", ", product"};
+  static constexpr std::array<const char*, 8> kOps = {"",          ", average", ", min",    ", max",
+                                                      ", product", ", bit and", ", bit or", ", bit xor"};
   std::string text(name, ::strnlen(name, sizeof name));
   if (what[0] != '\0') text += " of " + std::string(what, ::strnlen(what, sizeof what));
   if (type >= 0) text += fmt::format(" ({}{})", elements(), kOps.at(static_cast<size_t>(op)));

@@ -11,8 +11,9 @@
 
 namespace tutti::comm {
 
-// For booleans, Sum means "any" and Product means "all". Average supports only floating-point types.
-enum class ReduceOp { Sum, Average, Min, Max, Product };
+// For booleans, Sum means "any" and Product means "all". Average supports only floating-point types, and
+// those of bits only integers and booleans.
+enum class ReduceOp { Sum, Average, Min, Max, Product, BitAnd, BitOr, BitXor };
 
 // The place where an operation runs.
 enum class Run {
@@ -45,6 +46,9 @@ struct Reduction {
   bool round_each = false;
 };
 
+// The peer of a recv from any rank.
+inline constexpr int kAnyRank = -2;
+
 // The operation in progress and its deadline.
 struct Operation {
   const char* name;  // "all_reduce"
@@ -56,7 +60,7 @@ struct Operation {
   // All that is combined or moved, on which all ranks must agree; its count is -1 if that may differ.
   std::optional<Reduction> whole = {};
   int root = -1;           // of a broadcast, gather or scatter
-  int peer = -1;           // of a send or recv: the other rank; -1 in a recv from any
+  int peer = -1;           // of a send or recv: the other rank, or kAnyRank
   int tag = 0;             // likewise
   bool any_order = false;  // a sum may be added in any order
 };

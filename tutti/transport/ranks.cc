@@ -250,7 +250,7 @@ void Ranks::recv(const Array& values, int from, const Operation& operation, int 
 }
 
 int Ranks::recv_from_any(const Array& values, const Operation& operation, int tag) {
-  return mailbox_->take_from_any(values, message(operation, values, -1, tag));
+  return mailbox_->take_from_any(values, message(operation, values, kAnyRank, tag));
 }
 
 // Describes a message to or from this rank, or from any.
@@ -278,12 +278,25 @@ std::unique_ptr<Ranks> Ranks::split(int colour) {
   for (int r = 0; r < world_; ++r) {
     if (colours[static_cast<size_t>(r)] == colour) ranks.push_back(r);
   }
-  return part(ranks, fmt::format("split{}/{}", number, colour));
+  const std::string name = fmt::format("split{}/{}", number, colour);
+  return part(ranks, name, name);
 }
 
 std::unique_ptr<Ranks> Ranks::part(const std::vector<int>& ranks, const std::string& name) {
+  return part(ranks, name, "group/" + name);
+}
+
+// `board` is the place of the group on the board of these ranks.
+std::unique_ptr<Ranks> Ranks::part(const std::vector<int>& ranks, const std::string& name,
+                                   const std::string& board) {
   std::unique_ptr<Transport> transport;
-  run("split", {}, [&](const Operation&) { transport = transport_->split(ranks, name); });
+  run("split", {}, [&](const Operation&) {
+    try {
+      transport = transport_->split(ranks, board);
+    } catch (const Error& error) {
+      fail(error.kind(), "the group '{}' was not made: {}", name, error.what());
+    }
+  });
   return std::make_unique<Ranks>(std::move(transport), timeout_, timeline_, nullptr, on_failure_);
 }
 

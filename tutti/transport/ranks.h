@@ -125,6 +125,8 @@ class Ranks {
   void guarded(const char* name, const Options& options, const Body& body);
   void add(Carrier& carrier, const Array& output, const Array& input, ReduceOp op,
            std::vector<ElementRange> slices, const Operation& operation);
+  std::unique_ptr<Ranks> part(const std::vector<int>& ranks, const std::string& name,
+                              const std::string& board);
   Operation message(const Operation& asked, const Array& values, int peer, int tag) const;
   void throw_if_broken();
   void give_up_after(const Operation& operation, const char* why) noexcept;
@@ -178,11 +180,13 @@ Work Ranks::run(const char* name, const Options& options, Body body) {
     return run_on(queue_, [this, name, options, body = std::move(body)] {
       name_thread(timeline_, "communicator");
       guarded(name, options, body);
+      transport_->completed();
     });
   }
   if (behind_) queue_.drain();
   behind_ = false;
   guarded(name, options, body);
+  transport_->completed();
   return {};
 }
 

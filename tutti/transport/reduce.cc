@@ -41,6 +41,24 @@ struct Product {
     return static_cast<T>(a * b);
   }
 };
+struct BitAnd {
+  template <class T>
+  static T apply(T a, T b) {
+    return static_cast<T>(a & b);
+  }
+};
+struct BitOr {
+  template <class T>
+  static T apply(T a, T b) {
+    return static_cast<T>(a | b);
+  }
+};
+struct BitXor {
+  template <class T>
+  static T apply(T a, T b) {
+    return static_cast<T>(a ^ b);
+  }
+};
 // NaN wins, as in torch::amin.
 struct Min {
   template <class T>
@@ -199,9 +217,22 @@ void reduce_complex(std::span<const std::byte* const> inputs, std::span<std::byt
 }
 
 template <class T>
+void reduce_bits(std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
+                 const Reduction& reduction, const Program& program) {
+  if (reduction.op == ReduceOp::BitAnd) return reduce_as<T, BitAnd>(inputs, outputs, reduction, program);
+  if (reduction.op == ReduceOp::BitOr) return reduce_as<T, BitOr>(inputs, outputs, reduction, program);
+  reduce_as<T, BitXor>(inputs, outputs, reduction, program);
+}
+
+template <class T>
 void reduce_with(std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs,
                  const Reduction& reduction, const Program& program) {
   switch (reduction.op) {
+    case ReduceOp::BitAnd:
+    case ReduceOp::BitOr:
+    case ReduceOp::BitXor:
+      if constexpr (std::is_integral_v<T>) return reduce_bits<T>(inputs, outputs, reduction, program);
+      return require_reducible(reduction.type, reduction.op);
     case ReduceOp::Sum:
     case ReduceOp::Average:
       return reduce_as<T, Sum>(inputs, outputs, reduction, program);
@@ -212,6 +243,12 @@ void reduce_with(std::span<const std::byte* const> inputs, std::span<std::byte* 
     case ReduceOp::Product:
       return reduce_as<T, Product>(inputs, outputs, reduction, program);
   }
+}
+
+void require_no_bits(ElementType type, ReduceOp op) {
+  if (op >= ReduceOp::BitAnd)
+    fail(ErrorKind::InvalidArgument,
+         "the bits of {} elements cannot be combined, only those of integers and bool", name_of(type));
 }
 
 template <class From, class To>
@@ -237,16 +274,18 @@ std::vector<ElementRange> even_slices(int64_t count, int world) {
 }
 
 void require_reducible(ElementType type, ReduceOp op) {
-  if (op < ReduceOp::Sum || op > ReduceOp::Product)
+  if (op < ReduceOp::Sum || op > ReduceOp::BitXor)
     fail(ErrorKind::InvalidArgument, "{} is not a ReduceOp", static_cast<int>(op));
   switch (type) {
     case ElementType::Float32:
     case ElementType::Float64:
     case ElementType::Float16:
     case ElementType::BFloat16:
+      require_no_bits(type, op);
       return;
     case ElementType::Complex64:
     case ElementType::Complex128:
+      require_no_bits(type, op);
       if (op == ReduceOp::Min || op == ReduceOp::Max)
         fail(ErrorKind::InvalidArgument, "complex numbers have no order: there is no {} of {}",
              op == ReduceOp::Min ? "minimum" : "maximum", name_of(type));
@@ -327,8 +366,8 @@ void reduce(std::span<const std::byte* const> inputs, std::span<std::byte* const
     case ElementType::Bool: {
       // The values are 0 or 1: Max is "any" and Min is "all".
       Reduction bits = reduction;
-      bits.op =
-          reduction.op == ReduceOp::Sum || reduction.op == ReduceOp::Max ? ReduceOp::Max : ReduceOp::Min;
+      if (reduction.op == ReduceOp::Sum) bits.op = ReduceOp::Max;
+      if (reduction.op == ReduceOp::Product) bits.op = ReduceOp::Min;
       return reduce_with<uint8_t>(inputs, outputs, bits, program);
     }
   }

@@ -113,6 +113,12 @@ class Transport : public Carrier {
   virtual std::optional<OperationLabel> next_message(int /*from*/) { return std::nullopt; }
   // Waits for all ranks.
   virtual void sync(const Operation& operation);
+  // This rank has completed an operation of all ranks, for their error messages.
+  virtual void completed() {}
+  // Returns what is known of a rank, for error messages: "worker/1 is gone; it was last seen in barrier".
+  // Returns
+  // "" if nothing is.
+  virtual std::string known_of(int /*rank*/) { return ""; }
 
   // Returns the group of these ranks, in this order. They must include this rank. `name` must be unique.
   virtual std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) = 0;

@@ -1,12 +1,30 @@
-"""Tutti for PyTorch: the backend "tutti" of torch.distributed, for tensors on CPUs.
+"""Tutti for PyTorch, for tensors on CPUs.
 
-import torch.distributed as dist
-import tutti.torch                    # not needed since PyTorch 2.14
-dist.init_process_group("tutti")
+The backend "tutti" of torch.distributed:
+
+    import torch.distributed as dist
+    import tutti.torch                    # not needed since PyTorch 2.14
+    dist.init_process_group("tutti")
+
+Training with the same bits on any number of ranks: `DistributedOptimizer` and `steps`. Horovod's names: `tutti.torch.hvd`.
 """
 
+from . import checkpoint as checkpoint
 from ._backend import ProcessGroup, register
+from ._world import world
+from .data import steps
+from .optimizer import DistributedOptimizer, Lane, Lanes, LaneScope
 
 register()
 
-__all__ = ["ProcessGroup", "register"]
+__all__ = [
+    "DistributedOptimizer",
+    "Lane",
+    "LaneScope",
+    "Lanes",
+    "ProcessGroup",
+    "checkpoint",
+    "register",
+    "steps",
+    "world",
+]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import sys
+import zlib
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +15,7 @@ from torch._C import _distributed_c10d as c10d
 from torch.torch_version import TorchVersion
 
 from ..communicator import Communicator, init
-from ..errors import Unimplemented
+from ..errors import InvalidArgument, Unimplemented
 from ._operations import Operations
 
 _CPU = torch.device("cpu")
@@ -28,9 +31,21 @@ class _Store:
         self._store.set(key, value)
 
     def get(self, key: str, timeout: float) -> str:
+        if timeout < 0.01 and not self._store.check([key]):  # wait() would print a warning
+            raise TimeoutError(f"the store has no '{key}'")
         self._store.wait([key], timedelta(seconds=max(timeout, 0.001)))
         value: bytes = self._store.get(key)
         return value.decode()
+
+
+def _own_keys(store: c10d.Store, rank: int) -> c10d.Store:
+    """A part of the store for one connection: a group that is made again after destroy_process_group() may have the same
+    store, with the keys of the one before."""
+    own = f"process {os.getpid()} on {socket.gethostname()}"
+    first = store.compare_set(f"tutti/rank/{rank}", "", own).decode()
+    if first != own:
+        raise InvalidArgument(f"two processes are rank {rank}: {first} and {own}. Give each process a rank of its own")
+    return c10d.PrefixStore(f"tutti/{store.add(f'tutti/connections/{rank}', 1)}", store)
 
 
 def _connect(store: c10d.Store, rank: int, world: int, timeout: timedelta) -> Communicator:
@@ -48,8 +63,9 @@ if TorchVersion(torch.__version__) >= "2.14":  # before, Python cannot derive fr
             self._begin(comm, store, timeout)
 
         # Asked of the base class, each of these would ask this one again.
-        supports_splitting = supports_coalescing = supports_shrinking = False
-        supports_reconfigure = supports_window = supports_abort_hooks = _supports_time_estimate = False
+        supports_splitting = supports_coalescing = supports_shrinking = False  # pyright: ignore
+        supports_reconfigure = supports_window = supports_abort_hooks = False  # pyright: ignore
+        _supports_time_estimate = False  # pyright: ignore
 
         def getBackendName(self) -> str:
             return "tutti"
@@ -60,6 +76,11 @@ if TorchVersion(torch.__version__) >= "2.14":  # before, Python cannot derive fr
         def shutdown(self) -> None:
             self._comm.close()
 
+    class _OnlyBackend(_Backend):
+        """The backend of a ProcessGroup, which splits itself."""
+
+        supports_splitting = True  # pyright: ignore
+
     Backend = _Backend
 
 
@@ -68,12 +89,35 @@ class ProcessGroup(Operations, dist.ProcessGroup):  # type: ignore[misc] # its o
 
     def __init__(self, store: c10d.Store, rank: int, world: int, timeout: timedelta) -> None:
         dist.ProcessGroup.__init__(self, rank, world)
+        store = _own_keys(store, rank)
         self._begin(_connect(store, rank, world, timeout), store, timeout)
         self._name = self._description = ""
         if Backend is not None:
             # For those who ask the group for the backend of a device.
             self._set_default_backend(dist.ProcessGroup.BackendType.CUSTOM)
-            self._register_backend(_CPU, dist.ProcessGroup.BackendType.CUSTOM, Backend(self._comm, store, timeout))
+            self._register_backend(_CPU, dist.ProcessGroup.BackendType.CUSTOM, _OnlyBackend(self._comm, store, timeout))
+
+    def split_group(
+        self,
+        new_ranks: list[int],
+        timeout: timedelta | None = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: Any = None,
+    ) -> ProcessGroup | None:
+        """Called by all ranks. Returns a group of some of them, or None to a rank that is not among them."""
+        if self._comm.rank not in new_ranks:
+            return None
+        store = c10d.PrefixStore(f"{group_name}/", self._store)
+        rank, usual = new_ranks.index(self._comm.rank), timedelta(seconds=self._timeout)
+        group = ProcessGroup(store, rank, len(new_ranks), timeout or usual)
+        group._set_group_name(group_name or "")
+        group._set_group_desc(group_desc or "")
+        return group
+
+    def get_group_store(self) -> c10d.Store:
+        return self._store
 
     def getBackendName(self) -> str:
         return "tutti"
@@ -89,8 +133,8 @@ class ProcessGroup(Operations, dist.ProcessGroup):  # type: ignore[misc] # its o
     def group_desc(self) -> str:
         return self._description
 
-    def _set_group_desc(self, description: str) -> None:
-        self._description = description
+    def _set_group_desc(self, desc: str) -> None:
+        self._description = desc
 
     def getGroupName(self) -> str:
         return self._name
@@ -119,11 +163,15 @@ def _has_others(caller: Any) -> bool:
 
 def _create(options: Any, _: Any = None) -> Any:
     rank, world = options.group_rank, options.group_size
+    # PyTorch may give a group the name of one that was destroyed, with other ranks.
+    members = zlib.crc32(repr(list(options.global_ranks_in_group)).encode())
+    store: c10d.Store = c10d.PrefixStore(f"tutti/{world}/{members:x}", options.store)
     if not _has_others(sys._getframe(1)):
-        return ProcessGroup(options.store, rank, world, options.timeout)
+        return ProcessGroup(store, rank, world, options.timeout)
     if Backend is None:
         raise Unimplemented("tutti beside other backends needs PyTorch 2.14 or later")
-    return Backend(_connect(options.store, rank, world, options.timeout), options.store, options.timeout)
+    store = _own_keys(store, rank)
+    return Backend(_connect(store, rank, world, options.timeout), store, options.timeout)
 
 
 def register() -> None:

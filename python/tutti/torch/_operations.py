@@ -9,12 +9,24 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import Store
+from torch._C._distributed_c10d import ReduceOp, Store
 
 from ..communicator import Communicator, Op
 from ..communicator import Work as TuttiWork
 from ..errors import InvalidArgument, PeerLost, Timeout, Unimplemented
-from ._tensors import After, Tensor, addresses_of, counts_of, only, op_of, read, sum_type, type_of, written
+from ._tensors import (
+    After,
+    Tensor,
+    addresses_of,
+    counts_of,
+    only,
+    op_of,
+    premultiplied,
+    read,
+    sum_type,
+    type_of,
+    written,
+)
 from ._work import Work
 
 
@@ -66,7 +78,7 @@ class Operations:
     def allreduce_sparse(self, tensors: list[Tensor], opts: Any = None) -> Work:
         """Adds the elements of all ranks, each of which may have others, in the order of the ranks."""
         tensor, world = only(tensors), self._comm.world
-        if opts is not None and op_of(opts.reduceOp) != Op.SUM:
+        if opts is not None and opts.reduceOp != ReduceOp.SUM:
             raise Unimplemented("sparse tensors can only be summed")
         own = tensor.coalesce()
         numbers = [torch.empty(1, dtype=torch.int64) for _ in range(world)]
@@ -86,11 +98,10 @@ class Operations:
     def _all_reduce(self, tensor: Tensor, result: Any, opts: Any) -> Work:
         after: After = []
         plain = written(tensor, after, reads=True)
-        place = plain.data_ptr()
         op = Op.SUM if opts is None else op_of(opts.reduceOp)
-        return self._run(
-            "tutti_all_reduce", (place, place, plain.numel(), sum_type(plain), op), opts, plain, result, after
-        )
+        values = premultiplied(plain, getattr(opts, "reduceOp", None))
+        arguments = (values.data_ptr(), plain.data_ptr(), plain.numel(), sum_type(plain), op)
+        return self._run("tutti_all_reduce", arguments, opts, (plain, values), result, after)
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Work:
         return self._all([self._all_reduce(tensor, [tensor], opts) for tensor in tensors], tensors)
@@ -99,9 +110,10 @@ class Operations:
         tensor, after = only(tensors), list[Callable[[], None]]()
         root = opts.rootRank == self._comm.rank
         plain = written(tensor, after, reads=True) if root else read(tensor)
-        place = plain.data_ptr()
-        arguments = (place, place, plain.numel(), sum_type(plain), op_of(opts.reduceOp), opts.rootRank)
-        return self._run("tutti_reduce", arguments, opts, plain, tensors, after)
+        values = premultiplied(plain, opts.reduceOp)
+        op = op_of(opts.reduceOp)
+        arguments = (values.data_ptr(), plain.data_ptr(), plain.numel(), sum_type(plain), op, opts.rootRank)
+        return self._run("tutti_reduce", arguments, opts, (plain, values), tensors, after)
 
     def reduce_scatter(self, outputs: list[Tensor], inputs: list[list[Tensor]], opts: Any = None) -> Work:
         output, parts = only(outputs), inputs[0]
@@ -119,6 +131,7 @@ class Operations:
                 f"{counts[self._comm.rank]} of {flat.dtype}"
             )
         op = Op.SUM if opts is None else op_of(opts.reduceOp)
+        flat = premultiplied(flat, getattr(opts, "reduceOp", None))
         arguments = (flat.data_ptr(), target.data_ptr(), counts, sum_type(flat), op)
         return self._run("tutti_reduce_scatter_v", arguments, opts, (flat, target, counts), result, after)
 

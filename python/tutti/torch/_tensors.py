@@ -33,6 +33,10 @@ _OPS = {
     dist.ReduceOp.MIN: Op.MIN,
     dist.ReduceOp.MAX: Op.MAX,
     dist.ReduceOp.PRODUCT: Op.PRODUCT,
+    dist.ReduceOp.BAND: Op.BAND,
+    dist.ReduceOp.BOR: Op.BOR,
+    dist.ReduceOp.BXOR: Op.BXOR,
+    dist.ReduceOp.PREMUL_SUM: Op.SUM,  # of what premultiplied() returns
 }
 
 Tensor = torch.Tensor
@@ -43,7 +47,20 @@ def op_of(given: Any) -> Op:
     for theirs, ours in _OPS.items():
         if given == theirs:
             return ours
-    raise Unimplemented(f"tutti has no {getattr(given, 'op', given)}: there are SUM, AVG, MIN, MAX and PRODUCT")
+    names = ", ".join(op.name for op in _OPS)
+    raise Unimplemented(f"tutti has no {getattr(given, 'op', given)}: there are {names}")
+
+
+def premultiplied(tensor: Tensor, given: Any) -> Tensor:
+    """The tensor, or for PREMUL_SUM a copy that is multiplied by its factor."""
+    if given is None or given != dist.ReduceOp.PREMUL_SUM:
+        return tensor
+    if not (tensor.is_floating_point() or tensor.is_complex()):
+        raise InvalidArgument(f"PREMUL_SUM is for floating-point tensors, not for {tensor.dtype}")
+    factor = given.__getstate__()[1]
+    with torch.no_grad():
+        product: Tensor = (tensor * factor).to(tensor.dtype)
+    return product
 
 
 def _is_plain(tensor: Tensor) -> bool:

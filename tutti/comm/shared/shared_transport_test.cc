@@ -7,6 +7,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tutti/base/test_errors.h"
+#include "tutti/transport/inproc/inproc.h"
 #include "tutti/transport/test_messages.h"
 
 namespace tutti::comm::shared_transport_test {
@@ -103,6 +105,17 @@ TEST(SharedTransport, a_rank_that_sends_and_then_leaves_is_not_lost) {
         const std::byte byte{7};
         transport.send({&byte, 1}, 0, operation("send"));
       });
+}
+
+TEST(SharedTransport, a_rank_that_comes_after_the_others_have_given_up_fails_with_them) {
+  const auto ranks = inproc_transports(2, kLong);
+  const std::byte byte{7};
+  ranks[0]->send({&byte, 1}, 1, operation("send"));
+  const std::string text = error_of(
+      ErrorKind::Timeout, [&] { ranks[0]->sync(operation("barrier", std::chrono::milliseconds(20))); });
+  expect_error(ErrorKind::Timeout, text, [&] { ranks[1]->sync(operation("barrier")); });
+  std::byte received{};
+  expect_error(ErrorKind::Timeout, text, [&] { ranks[1]->recv({&received, 1}, 0, operation("recv")); });
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 #include "tutti/data/tables/shards.h"
 #include "tutti/data/tables/table_facts.h"
 #include "tutti/data/tables/table_source.h"
-#include "tutti/params/lanes.h"
+#include "tutti/lanes/lanes.h"
 
 namespace tutti::data {
 namespace {

@@ -11,8 +11,8 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
 #include "tutti/cluster/test_identity.h"
-#include "tutti/data/sampler.h"
-#include "tutti/params/lanes.h"
+#include "tutti/lanes/lanes.h"
+#include "tutti/lanes/sampler.h"
 
 namespace tutti::data {
 namespace {

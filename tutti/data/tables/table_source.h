@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "tutti/base/progress.h"
-#include "tutti/data/sampler.h"
 #include "tutti/data/source.h"
 #include "tutti/data/tables/schema.h"
+#include "tutti/lanes/sampler.h"
 
 namespace tutti::data {
 

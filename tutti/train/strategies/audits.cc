@@ -15,7 +15,7 @@
 #include "tutti/base/text.h"
 #include "tutti/base/this_host.h"
 #include "tutti/comm/gather_all.h"
-#include "tutti/params/lanes.h"
+#include "tutti/lanes/lanes.h"
 #include "tutti/step/lane_hashes.h"
 
 namespace tutti {

@@ -12,7 +12,7 @@
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
 #include "tutti/comm/test_ranks.h"
-#include "tutti/params/lanes.h"
+#include "tutti/lanes/lanes.h"
 #include "tutti/step/lane_hashes.h"
 #include "tutti/train/distributed_optimizer.h"
 #include "tutti/train/loop.h"

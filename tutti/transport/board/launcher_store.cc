@@ -44,25 +44,29 @@ FileDescriptor await_launcher(const Address& launcher, Clock::time_point deadlin
 }
 
 // A client of the store: each call is one byte, followed by its arguments, with numbers in the byte order of
-// the machine. Keys and values have their length before them.
+// the machine. Keys and values have their length before them. A call is sent as a whole, since the store
+// closes a connection of whose greeting it has read a part only.
 class Store {
  public:
   Store(FileDescriptor connection, Clock::time_point deadline)
       : connection_(std::move(connection)), deadline_(deadline) {
     constexpr uint32_t kGreeting = 0x3C85F7CE;
     call(Call::Greet);
-    send(&kGreeting, sizeof(kGreeting));
+    append(&kGreeting, sizeof(kGreeting));
+    send();
   }
 
   void set(const std::string& key, const std::string& value) {
     call(Call::Set);
-    send_text(key);
-    send_text(value);
+    append_text(key);
+    append_text(value);
+    send();
   }
   bool has(const std::string& key) {
     call(Call::Check);
-    send_number(1);
-    send_text(key);
+    append_number(1);
+    append_text(key);
+    send();
     uint8_t missing = 0;
     receive(&missing, sizeof(missing));
     return missing == 0;
@@ -70,7 +74,8 @@ class Store {
   std::string get(const std::string& key) {
     constexpr uint64_t kLongest = 1 << 20;
     call(Call::Get);
-    send_text(key);
+    append_text(key);
+    send();
     uint64_t size = 0;
     receive(&size, sizeof(size));
     if (size > kLongest) fail(ErrorKind::DataLoss, "it sends a text of {} bytes", size);
@@ -82,15 +87,17 @@ class Store {
  private:
   enum class Call : uint8_t { Greet = 0, Set = 1, Get = 3, Check = 5 };
 
-  void call(Call what) { send(&what, sizeof(what)); }
-  void send_number(uint64_t number) { send(&number, sizeof(number)); }
-  void send_text(const std::string& text) {
-    send_number(text.size());
-    send(text.data(), text.size());
+  void call(Call what) { append(&what, sizeof(what)); }
+  void append(const void* bytes, size_t size) { unsent_.append(static_cast<const char*>(bytes), size); }
+  void append_number(uint64_t number) { append(&number, sizeof(number)); }
+  void append_text(const std::string& text) {
+    append_number(text.size());
+    unsent_ += text;
   }
-  void send(const void* bytes, size_t size) {
-    move(POLLOUT, size, [&](size_t done) {
-      return ::send(connection_.get(), static_cast<const char*>(bytes) + done, size - done, MSG_NOSIGNAL);
+  void send() {
+    const std::string call = std::exchange(unsent_, {});
+    move(POLLOUT, call.size(), [&](size_t done) {
+      return ::send(connection_.get(), call.data() + done, call.size() - done, MSG_NOSIGNAL);
     });
   }
   void receive(void* bytes, size_t size) {
@@ -115,6 +122,7 @@ class Store {
 
   const FileDescriptor connection_;
   const Clock::time_point deadline_;
+  std::string unsent_;  // of the call that is being made
 };
 
 // Returns nullopt if rank 0 has not set the text in time.

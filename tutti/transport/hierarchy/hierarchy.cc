@@ -96,6 +96,10 @@ std::optional<OperationLabel> HierarchyTransport::next_message(int from) {
   return is_here(from) ? group_->next_message(layout_.local_rank(from)) : network_->next_message(from);
 }
 
+std::string HierarchyTransport::known_of(int rank) {
+  return is_here(rank) ? group_->known_of(layout_.local_rank(rank)) : network_->known_of(rank);
+}
+
 std::unique_ptr<Transport> HierarchyTransport::split(const std::vector<int>& ranks, const std::string& name) {
   std::vector<std::string> hosts;
   std::vector<int> here;

@@ -39,6 +39,8 @@ class HierarchyTransport final : public Transport, public TwoLevels {
   bool tells_next_message() const override { return network_->tells_next_message(); }
   OperationLabel await_message(int from, const Operation& operation) override;
   std::optional<OperationLabel> next_message(int from) override;
+  void completed() override { group_->completed(); }
+  std::string known_of(int rank) override;
   void combine(std::span<const ArraySum> sums, const Operation& operation) override;
   void all_gather(std::span<const Array> outputs, const Array& input, const Operation& operation) override;
   void broadcast(const Array& values, int root, const Operation& operation) override;

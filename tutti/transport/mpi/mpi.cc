@@ -13,6 +13,7 @@
 #include "tutti/base/deadline.h"
 #include "tutti/base/error.h"
 #include "tutti/transport/failures.h"
+#include "tutti/transport/group_call.h"
 #include "tutti/transport/mpi/library.h"
 #include "tutti/transport/mpi/messages.h"
 
@@ -209,7 +210,9 @@ std::unique_ptr<Transport> MpiTransport::split(const std::vector<int>& ranks, co
   options.who = names_of(options_.who, ranks);
   const auto me = std::find(ranks.begin(), ranks.end(), rank_);
   TUTTI_CHECK(me != ranks.end(), "rank {}", rank_);
-  return make_transport(with_prefix(board_, name + "/"), std::move(options), exchanges_.get(), ranks,
+  auto board = with_prefix(board_, name + "/");
+  meet_for_group(*board, {.ranks = ranks, .rank = rank_, .who = options_.who, .timeout = options_.timeout});
+  return make_transport(std::move(board), std::move(options), exchanges_.get(), ranks,
                         static_cast<int>(me - ranks.begin()));
 }
 

@@ -29,6 +29,7 @@ struct ControlSlot {
   alignas(64) Signal meetings;  // number of sync points this rank has reached
   OperationSummary summaries[2];
   alignas(64) OperationLabel label[2];
+  std::atomic<uint32_t> completed;  // `meetings` when this rank completed its last operation
   // The sends and recvs for which the rank has been waiting, and the one that began to wait last.
   std::atomic<uint32_t> messages;
   OperationLabel message;

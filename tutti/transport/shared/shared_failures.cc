@@ -84,11 +84,19 @@ void SharedTransport::fail_together(ErrorKind kind, const std::string& text) {
 std::string SharedTransport::last_seen(int rank) const {
   const ControlSlot& theirs = slot(rank);
   const uint32_t meetings = theirs.meetings.count.load(std::memory_order_acquire);
+  const std::string label = theirs.label[meetings % 2].text();
+  const bool completed = theirs.completed.load(std::memory_order_acquire) == meetings;
   std::string text = meetings == 0 ? "it has not started any operation yet"
-                                   : "it was last seen in " + theirs.label[meetings % 2].text();
+                     : completed   ? fmt::format("its last operation was {}, which it completed", label)
+                                   : "it was last seen in " + label;
   if (theirs.messages.load(std::memory_order_acquire) == 0) return text;
   const std::string message = theirs.message.text();
   return meetings == 0 ? "it waits in " + message : text + ", and waits in " + message;
+}
+
+std::string SharedTransport::known_of(int rank) {
+  return fmt::format("{}{}; {}", memory_->who(rank), is_gone(rank) ? " is gone" : " is there",
+                     last_seen(rank));
 }
 
 bool SharedTransport::is_gone(int rank) const {

@@ -72,7 +72,12 @@ std::vector<std::byte*> SharedTransport::next_staging() {
 }
 
 // A rank may be one sync point ahead of another that still reads its last notice, but never two.
+//
+// A rank that comes after the others have given up finds all of them here, so it has to look for the failure.
+// It does so before it arrives: nobody has passed this sync point then, so no rank fails at one that all
+// others have passed.
 void SharedTransport::meet(const Operation& operation, OperationSummary summary) {
+  throw_if_failed();
   summary.key = key_of(operation);
   ControlSlot& mine = slot(rank_);
   ++meetings_;
@@ -114,6 +119,8 @@ void SharedTransport::sync(const Operation& operation) {
   meet(operation, {});
 }
 
+void SharedTransport::completed() { slot(rank_).completed.store(meetings_, std::memory_order_release); }
+
 // Each rank's staging half has one cell per receiver.
 void SharedTransport::exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
                                const Operation& operation) {
@@ -154,6 +161,7 @@ void SharedTransport::fail_other_size(const Operation& operation, size_t expecte
 // Waits for the other rank of a message, and tells all ranks so if that takes long.
 void SharedTransport::wait_for(int peer, Signal& signal, uint32_t target, const OperationLabel& label,
                                const Operation& operation) {
+  throw_if_failed();  // there may still be a message of a rank that has failed since
   bool announced = false;
   const auto announce = [&] {
     const std::lock_guard lock(mutex_);

@@ -52,6 +52,8 @@ class SharedTransport final : public Transport, public SharedRegions {
   std::optional<OperationLabel> next_message(int from) override;
   void combine(std::span<const ArraySum> sums, const Operation& operation) override;
   void sync(const Operation& operation) override;
+  void completed() override;
+  std::string known_of(int rank) override;
   void abandon(const std::string& text) override;
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override;
 

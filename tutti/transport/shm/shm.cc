@@ -21,6 +21,7 @@
 #include "tutti/base/memory.h"
 #include "tutti/base/text.h"
 #include "tutti/transport/failures.h"
+#include "tutti/transport/group_call.h"
 #include "tutti/transport/shared/shared_memory.h"
 #include "tutti/transport/shared/shared_transport.h"
 
@@ -29,8 +30,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kFirstPause{1};
-constexpr milliseconds kLongestPause{20};
+constexpr milliseconds kFirstWait{1};
+constexpr milliseconds kLongestWait{20};
 
 struct Peer {
   pid_t pid = 0;  // 0: not known yet
@@ -146,7 +147,15 @@ class ShmMemory final : public SharedMemory {
     options.world = static_cast<int>(ranks.size());
     options.rank = static_cast<int>(std::find(ranks.begin(), ranks.end(), options_.rank) - ranks.begin());
     options.who = names_of(options_.who, ranks);
-    return std::make_unique<ShmMemory>(with_prefix(rendezvous_, name + "/"), options);
+    std::vector<std::string> all;
+    for (const Peer& peer : peers_) all.push_back(peer.who);
+    auto board = with_prefix(rendezvous_, name + "/");
+    meet_for_group(*board, {.ranks = ranks,
+                            .rank = options_.rank,
+                            .who = all,
+                            .timeout = options_.timeout,
+                            .is_gone = [this](int rank) { return has_ended(rank); }});
+    return std::make_unique<ShmMemory>(std::move(board), options);
   }
 
  private:
@@ -171,7 +180,7 @@ class ShmMemory final : public SharedMemory {
   // Waits for the entry of a rank on the board and returns it.
   std::string await(const std::string& what, int rank, const Operation& operation,
                     const std::function<void()>& look_up) {
-    for (milliseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+    for (milliseconds pause = kFirstWait;; pause = std::min(2 * pause, kLongestWait)) {
       const bool ended = has_ended(rank);
       if (auto value = rendezvous_->peek(key(what, rank))) return *std::move(value);
       look_up();

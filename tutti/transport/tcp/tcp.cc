@@ -10,6 +10,7 @@
 #include "tutti/base/error.h"
 #include "tutti/transport/doubling.h"
 #include "tutti/transport/failures.h"
+#include "tutti/transport/group_call.h"
 #include "tutti/transport/tcp/connections.h"
 #include "tutti/transport/tcp/flows.h"
 #include "tutti/transport/tcp/traffic.h"
@@ -90,6 +91,7 @@ class TcpTransport final : public Transport {
   bool tells_next_message() const override { return true; }
   OperationLabel await_message(int from, const Operation& operation) override;
   std::optional<OperationLabel> next_message(int from) override;
+  std::string known_of(int rank) override;
   void abandon(const std::string& text) override { failures_->give_up(text); }
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override;
 
@@ -245,7 +247,8 @@ OperationLabel TcpTransport::await_message(int from, const Operation& operation)
 std::optional<OperationLabel> TcpTransport::next_message(int from) {
   failures_->throw_if_failed();
   Incoming& incoming = incoming_[static_cast<size_t>(from)];
-  const Operation operation = operation_of("recv", {}, options_.timeout);
+  Operation operation = operation_of("recv", {}, options_.timeout);
+  operation.peer = kAnyRank;
   attempt(operation, Party::Two, {from}, [&](Failures::Watch&) {
     Flow flow = flow_of(Flow::Way::In, connections_.messages[static_cast<size_t>(from)], from, incoming.head,
                         0, [](uint64_t) { return Bytes(); });
@@ -278,6 +281,10 @@ void TcpTransport::recv(Bytes bytes, int from, const Operation& operation) {
   ++incoming.number;
 }
 
+std::string TcpTransport::known_of(int rank) {
+  return fmt::format("{}: {}", who(rank), failures_->known_of(rank));
+}
+
 std::unique_ptr<Transport> TcpTransport::split(const std::vector<int>& ranks, const std::string& name) {
   TcpOptions options = options_;
   const auto me = std::find(ranks.begin(), ranks.end(), options_.rank);
@@ -285,7 +292,10 @@ std::unique_ptr<Transport> TcpTransport::split(const std::vector<int>& ranks, co
   options.rank = static_cast<int>(me - ranks.begin());
   options.world = static_cast<int>(ranks.size());
   options.who = names_of(options_.who, ranks);
-  return std::make_unique<TcpTransport>(with_prefix(board_, name + "/"), options);
+  auto board = with_prefix(board_, name + "/");
+  meet_for_group(*board,
+                 {.ranks = ranks, .rank = options_.rank, .who = options_.who, .timeout = options_.timeout});
+  return std::make_unique<TcpTransport>(std::move(board), options);
 }
 
 }  // namespace

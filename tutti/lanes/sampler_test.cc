@@ -1,4 +1,4 @@
-#include "tutti/data/sampler.h"
+#include "tutti/lanes/sampler.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "tutti/params/lanes.h"
+#include "tutti/lanes/lanes.h"
 
 #include <algorithm>
 

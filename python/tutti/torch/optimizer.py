@@ -1,0 +1,396 @@
+"""An optimiser that trains with the same bits on any number of ranks, and goes on when ranks are lost or come."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..communicator import Communicator, Op, Type
+from ..errors import Error, InvalidArgument, PeerLost, Timeout
+from ..lanes import LaneSum, lane_seed, lanes_of
+from . import checkpoint
+from ._random import seeded
+from ._tensors import Tensor
+from ._vectors import Buffers, Gradients
+from ._world import world as world_of_job
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A share of the batch of a step."""
+
+    number: int
+    step: int
+    examples: int
+    seed: int = 1
+
+
+class Lanes:
+    """The lanes of a training, those of this rank, and the step that is next."""
+
+    def __init__(self, optimizer: DistributedOptimizer, comm: Communicator, count: int) -> None:
+        self._comm = comm
+        self.optimizer = optimizer
+        self.count = count
+        """Of all ranks."""
+        self.step = 0
+        """The number of steps that were made."""
+        self.tries = 0
+        """How often DistributedOptimizer.step() was called here."""
+
+    @property
+    def here(self) -> range:
+        """Of this rank. They change when ranks are lost or come."""
+        return lanes_of(self._comm.rank, self._comm.world, self.count)
+
+    def __index__(self) -> int:
+        return self.count
+
+
+class LaneScope:
+    """What `DistributedOptimizer.lane()` gives."""
+
+    def __init__(self, weight: float) -> None:
+        self._weight = weight
+        self.was_weighted = False
+        self.loss: Tensor | None = None
+
+    def backward(self, loss: Tensor) -> None:
+        """The only backward pass of the lane, from the mean loss of its examples, which `last_loss` will include."""
+        self.loss, self.was_weighted = loss.detach(), True
+        loss.backward(torch.full_like(loss, self._weight))  # type: ignore[no-untyped-call]
+
+
+_LOSS, _EXAMPLES, _LANES, _WITHOUT_LOSS, _NUMBERS = range(5)
+
+
+class DistributedOptimizer:
+    """Trains with the mean gradient of all lanes of all ranks.
+
+        opt = DistributedOptimizer(torch.optim.AdamW(model.parameters(), 3e-4), lanes=8, model=model)
+        for step, lanes in steps(dataset, lanes=opt.lanes, batch=32, epochs=3):
+            for lane, batch in lanes:
+                with opt.lane(lane):
+                    loss(model(batch["x"]), batch["y"]).backward()
+            opt.step()
+
+    The weights have the same bits on any number of ranks, after any were lost under `tutti run --min`, and after a
+    resume. All ranks begin with the weights of rank 0. `lanes=0` means one for each rank; the number of ranks then
+    decides the bits. With `model`, buffers such as those of batch norm become the mean over the lanes, and checkpoints
+    can be written: `folder` is where, `save_every` after how many steps, `keep` how many. If the folder has a
+    checkpoint, the training goes on from it. `state` has further objects with state_dict() and load_state_dict(), such as
+    a schedule of the learning rate, which are saved, and given to ranks that come later.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        *,
+        lanes: int = 0,
+        model: torch.nn.Module | None = None,
+        clip_norm: float = 0,
+        nan_guard: bool = True,
+        folder: str | os.PathLike[str] | None = None,
+        save_every: int = 0,
+        keep: int = 5,
+        state: Mapping[str, Any] | None = None,
+        comm: Communicator | None = None,
+    ) -> None:
+        if folder is not None and model is None:
+            raise InvalidArgument("checkpoints need the names of the weights: DistributedOptimizer(..., model=model)")
+        self._comm = world_of_job() if comm is None else comm
+        self.optimizer = optimizer
+        self.model = model
+        self.lanes = Lanes(self, self._comm, lanes or self._comm.world)
+        self.folder, self._save_every, self._keep = folder, save_every, keep
+        self._clip_norm, self._nan_guard = clip_norm, nan_guard
+        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        self._names = _names_of(parameters, model)
+        self._gradients = Gradients(parameters, self._comm, self.lanes.count)
+        self._buffers = Buffers(model, self._comm, self.lanes.count)
+        self._numbers = torch.zeros(_NUMBERS, dtype=torch.float64)
+        n = self._numbers
+        self._numbers_sum = LaneSum(self._comm, self.lanes.count, n.data_ptr(), n.numel(), Type.FLOAT64)
+        self._next: int | None = None  # the next lane; None between two steps
+        self.last_loss: float | None = None
+        """The mean loss of all examples of the last step, if LaneScope.backward() was used for all."""
+        self._state_of_program = dict(state or {})
+        self._saves = self._changes = False  # between this step and the next
+        try:
+            self._come_together(new=True)
+        except (PeerLost, Timeout) as error:
+            self._recover(error, new=True)
+
+    # The lanes of a step.
+
+    @contextlib.contextmanager
+    def lane(self, lane: Lane) -> Iterator[LaneScope]:
+        """Computes a lane: the gradients of its one or more backward passes are those of the mean loss of its examples.
+
+        Random numbers, as in dropout, depend on the seed, the step and the lane. The lanes of a rank are computed in
+        their order.
+        """
+        self._enter(lane)
+        if lane.examples < 1:
+            raise InvalidArgument(f"lane {lane.number} has {lane.examples} examples: one without any is skipped")
+        self._gradients.begin_lane()
+        self._buffers.restore()
+        weight = 1.0 if self.lanes.count == 1 else float(lane.examples)
+        scope = LaneScope(weight)
+        with seeded(lane_seed(lane.seed, lane.step, lane.number)):
+            yield scope
+        self._gradients.collect(1 if scope.was_weighted else weight)
+        if self._nan_guard:
+            self._require_finite(lane)
+        self._buffers.collect()
+        n = self._numbers
+        n[_LOSS] = scope.loss.double() * lane.examples if scope.loss is not None else 0
+        n[_EXAMPLES], n[_LANES], n[_WITHOUT_LOSS] = lane.examples, 1, scope.loss is None
+        self._add(has_data=True)
+
+    def skip(self, lane: Lane) -> None:
+        """Says that a lane has no data, as in the last step of an epoch. `steps` does this by itself."""
+        self._enter(lane)
+        self._add(has_data=False)
+
+    def _sums(self) -> list[LaneSum]:
+        of_buffers = [self._buffers.sum] if self._buffers.sum else []
+        return [self._numbers_sum, *self._gradients.sums, *of_buffers]
+
+    def _enter(self, lane: Lane) -> None:
+        if self._next is None:
+            self._buffers.save()
+            self._next = self.lanes.here.start
+        if lane.number != self._next or self._next >= self.lanes.here.stop:
+            here = self.lanes.here
+            raise InvalidArgument(
+                f"lane {lane.number} was computed where lane {self._next} is next: rank {self._comm.rank} has the lanes "
+                f"{here.start} to {here.stop - 1}, one after the other"
+            )
+
+    def _add(self, *, has_data: bool) -> None:
+        for each in self._sums():
+            each.add(has_data=has_data)
+        assert self._next is not None
+        self._next += 1
+
+    def _require_finite(self, lane: Lane) -> None:
+        index = self._gradients.not_finite()
+        if index is None:
+            return
+        why = (
+            f"the gradient of {self._names[index]} is not finite on rank {self._comm.rank} at step {lane.step}, lane "
+            f"{lane.number}. Try a lower learning rate, or check the data; nan_guard=False continues anyway"
+        )
+        self._comm.abort(why)
+        raise InvalidArgument(why)
+
+    # The end of a step.
+
+    def step(self) -> int:
+        """Makes the update. Returns the number of examples of all ranks; 0 if there were none, or if a rank was lost,
+        so that `steps` gives the same step once more."""
+        self.lanes.tries += 1
+        here = self.lanes.here
+        if self._next is None:  # a rank without lanes
+            self._buffers.save()
+            self._next = here.start
+        if self._next != here.stop:
+            raise InvalidArgument(
+                f"step() was called after {self._next - here.start} of the {len(here)} lanes of rank {self._comm.rank}"
+            )
+        try:
+            change = self._agree_on_step()
+            examples = self._sum_lanes()
+        except (PeerLost, Timeout) as error:
+            self._recover(error)
+            return 0
+        self._next = None
+        if examples:
+            self._gradients.show()
+            if self._clip_norm > 0:
+                torch.nn.utils.clip_grad_norm_(self._gradients.parameters, self._clip_norm)
+            self.optimizer.step()
+        self.lanes.step += 1
+        self._changes = change
+        self._saves = self._save_every > 0 and self.lanes.step % self._save_every == 0
+        return examples
+
+    def between_steps(self) -> None:
+        """Saves if that is due, and takes ranks in that have come. `steps` calls it; a loop without it has to call it
+        after step(), and after its schedule."""
+        if self._saves:
+            self._saves = False
+            self.save()
+        if self._changes:
+            self._changes = False
+            self._recover(None)
+
+    def _agree_on_step(self) -> bool:
+        word = torch.tensor([self.lanes.step, -self.lanes.step, self._comm.change_is_due()], dtype=torch.int64)
+        self._comm.call("tutti_all_reduce", word.data_ptr(), word.data_ptr(), 3, Type.INT64, Op.MAX, what="the step")
+        last, first, change = word.tolist()
+        if last != -first:
+            raise InvalidArgument(f"the ranks are at different steps: one is at step {-first}, another at step {last}")
+        return bool(change)
+
+    def _sum_lanes(self) -> int:
+        self._numbers_sum.finish()
+        examples, lanes = int(self._numbers[_EXAMPLES]), float(self._numbers[_LANES])
+        if examples == 0:
+            self._buffers.restore()
+            for each in self._sums()[1:]:
+                each.reset()
+            return 0
+        for each in self._gradients.sums:
+            each.finish(0 if self.lanes.count == 1 else examples)
+        if self._buffers.sum is not None:
+            self._buffers.sum.finish(0 if self.lanes.count == 1 else lanes)
+            self._buffers.take_over()
+        self.last_loss = float(self._numbers[_LOSS]) / examples if self._numbers[_WITHOUT_LOSS] == 0 else None
+        return examples
+
+    # Other ranks.
+
+    def _break_off(self) -> None:
+        self._saves = self._changes = False
+        if self._next is not None:
+            self._buffers.restore()
+        self._next = None
+        for each in self._sums():
+            each.reset()
+
+    def _recover(self, why: Error | None, *, new: bool = False) -> None:
+        """Goes on with the ranks that are there now."""
+        while True:
+            try:
+                self._comm.reconfigure()
+            except InvalidArgument:
+                if why is not None:
+                    raise why from None  # these ranks cannot change
+                raise
+            try:
+                self._break_off()
+                return self._come_together(new=new)
+            except (PeerLost, Timeout) as error:
+                why = error
+
+    def _come_together(self, *, new: bool) -> None:
+        """All ranks take over the state of one that has made the most steps. New ranks have none."""
+        plan = hashlib.sha256(
+            repr([self.lanes.count, *((name, p.shape, p.dtype) for name, p in self._plan())]).encode()
+        ).digest()
+        own = torch.tensor([-1 if new else self.lanes.step, *struct.unpack("<q", plan[:8])], dtype=torch.int64)
+        all_words = torch.empty(self._comm.world, 2, dtype=torch.int64)
+        self._comm.call("tutti_all_gather", own.data_ptr(), all_words.data_ptr(), 2, Type.INT64, what="the state")
+        steps, plans = all_words[:, 0].tolist(), all_words[:, 1].tolist()
+        other = next((rank for rank, theirs in enumerate(plans) if theirs != plans[0]), None)
+        if other is not None:
+            raise InvalidArgument(
+                f"rank {other} trains other parameters than rank 0, in another order, or with another number of lanes: "
+                "every rank has to make the same model and optimiser"
+            )
+        source = steps.index(max(steps))
+        if max(steps) < 0 and self.folder is not None and self._comm.rank == source:
+            self._load_newest()
+        if min(steps) != max(steps) or max(steps) < 0:
+            self._take_over(source)
+
+    def _take_over(self, source: int) -> None:
+        with_state = self._comm.rank == source
+        data = checkpoint.packed(self._state()) if with_state else torch.empty(0, dtype=torch.uint8)
+        size = torch.tensor([data.numel()], dtype=torch.int64)
+        self._comm.call("tutti_broadcast", size.data_ptr(), 1, Type.INT64, source, what="the state")
+        if not with_state:
+            data = torch.empty(int(size), dtype=torch.uint8)
+        self._comm.call("tutti_broadcast", data.data_ptr(), data.numel(), Type.UINT8, source, what="the state")
+        if not with_state:
+            self._restore(checkpoint.unpacked(data))
+
+    def _plan(self) -> list[tuple[str, Tensor]]:
+        return list(zip(self._names, self._gradients.parameters))
+
+    def _tensors(self) -> list[Tensor]:
+        """The weights and buffers."""
+        if self.model is None:
+            return [p for group in self.optimizer.param_groups for p in group["params"]]
+        return [*self.model.parameters(), *self.model.buffers()]
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "step": self.lanes.step,
+            "tensors": [tensor.detach() for tensor in self._tensors()],
+            "optimizer": self.optimizer.state_dict(),
+            "program": self._of_program(),
+        }
+
+    def _of_program(self) -> dict[str, Any]:
+        return {name: each.state_dict() for name, each in self._state_of_program.items()}
+
+    def _restore_program(self, saved: dict[str, Any], where: str) -> None:
+        for name, each in self._state_of_program.items():
+            if name not in saved:
+                raise InvalidArgument(f"{where} has no state '{name}'")
+            each.load_state_dict(saved[name])
+
+    @torch.no_grad()
+    def _restore(self, state: dict[str, Any]) -> None:
+        self.lanes.step = state["step"]
+        for tensor, values in zip(self._tensors(), state["tensors"]):
+            tensor.copy_(values)
+        self.optimizer.load_state_dict(state["optimizer"])
+        self._restore_program(state["program"], "the other rank")
+
+    # Checkpoints.
+
+    def sha256(self) -> str:
+        """The hash of the trained weights, as reports of Tutti have it."""
+        return checkpoint.sha256(dict(self._plan()))
+
+    def save(self) -> None:
+        """Writes a checkpoint into the folder. Every rank calls it; rank 0 writes."""
+        if self.folder is None or self.model is None:
+            raise InvalidArgument("there is no folder for checkpoints: DistributedOptimizer(..., folder=...)")
+        if self._comm.rank == 0:
+            checkpoint.save(
+                self.folder,
+                self.lanes.step,
+                self.model,
+                self.optimizer,
+                state={"lanes": self.lanes.count},
+                program=self._of_program(),
+                keep=self._keep,
+            )
+
+    def _load_newest(self) -> None:
+        assert self.folder is not None and self.model is not None
+        found = checkpoint.newest(self.folder)
+        if found is None:
+            return
+        state, program = checkpoint.load(found, self.model, self.optimizer)
+        if state.get("lanes", self.lanes.count) != self.lanes.count:
+            raise InvalidArgument(
+                f"{found} was trained with {state['lanes']} lanes, and this job has {self.lanes.count}: the bits would be "
+                "others"
+            )
+        self.lanes.step = state["step"]
+        self._restore_program(program, str(found))
+
+
+def _names_of(parameters: list[Tensor], model: torch.nn.Module | None) -> list[str]:
+    if model is None:
+        return [f"parameter {i}" for i in range(len(parameters))]
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    unknown = next((i for i, parameter in enumerate(parameters) if id(parameter) not in names), None)
+    if unknown is not None:
+        raise InvalidArgument(
+            f"parameter {unknown} of the optimiser, of shape {list(parameters[unknown].shape)}, is not the model's"
+        )
+    return [names[id(parameter)] for parameter in parameters]

@@ -1,0 +1,297 @@
+#include "tutti/lanes/lanes.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tutti/base/hashes.h"
+#include "tutti/c/handles.h"
+#include "tutti/lanes/sampler.h"
+#include "tutti/transport/reduce.h"
+
+namespace tutti::c {
+namespace {
+
+using comm::Array;
+using comm::Operation;
+using comm::Source;
+using comm::Sources;
+using comm::TreeNode;
+
+// A worker has at most two subtrees of each height, and a bit for each in its word.
+constexpr int64_t kMostLanes = int64_t{1} << 30;
+
+void require_lanes(int64_t lanes, const char* call) {
+  if (lanes < 1 || lanes > kMostLanes)
+    fail(ErrorKind::InvalidArgument, "{}: {} lanes; expected 1 to 2^30", call, lanes);
+}
+
+// A sum of lanes that this rank has: of complete subtrees. `values` is null if none of them had data.
+struct Subtree {
+  TreeNode place;
+  std::byte* values;
+};
+
+// Returns the places of the subtrees that a rank has when it has added its lanes.
+std::vector<TreeNode> places_of(const LaneRange& range, int64_t lanes) {
+  std::vector<Subtree> subtrees;
+  for (int64_t lane = range.begin; lane < range.end; ++lane) {
+    subtrees.push_back({{0, lane}, nullptr});
+    comm::join_complete(subtrees, 0, range.begin, lane + 1, lanes, [](Subtree&, Subtree&) {});
+  }
+  std::vector<TreeNode> places;
+  for (const Subtree& subtree : subtrees) places.push_back(subtree.place);
+  return places;
+}
+
+// What a rank tells of its sum before the values are added.
+struct Word {
+  int64_t lanes;     // of all ranks
+  uint64_t present;  // bit i: its subtree i has data
+};
+
+}  // namespace
+
+// Adds the lanes of a rank along the tree, as TreeSum does, and then those of all ranks. Sums that have to
+// wait for others are in other memory; the last one is in `values`.
+class LaneSum {
+ public:
+  LaneSum(Ranks& ranks, int64_t lanes, const Array& values) : ranks_(ranks), lanes_(lanes), values_(values) {}
+
+  void reset() {
+    begun_ = false;
+    waiting_.clear();
+  }
+
+  void add(bool has_data) {
+    begin();
+    if (next_lane_ == range_.end)
+      fail(ErrorKind::InvalidArgument, "tutti_lane_sum_add: rank {} has added its lanes {} to {} already",
+           ranks_.rank(), range_.begin, range_.end - 1);
+    waiting_.push_back({{0, next_lane_}, has_data ? values_.data : nullptr});
+    const bool is_last = ++next_lane_ == range_.end;
+    comm::join_complete(waiting_, 0, range_.begin, next_lane_, lanes_, [&](Subtree& left, Subtree& right) {
+      // Addition commutes to the bit, so either may be added to the other.
+      if (left.values == nullptr || (is_last && right.values == values_.data))
+        std::swap(left.values, right.values);
+      if (right.values != nullptr) add_to(left.values, right.values);
+    });
+    const size_t index = waiting_.size() - 1;
+    std::byte*& sum = waiting_.back().values;
+    if (sum == nullptr || (is_last && sum == values_.data)) return;
+    while (rooms_.size() <= index) rooms_.push_back(std::make_unique<std::byte[]>(values_.size()));
+    copy(sum, rooms_[index].get());
+    sum = rooms_[index].get();
+  }
+
+  comm::Work finish(double divisor, const comm::Options& options) {
+    begin();
+    if (next_lane_ != range_.end)
+      fail(ErrorKind::InvalidArgument,
+           "tutti_lane_sum_finish: rank {} has added {} of its {} lanes. All have to be added; one without "
+           "data with has_data = 0",
+           ranks_.rank(), next_lane_ - range_.begin, range_.size());
+    begun_ = false;
+    return ranks_.run("lane_sum", options, [this, divisor](const Operation& operation) {
+      const Sources sources = sources_of(words_of_all(operation));
+      if (values_.count == 0) return;
+      if (sources.program.empty()) {
+        std::memset(values_.data, 0, values_.size());
+        return;
+      }
+      const comm::Reduction reduction{.type = values_.type,
+                                      .op = comm::ReduceOp::Sum,
+                                      .count = values_.count,
+                                      .divisor = divisor,
+                                      .round_each = true};
+      const comm::ArraySum sum{
+          .reduction = reduction, .sources = &sources, .inputs = inputs_of(sources), .outputs = {values_}};
+      ranks_.transport().combine(std::span(&sum, 1), with_whole(operation, reduction));
+    });
+  }
+
+ private:
+  void begin() {
+    if (std::exchange(begun_, true)) return;
+    range_ = lanes_of(ranks_.rank(), ranks_.world(), lanes_);
+    next_lane_ = range_.begin;
+    waiting_.clear();
+  }
+
+  void copy(const std::byte* from, std::byte* to) const {
+    if (from != to) std::memcpy(to, from, values_.size());
+  }
+
+  void add_to(std::byte* sum, const std::byte* more) const {
+    const std::byte* const inputs[] = {sum, more};
+    std::byte* const outputs[] = {sum};
+    comm::reduce(
+        inputs, outputs,
+        {.type = values_.type, .op = comm::ReduceOp::Sum, .count = values_.count, .round_each = true},
+        {0, 1, comm::kCombine});
+  }
+
+  std::vector<Word> words_of_all(const Operation& operation) {
+    Word own{lanes_, 0};
+    for (size_t i = 0; i < waiting_.size(); ++i)
+      own.present |= uint64_t{waiting_[i].values != nullptr ? 1U : 0U} << i;
+    constexpr auto kNumbers = static_cast<int64_t>(sizeof(Word) / sizeof(int64_t));
+    std::vector<Word> words(static_cast<size_t>(ranks_.world()));
+    std::vector<Array> outputs;
+    for (Word& word : words)
+      outputs.push_back({reinterpret_cast<std::byte*>(&word), ElementType::Int64, kNumbers});
+    ranks_.all_gather(ranks_.transport(), outputs,
+                      {reinterpret_cast<std::byte*>(&own), ElementType::Int64, kNumbers}, operation);
+    for (size_t rank = 1; rank < words.size(); ++rank) {
+      if (words[rank].lanes != words[0].lanes)
+        fail(ErrorKind::InvalidArgument, "rank 0 has {} lanes in all, and rank {} has {}", words[0].lanes,
+             rank, words[rank].lanes);
+    }
+    return words;
+  }
+
+  Sources sources_of(const std::vector<Word>& words) const {
+    std::vector<Source> all;
+    for (int rank = 0; rank < ranks_.world(); ++rank) {
+      uint64_t present = words[static_cast<size_t>(rank)].present;
+      for (const TreeNode& place : places_of(lanes_of(rank, ranks_.world(), lanes_), lanes_)) {
+        all.push_back({place, rank, (present & 1) != 0});
+        present >>= 1;
+      }
+    }
+    return comm::sources_of(std::move(all), lanes_);
+  }
+
+  // This rank's subtrees among the sources, in their order.
+  std::vector<Array> inputs_of(const Sources& sources) const {
+    std::vector<Array> inputs;
+    size_t own = 0;
+    for (const Source& source : sources.all) {
+      const bool here = source.rank == ranks_.rank();
+      std::byte* const values = here ? waiting_[own++].values : nullptr;
+      inputs.push_back(values == nullptr ? Array{nullptr, values_.type, 0}
+                                         : Array{values, values_.type, values_.count});
+    }
+    return inputs;
+  }
+
+  Ranks& ranks_;
+  const int64_t lanes_;
+  const Array values_;
+  bool begun_ = false;  // a step, with the lanes of the present ranks
+  LaneRange range_;
+  int64_t next_lane_ = 0;
+  std::vector<Subtree> waiting_;
+  std::vector<std::unique_ptr<std::byte[]>> rooms_;  // [index in waiting_]
+};
+
+namespace {
+
+data::Sampler sampler_of(const tutti_sampling* given, const char* call) {
+  if (given == nullptr) fail(ErrorKind::InvalidArgument, "{}: how examples are drawn is NULL", call);
+  const tutti_sampling how = known(given, call);
+  return {how.examples,
+          {.order = how.in_order != 0 ? data::Order::Sequential : data::Order::Shuffled,
+           .seed = how.seed,
+           .lanes = how.lanes,
+           .batch = how.batch,
+           .drop_remainder = how.drop_remainder != 0}};
+}
+
+}  // namespace
+}  // namespace tutti::c
+
+// NOLINTNEXTLINE(readability-identifier-naming): the name of the interface
+struct tutti_lane_sum {
+  tutti::c::LaneSum sum;
+};
+
+using namespace tutti::c;  // NOLINT(google-build-using-namespace): the interface is in no namespace
+using tutti::ErrorKind;
+using tutti::fail;
+using tutti::comm::Array;
+using tutti::comm::Options;
+using tutti::comm::ReduceOp;
+
+tutti_status tutti_lanes_of(int rank, int world, int64_t lanes, int64_t* begin, int64_t* end) {
+  return guarded([&] {
+    if (begin == nullptr || end == nullptr)
+      fail(ErrorKind::InvalidArgument, "tutti_lanes_of: a result is NULL");
+    const tutti::LaneRange range = tutti::lanes_of(rank, world, lanes);
+    *begin = range.begin;
+    *end = range.end;
+  });
+}
+
+uint64_t tutti_lane_seed(int64_t seed, int64_t step, int64_t lane) {
+  return tutti::lane_seed(seed, step, lane);
+}
+
+tutti_status tutti_steps_per_epoch(const tutti_sampling* how, int64_t* steps) {
+  constexpr const char* kCall = "tutti_steps_per_epoch";
+  return guarded([&] {
+    if (steps == nullptr) fail(ErrorKind::InvalidArgument, "{}: the result is NULL", kCall);
+    *steps = sampler_of(how, kCall).steps_per_epoch();
+  });
+}
+
+tutti_status tutti_lane_examples(const tutti_sampling* how, int64_t step, int64_t lane, int64_t* examples,
+                                 size_t* count) {
+  constexpr const char* kCall = "tutti_lane_examples";
+  return guarded([&] {
+    if (examples == nullptr || count == nullptr)
+      fail(ErrorKind::InvalidArgument, "{}: a result is NULL", kCall);
+    const auto sampler = sampler_of(how, kCall);
+    if (step < 0 || lane < 0 || lane >= sampler.options().lanes)
+      fail(ErrorKind::InvalidArgument, "{}: step {}, lane {} of {}", kCall, step, lane,
+           sampler.options().lanes);
+    std::vector<int64_t> of_lane;
+    sampler.examples(step, lane, of_lane);
+    std::copy(of_lane.begin(), of_lane.end(), examples);
+    *count = of_lane.size();
+  });
+}
+
+tutti_status tutti_lane_sum_new(tutti_comm* comm, int64_t lanes, void* values, size_t count, tutti_type type,
+                                tutti_lane_sum** sum) {
+  constexpr const char* kCall = "tutti_lane_sum_new";
+  return guarded([&] {
+    Ranks& ranks = ranks_of(comm, kCall);
+    if (sum == nullptr) fail(ErrorKind::InvalidArgument, "{}: the result is NULL", kCall);
+    require_lanes(lanes, kCall);
+    const Array array = array_of(values, count, type, kCall);
+    require_reducible(array.type, ReduceOp::Sum);
+    *sum = new tutti_lane_sum{LaneSum(ranks, lanes, array)};
+  });
+}
+
+tutti_status tutti_lane_sum_add(tutti_lane_sum* sum, int has_data) {
+  return guarded([&] {
+    if (sum == nullptr) fail(ErrorKind::InvalidArgument, "tutti_lane_sum_add: the sum is NULL");
+    sum->sum.add(has_data != 0);
+  });
+}
+
+tutti_status tutti_lane_sum_reset(tutti_lane_sum* sum) {
+  return guarded([&] {
+    if (sum == nullptr) fail(ErrorKind::InvalidArgument, "tutti_lane_sum_reset: the sum is NULL");
+    sum->sum.reset();
+  });
+}
+
+tutti_status tutti_lane_sum_finish(tutti_lane_sum* sum, double divisor, const tutti_options* options) {
+  return carry_out("tutti_lane_sum_finish", options, [&](const Options& asked) {
+    if (sum == nullptr) fail(ErrorKind::InvalidArgument, "tutti_lane_sum_finish: the sum is NULL");
+    return sum->sum.finish(divisor, asked);
+  });
+}
+
+void tutti_lane_sum_free(tutti_lane_sum* sum) { delete sum; }
+
+uint32_t tutti_crc32c(const void* bytes, size_t size, uint32_t before) {
+  return tutti::crc32c({static_cast<const std::byte*>(bytes), size}, before);
+}
