@@ -384,7 +384,7 @@ static void abort_all(tutti_comm* comm) {
   CHECK(strstr(tutti_error_text(), "rank 0 has had enough") != NULL);
 }
 
-#include "misfortunes.h"
+#include "misfortunes.inc"
 
 static int run_rank(int rank, int world, const char* transport, char* folder) {
   tutti_store store = {0};
