@@ -109,7 +109,7 @@ class Communicator:
     """The connected ranks of a job, or a group of them.
 
     All ranks call the same operations in the same order. Buffers are addresses in memory with a number of elements
-    and a `Type`; `tutti.numpy` and `tutti.torch` take arrays and tensors. With `behind`, an object that the operation
+    and a `Type`; `tutti.numpy` takes arrays. With `behind`, an object that the operation
     keeps alive, a call returns a `Work` at once.
     """
 
@@ -134,6 +134,11 @@ class Communicator:
         """The number of times that the ranks have changed (`tutti run --min`)."""
         number: int = library.tutti_epoch(self._handle)
         return number
+
+    def __repr__(self) -> str:
+        if not self._handle:
+            return "a closed communicator"
+        return f"rank {self.rank} of {self.world} over {self.transport}"
 
     def close(self) -> None:
         """Leaves the other ranks in good order, after all operations. Later calls are errors."""

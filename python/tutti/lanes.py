@@ -52,15 +52,13 @@ class Sampler:
         steps = ctypes.c_int64()
         check(library.tutti_steps_per_epoch(ctypes.byref(self._how), ctypes.byref(steps)))
         self.steps_per_epoch: int = steps.value
-        self._room = (ctypes.c_int64 * batch)()
+        self._batch = batch
 
     def examples(self, step: int, lane: int) -> list[int]:
         """The numbers of the examples: `batch` of them, or fewer in the last step of an epoch."""
-        count = ctypes.c_size_t()
-        check(
-            library.tutti_lane_examples(ctypes.byref(self._how), step, lane, self._room, ctypes.byref(count)),
-        )
-        return self._room[: count.value]
+        room, count = (ctypes.c_int64 * self._batch)(), ctypes.c_size_t()
+        check(library.tutti_lane_examples(ctypes.byref(self._how), step, lane, room, ctypes.byref(count)))
+        return room[: count.value]
 
 
 class LaneSum:
@@ -74,6 +72,7 @@ class LaneSum:
 
     def add(self, *, has_data: bool = True) -> None:
         """Adds the next lane of this rank. One without data leaves no trace."""
+        self._comm.require_open("the sum of lanes")
         check(library.tutti_lane_sum_add(self._handle, has_data))
 
     def finish(self, divisor: float = 0) -> None:

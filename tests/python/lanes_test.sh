@@ -49,6 +49,8 @@ for optimizer in adamw sgd; do
     "$(hash_on 3 lanes_program.py "--optimizer $optimizer --epochs 4 --folder $scratch/$optimizer --workers 1")"
 done
 
+"$python" "$sources/tests/python/lanes_mistakes_program.py" "$scratch/mistakes"
+
 # The program of docs/start/pytorch.md.
 awk '/^```python same.py/ { on = 1; next } /^```/ { on = 0 } on' "$sources/docs/start/pytorch.md" >"$scratch/same.py"
 page_on() { # WORLD

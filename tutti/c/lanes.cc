@@ -1,6 +1,7 @@
 #include "tutti/lanes/lanes.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -28,6 +29,11 @@ constexpr int64_t kMostLanes = int64_t{1} << 30;
 void require_lanes(int64_t lanes, const char* call) {
   if (lanes < 1 || lanes > kMostLanes)
     fail(ErrorKind::InvalidArgument, "{}: {} lanes; expected 1 to 2^30", call, lanes);
+}
+
+bool is_divisible(ElementType type) {
+  return type == ElementType::Float64 || type == ElementType::Float32 || type == ElementType::Float16 ||
+         type == ElementType::BFloat16;
 }
 
 // A sum of lanes that this rank has: of complete subtrees. `values` is null if none of them had data.
@@ -58,16 +64,18 @@ struct Word {
 
 // Adds the lanes of a rank along the tree, as TreeSum does, and then those of all ranks. Sums that have to
 // wait for others are in other memory; the last one is in `values`.
-class LaneSum {
+class LaneSum : public std::enable_shared_from_this<LaneSum> {
  public:
   LaneSum(Ranks& ranks, int64_t lanes, const Array& values) : ranks_(ranks), lanes_(lanes), values_(values) {}
 
   void reset() {
+    require_ended("tutti_lane_sum_reset");
     begun_ = false;
     waiting_.clear();
   }
 
   void add(bool has_data) {
+    require_ended("tutti_lane_sum_add");
     begin();
     if (next_lane_ == range_.end)
       fail(ErrorKind::InvalidArgument, "tutti_lane_sum_add: rank {} has added its lanes {} to {} already",
@@ -89,6 +97,10 @@ class LaneSum {
   }
 
   comm::Work finish(double divisor, const comm::Options& options) {
+    require_ended("tutti_lane_sum_finish");
+    if (!std::isfinite(divisor) || (divisor != 0 && !is_divisible(values_.type)))
+      fail(ErrorKind::InvalidArgument, "tutti_lane_sum_finish: {} cannot be divided by {}",
+           name_of(values_.type), divisor);
     begin();
     if (next_lane_ != range_.end)
       fail(ErrorKind::InvalidArgument,
@@ -96,25 +108,36 @@ class LaneSum {
            "data with has_data = 0",
            ranks_.rank(), next_lane_ - range_.begin, range_.size());
     begun_ = false;
-    return ranks_.run("lane_sum", options, [this, divisor](const Operation& operation) {
-      const Sources sources = sources_of(words_of_all(operation));
-      if (values_.count == 0) return;
-      if (sources.program.empty()) {
-        std::memset(values_.data, 0, values_.size());
-        return;
-      }
-      const comm::Reduction reduction{.type = values_.type,
-                                      .op = comm::ReduceOp::Sum,
-                                      .count = values_.count,
-                                      .divisor = divisor,
-                                      .round_each = true};
-      const comm::ArraySum sum{
-          .reduction = reduction, .sources = &sources, .inputs = inputs_of(sources), .outputs = {values_}};
-      ranks_.transport().combine(std::span(&sum, 1), with_whole(operation, reduction));
+    // The operation may outlive the caller's handle.
+    last_ = ranks_.run("lane_sum", options, [sum = shared_from_this(), divisor](const Operation& operation) {
+      sum->run(divisor, operation);
     });
+    return last_;
   }
 
  private:
+  void run(double divisor, const Operation& operation) {
+    const Sources sources = sources_of(words_of_all(operation));
+    if (values_.count == 0) return;
+    if (sources.program.empty()) {
+      std::memset(values_.data, 0, values_.size());
+      return;
+    }
+    const comm::Reduction reduction{.type = values_.type,
+                                    .op = comm::ReduceOp::Sum,
+                                    .count = values_.count,
+                                    .divisor = divisor,
+                                    .round_each = true};
+    const comm::ArraySum sum{
+        .reduction = reduction, .sources = &sources, .inputs = inputs_of(sources), .outputs = {values_}};
+    ranks_.transport().combine(std::span(&sum, 1), with_whole(operation, reduction));
+  }
+
+  void require_ended(const char* call) const {
+    if (!last_.done())
+      fail(ErrorKind::InvalidArgument, "{}: the sum of the step before has not ended: wait for it", call);
+  }
+
   void begin() {
     if (std::exchange(begun_, true)) return;
     range_ = lanes_of(ranks_.rank(), ranks_.world(), lanes_);
@@ -187,6 +210,7 @@ class LaneSum {
   int64_t next_lane_ = 0;
   std::vector<Subtree> waiting_;
   std::vector<std::unique_ptr<std::byte[]>> rooms_;  // [index in waiting_]
+  comm::Work last_;                                  // of finish()
 };
 
 namespace {
@@ -207,7 +231,7 @@ data::Sampler sampler_of(const tutti_sampling* given, const char* call) {
 
 // NOLINTNEXTLINE(readability-identifier-naming): the name of the interface
 struct tutti_lane_sum {
-  tutti::c::LaneSum sum;
+  std::shared_ptr<tutti::c::LaneSum> sum;
 };
 
 using namespace tutti::c;  // NOLINT(google-build-using-namespace): the interface is in no namespace
@@ -265,28 +289,28 @@ tutti_status tutti_lane_sum_new(tutti_comm* comm, int64_t lanes, void* values, s
     require_lanes(lanes, kCall);
     const Array array = array_of(values, count, type, kCall);
     require_reducible(array.type, ReduceOp::Sum);
-    *sum = new tutti_lane_sum{LaneSum(ranks, lanes, array)};
+    *sum = new tutti_lane_sum{std::make_shared<LaneSum>(ranks, lanes, array)};
   });
 }
 
 tutti_status tutti_lane_sum_add(tutti_lane_sum* sum, int has_data) {
   return guarded([&] {
     if (sum == nullptr) fail(ErrorKind::InvalidArgument, "tutti_lane_sum_add: the sum is NULL");
-    sum->sum.add(has_data != 0);
+    sum->sum->add(has_data != 0);
   });
 }
 
 tutti_status tutti_lane_sum_reset(tutti_lane_sum* sum) {
   return guarded([&] {
     if (sum == nullptr) fail(ErrorKind::InvalidArgument, "tutti_lane_sum_reset: the sum is NULL");
-    sum->sum.reset();
+    sum->sum->reset();
   });
 }
 
 tutti_status tutti_lane_sum_finish(tutti_lane_sum* sum, double divisor, const tutti_options* options) {
   return carry_out("tutti_lane_sum_finish", options, [&](const Options& asked) {
     if (sum == nullptr) fail(ErrorKind::InvalidArgument, "tutti_lane_sum_finish: the sum is NULL");
-    return sum->sum.finish(divisor, asked);
+    return sum->sum->finish(divisor, asked);
   });
 }
 

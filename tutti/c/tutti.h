@@ -224,7 +224,7 @@ tutti_status tutti_lane_sum_new(tutti_comm* comm, int64_t lanes, void* values, s
                                 tutti_lane_sum** sum);
 /* Adds the next lane of this rank; without data it changes nothing, not even by zeros. */
 tutti_status tutti_lane_sum_add(tutti_lane_sum* sum, int has_data);
-/* Every rank calls it. If no lane had data, the sum is zero. */
+/* Every rank calls it. If no lane had data, the sum is zero. Only floating-point numbers are divided. */
 tutti_status tutti_lane_sum_finish(tutti_lane_sum* sum, double divisor, const tutti_options* options);
 /* Forgets the lanes of a step that was broken off. */
 tutti_status tutti_lane_sum_reset(tutti_lane_sum* sum);

@@ -12,7 +12,7 @@ Training with the same bits on any number of ranks: `DistributedOptimizer` and `
 from . import checkpoint as checkpoint
 from ._backend import ProcessGroup, register
 from ._world import world
-from .data import steps
+from .data import Steps, steps
 from .optimizer import DistributedOptimizer, Lane, Lanes, LaneScope
 
 register()
@@ -23,6 +23,7 @@ __all__ = [
     "LaneScope",
     "Lanes",
     "ProcessGroup",
+    "Steps",
     "checkpoint",
     "register",
     "steps",

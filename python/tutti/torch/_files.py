@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import os
 import pathlib
 from collections.abc import Iterable
@@ -70,6 +71,8 @@ def write_part(
     in_order = sorted(tensors.items(), key=lambda item: -item[1].element_size())
     plain, at = [], 0
     for name, tensor in in_order:
+        if name == "__metadata__":
+            raise InvalidArgument("safetensors files reserve the name '__metadata__'")
         if tensor.dtype not in _NAMES:
             raise InvalidArgument(f"'{name}' has the type {tensor.dtype}, which safetensors files do not support")
         each = tensor.detach().cpu().contiguous()
@@ -83,6 +86,17 @@ def write_part(
     pieces: list[bytes | memoryview] = [len(text).to_bytes(8, "little"), text, *map(bytes_of, plain)]
     size, checksum = _write(folder / name, pieces)
     return {"name": name, "part": part, "bytes": size, "crc32c": checksum}
+
+
+def readable(value: Any) -> Any:
+    """The value as JSON has it; what JSON has not, as text."""
+    if isinstance(value, dict):
+        return {str(key): readable(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [readable(each) for each in value]
+    if value is None or isinstance(value, (bool, int, str)) or (isinstance(value, float) and math.isfinite(value)):
+        return value
+    return str(value)
 
 
 def write_manifest(
@@ -115,27 +129,30 @@ def verify(folder: pathlib.Path, file: dict[str, Any]) -> bytearray:
         data = bytearray(path.read_bytes())
     except OSError as error:
         raise DataLoss(f"{path}: {error.strerror}") from error
-    if len(data) != file["bytes"] or crc32c(data) != file["crc32c"]:
-        raise DataLoss(f"{path}: {len(data)} bytes are not the {file['bytes']} that were written")
+    if len(data) != file["bytes"]:
+        raise DataLoss(f"{path}: the file has {len(data)} bytes, but {file['bytes']} were written")
+    if crc32c(data) != file["crc32c"]:
+        raise DataLoss(f"{path}: the checksum of the file is not that of the data that were written")
     return data
 
 
 def read_part(folder: pathlib.Path, file: dict[str, Any]) -> dict[str, Tensor]:
     data = verify(folder, file)
     length = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + length])
-    tensors = {}
-    for name, about in header.items():
-        if name == "__metadata__":
-            continue
-        begin, end = about["data_offsets"]
-        kind = _TYPES[about["dtype"]]
-        flat = torch.empty(0, dtype=kind)
-        if end > begin:
-            count = (end - begin) // flat.element_size()
-            flat = torch.frombuffer(data, dtype=kind, count=count, offset=8 + length + begin)
-        tensors[name] = flat.view(about["shape"])
-    return tensors
+    try:
+        header: dict[str, Any] = json.loads(data[8 : 8 + length])
+        return {n: _tensor_of(data, 8 + length, about) for n, about in header.items() if n != "__metadata__"}
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise DataLoss(f"{folder / file['name']} is no safetensors file that Tutti has written: {error!r}") from error
+
+
+def _tensor_of(data: bytearray, start: int, about: dict[str, Any]) -> Tensor:
+    begin, end = about["data_offsets"]
+    kind = _TYPES[about["dtype"]]
+    flat = torch.empty(0, dtype=kind)
+    if end > begin:
+        flat = torch.frombuffer(data, dtype=kind, count=(end - begin) // flat.element_size(), offset=start + begin)
+    return flat.view(about["shape"])
 
 
 def manifest_of(folder: pathlib.Path) -> dict[str, Any]:
@@ -147,7 +164,15 @@ def manifest_of(folder: pathlib.Path) -> dict[str, Any]:
     line = len(_first_line(b""))
     if text[:line] != _first_line(text[line:]).encode():
         raise DataLoss(f"{path}: the checksum does not match the text; the file is damaged or was edited")
-    manifest: dict[str, Any] = json.loads(text)
+    try:
+        manifest: dict[str, Any] = json.loads(text)
+        _ = int(manifest["step"]), int(manifest["sequence"]), manifest["state"]
+        _ = [
+            (str(file["name"]), str(file["part"]), int(file["bytes"]), int(file["crc32c"]))
+            for file in manifest["files"]
+        ]
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataLoss(f"{path} is not the manifest of a checkpoint: {error!r}") from error
     if manifest.get("format") != 1:
         raise Unimplemented(f"{path}: the checkpoint has format {manifest.get('format')}; this version reads format 1")
     return manifest

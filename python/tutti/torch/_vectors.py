@@ -36,13 +36,32 @@ class Gradients:
                 self._views[i] = _view(vector, at, self.parameters[i])
                 at += self.parameters[i].numel()
             self.vectors.append(vector)
+        self.note()
         self.sums = [LaneSum(comm, lanes, v.data_ptr(), v.numel(), TYPES[v.dtype]) for v in self.vectors]
 
     def begin_lane(self) -> None:
         for vector in self.vectors:
             vector.zero_()
         self.show()
+        self.note()
 
+    def note(self) -> None:
+        """Whoever writes into the vectors from now on is noticed, other than the sums."""
+        self._seen = self._versions()
+
+    def _versions(self) -> list[int]:
+        return [vector._version for vector in self.vectors]
+
+    def were_computed(self) -> bool:
+        """Whether a backward pass has written gradients since note()."""
+        grads = zip(self.parameters, self._views)
+        return self._seen != self._versions() or any(p.grad is not None and p.grad is not view for p, view in grads)
+
+    def are_untouched(self) -> bool:
+        """Whether nobody has written into the vectors since note()."""
+        return self._seen == self._versions()
+
+    @torch.no_grad()
     def collect(self, factor: float) -> None:
         """Takes the gradients of a lane, times a factor, from wherever the backward pass has left them."""
         for parameter, view in zip(self.parameters, self._views):
@@ -53,6 +72,7 @@ class Gradients:
         if factor != 1:
             for vector in self.vectors:
                 vector.mul_(factor)
+        self.note()
 
     def show(self) -> None:
         """Makes the vectors the gradients of the parameters again."""
@@ -68,33 +88,62 @@ class Gradients:
 
 class Buffers:
     """The buffers of a module, such as running statistics. Each lane begins with those before the step, and after a
-    step they are the mean over the lanes: exact in float64, so that equal ones stay as they are."""
+    step they are the mean over the lanes, in float64; those that no lane has changed stay as they are."""
 
     def __init__(self, module: torch.nn.Module | None, comm: Communicator, lanes: int) -> None:
-        self._buffers = [] if module is None else [b for _, b in module.named_buffers() if b.numel() > 0]
-        if any(buffer.is_complex() for buffer in self._buffers):
+        # By their places, since a module may put another tensor there.
+        modules = [] if module is None else list(module.modules())
+        places = {id(b): (each, key) for each in modules for key, b in each._buffers.items() if b is not None}
+        self._places = [place for place in places.values() if _at(place).numel() > 0]
+        if any(buffer.is_complex() for buffer in self._all()):
             raise InvalidArgument("a buffer has complex numbers, whose mean over lanes is not supported")
-        self._vector = torch.zeros(sum(buffer.numel() for buffer in self._buffers), dtype=torch.float64)
+        self._sizes = [buffer.numel() for buffer in self._all()]
+        # At the end, for each buffer whether the lane has changed it.
+        self._vector = v = torch.zeros(sum(self._sizes) + len(self._sizes), dtype=torch.float64)
         self._before: list[Tensor] = []
-        v = self._vector
-        self.sum = LaneSum(comm, lanes, v.data_ptr(), v.numel(), TYPES[v.dtype]) if self._buffers else None
+        self.sum = LaneSum(comm, lanes, v.data_ptr(), v.numel(), TYPES[v.dtype]) if self._places else None
+
+    def _all(self) -> list[Tensor]:
+        return [_at(place) for place in self._places]
 
     def save(self) -> None:
-        self._before = [buffer.clone() for buffer in self._buffers]
+        self._before = [buffer.detach().clone() for buffer in self._all()]
 
     @torch.no_grad()
     def restore(self) -> None:
-        for buffer, before in zip(self._buffers, self._before):
-            buffer.copy_(before)
+        for place, before in zip(self._places, self._before):
+            _put(place, before)
 
     @torch.no_grad()
     def collect(self) -> None:
-        if self._buffers:
-            torch.cat([buffer.detach().reshape(-1).to(torch.float64) for buffer in self._buffers], out=self._vector)
+        buffers = self._all()
+        if [buffer.numel() for buffer in buffers] != self._sizes:
+            raise InvalidArgument("a buffer has another size than before the step, so that lanes have no mean of it")
+        if buffers:
+            changed = [not torch.equal(now, before) for now, before in zip(buffers, self._before)]
+            flat = [buffer.detach().reshape(-1).to(torch.float64) for buffer in buffers]
+            torch.cat([*flat, torch.tensor(changed, dtype=torch.float64)], out=self._vector)
 
     @torch.no_grad()
     def take_over(self) -> None:
-        sizes = [buffer.numel() for buffer in self._buffers]
-        parts = torch.split(self._vector, sizes) if sizes else ()
-        for buffer, part in zip(self._buffers, parts):
-            buffer.copy_(part.view(buffer.size()))
+        parts = torch.split(self._vector, [*self._sizes, len(self._sizes)])
+        for place, before, part, changed in zip(self._places, self._before, parts, parts[-1].tolist()):
+            _put(place, part.view(before.size()).to(before.dtype) if changed else before)
+
+
+_Place = tuple[torch.nn.Module, str]
+
+
+def _at(place: _Place) -> Tensor:
+    buffer = place[0]._buffers[place[1]]
+    if buffer is None:
+        raise InvalidArgument(f"the buffer '{place[1]}' has become None")
+    return buffer
+
+
+def _put(place: _Place, values: Tensor) -> None:
+    now = _at(place)
+    if now.shape == values.shape and now.dtype == values.dtype:
+        now.copy_(values)
+    else:
+        place[0]._buffers[place[1]] = values.clone()

@@ -21,6 +21,7 @@ from ._files import (
     manifest_of,
     point_latest_to,
     read_part,
+    readable,
     sequence_of,
     sync,
     verify,
@@ -53,6 +54,18 @@ def unpacked(data: Tensor) -> dict[str, Any]:
     return values
 
 
+def require_storable(what: str, values: dict[str, Any]) -> None:
+    """Raises InvalidArgument unless unpacked() can read what packed() makes of these values."""
+    try:
+        unpacked(packed({what: values}))
+    except Exception as error:
+        raise InvalidArgument(
+            f"{what} cannot be saved: it may have tensors, numbers, texts, and lists and dictionaries of them ({error})".split(
+                "\n"
+            )[0]
+        ) from error
+
+
 def sha256(tensors: Mapping[str, Tensor]) -> str:
     """The hash of the tensors' bytes in the order of their names: `weights_sha256` of reports and checkpoints."""
     found = hashlib.sha256()
@@ -76,10 +89,12 @@ def save(
     Only the newest `keep` stay; 0 keeps all."""
     directory = pathlib.Path(folder)
     directory.mkdir(parents=True, exist_ok=True)
-    weights, tied = _weights_of(model)
-    slots, of_optimizer = _slots_of(model, optimizer) if optimizer is not None else ({}, {})
+    weights, tied, extra = _weights_of(model)
+    slots, about, exact = _slots_of(model, optimizer) if optimizer is not None else ({}, {}, {})
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    contents: dict[str, Any] = {"optimizer": of_optimizer, "weights_sha256": sha256(trained), **(state or {})}
+    contents: dict[str, Any] = {"optimizer": about, "weights_sha256": sha256(trained), **(state or {})}
+    # What has no place in named tensors or in JSON.
+    further = {"program": program or {}, "optimizer": exact, "model": extra}
     for stale in directory.glob(".ckpt-*"):  # of a process that was killed
         shutil.rmtree(stale, ignore_errors=True)
     temporary = pathlib.Path(tempfile.mkdtemp(prefix=".ckpt-", dir=directory))
@@ -87,9 +102,8 @@ def save(
         files = [
             write_part(temporary, "weights", weights, step, tied),
             write_part(temporary, "optimizer", slots, step, {}),
+            write_part(temporary, "python", {"pickle": packed(further)}, step, {}),
         ]
-        if program:
-            files.append(write_part(temporary, "program", {"pickle": packed(program)}, step, {}))
         sequence = 1 + max((sequence_of(each) for each in folders_in(directory)), default=-1)
         write_manifest(temporary, step, sequence, files, contents)
         sync(temporary)
@@ -138,36 +152,66 @@ def load(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer 
     for file in manifest["files"]:
         tensors = read_part(directory, file)
         parts.setdefault(file["part"], {}).update(tensors)
-    weights, own = parts.get("weights", {}), model.state_dict()
-    missing = [name for name in own if name not in weights]
-    if missing:
-        raise InvalidArgument(f"{directory} has no weights '{missing[0]}': it is a checkpoint of another model")
-    for name, tensor in own.items():
-        if weights[name].shape != tensor.shape:
-            raise InvalidArgument(f"{directory}: '{name}' is {list(weights[name].shape)}, here {list(tensor.shape)}")
-        tensor.copy_(weights[name])
+    pickled = parts.get("python", {}).get("pickle")
+    further = {} if pickled is None else unpacked(pickled)
+    _load_weights(model, parts.get("weights", {}), further.get("model", {}), directory)
     state: dict[str, Any] = manifest["state"] or {}
     if optimizer is not None:
-        _load_slots(model, optimizer, parts.get("optimizer", {}), state.get("optimizer", {}), directory)
-    pickled = parts.get("program", {}).get("pickle")
-    return Loaded({**state, "step": manifest["step"]}, {} if pickled is None else unpacked(pickled))
+        about, exact = state.get("optimizer", {}), further.get("optimizer", {})
+        _load_slots(model, optimizer, parts.get("optimizer", {}), about, exact, directory)
+    return Loaded({**state, "step": manifest["step"]}, further.get("program", {}))
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """As load_state_dict(), but keeps the types of the state, which that would change to those of the parameters."""
+    optimizer.load_state_dict(state)
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for index, slots in state["state"].items():
+        for slot, value in slots.items():
+            if isinstance(value, torch.Tensor):
+                optimizer.state[parameters[index]][slot] = value.clone()
 
 
 # The weights and the optimiser by names.
 
 
-def _weights_of(model: torch.nn.Module) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors by name, those with several names under each; and the further names of the first ones."""
+def _weights_of(model: torch.nn.Module) -> tuple[dict[str, Tensor], dict[str, str], dict[str, Any]]:
+    """The tensors by name, those with several names under each; the further names of the first ones; and what the model
+    has besides: buffers that are not persistent, and the extra state of modules."""
     first: dict[tuple[int, int], str] = {}
     tied = {}
-    tensors = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    everything: dict[str, Any] = model.state_dict()
+    tensors = {name: value.detach() for name, value in everything.items() if isinstance(value, torch.Tensor)}
+    extra = {name: value for name, value in everything.items() if name not in tensors}
+    extra.update({name: b.detach() for name, b in model.named_buffers() if name not in everything})
     for name, tensor in tensors.items():
         if tensor.numel() == 0:
             continue
         known = first.setdefault((tensor.data_ptr(), tensor.numel()), name)
         if known != name:
             tied[name] = known
-    return tensors, tied
+    return tensors, tied, extra
+
+
+def _load_weights(
+    model: torch.nn.Module, weights: dict[str, Tensor], extra: dict[str, Any], where: pathlib.Path
+) -> None:
+    own: dict[str, Any] = model.state_dict()
+    buffers = dict(model.named_buffers())
+    missing = next((name for name, v in own.items() if isinstance(v, torch.Tensor) and name not in weights), None)
+    other = next((name for name in weights if name not in own and name not in buffers), None)
+    if missing or other:
+        what = f"no weights '{missing}'" if missing else f"weights '{other}', which the model has not"
+        raise InvalidArgument(f"{where} has {what}: it is a checkpoint of another model")
+    for name, values in [*weights.items(), *((n, v) for n, v in extra.items() if n in buffers)]:
+        tensor = own[name] if name in own else buffers[name]
+        if tensor.shape != values.shape or tensor.dtype != values.dtype:
+            theirs, ours = (f"{t.dtype} {list(t.shape)}" for t in (values, tensor))
+            raise InvalidArgument(f"{where}: '{name}' is {theirs}, and in the model {ours}")
+        tensor.copy_(values)
+    further = {name: value for name, value in extra.items() if name not in buffers}
+    if further:
+        model.load_state_dict({**own, **further})
 
 
 def _names_by_index(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[int, str]:
@@ -177,7 +221,10 @@ def _names_by_index(model: torch.nn.Module, optimizer: torch.optim.Optimizer) ->
     return {i: names[id(p)] for i, p in enumerate(parameters)}
 
 
-def _slots_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def _slots_of(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, Any]]:
+    """The tensors of the state; what the manifest says of the optimiser; and its numbers, exactly."""
     tensors: dict[str, Tensor] = {}
     numbers: dict[str, Any] = {}
     names = _names_by_index(model, optimizer)
@@ -189,28 +236,35 @@ def _slots_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> tuple
             else:
                 numbers[f"{slot}/{names[index]}"] = value
     groups = [{k: v for k, v in group.items() if k != "params"} for group in given["param_groups"]]
-    return tensors, {"name": type(optimizer).__name__, "numbers": numbers, "groups": groups}
+    about = {"name": type(optimizer).__name__, "groups": readable(groups)}
+    return tensors, about, {"numbers": numbers, "groups": groups}
 
 
 def _load_slots(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer,
     tensors: dict[str, Tensor],
-    saved: dict[str, Any],
+    about: dict[str, Any],
+    exact: dict[str, Any],
     where: pathlib.Path,
 ) -> None:
-    names = _names_by_index(model, optimizer)
-    index_of = {name: index for index, name in names.items()}
+    kind = type(optimizer).__name__
+    groups = optimizer.state_dict()["param_groups"]
+    if exact and (about.get("name") != kind or len(exact["groups"]) != len(groups)):
+        raise InvalidArgument(
+            f"{where} was trained by {about.get('name')} with {len(exact['groups'])} groups of parameters, and this is {kind} "
+            f"with {len(groups)}"
+        )
+    index_of = {name: index for index, name in _names_by_index(model, optimizer).items()}
     state: dict[int, dict[str, Any]] = {}
-    for key, value in [*tensors.items(), *saved.get("numbers", {}).items()]:
+    for key, value in [*tensors.items(), *exact.get("numbers", {}).items()]:
         slot, _, name = key.partition("/")
         if name not in index_of:
             raise InvalidArgument(f"{where} has the slot '{key}' of a weight that the optimiser does not train")
         state.setdefault(index_of[name], {})[slot] = value
-    if "groups" not in saved and "steps" in saved:  # written by C++, which counts the steps of all together
+    if not exact and "steps" in about:  # written by C++, which counts the steps of all together
         for slots in state.values():
-            slots.setdefault("step", torch.tensor(float(saved["steps"])))
-    groups = optimizer.state_dict()["param_groups"]
-    for own, theirs in zip(groups, saved.get("groups", [])):
-        own.update({k: tuple(v) if isinstance(v, list) else v for k, v in theirs.items()})
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
+            slots.setdefault("step", torch.tensor(float(about["steps"])))
+    for own, theirs in zip(groups, exact.get("groups", [])):
+        own.update(theirs)
+    load_optimizer(optimizer, {"state": state, "param_groups": groups})

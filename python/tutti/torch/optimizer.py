@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import os
 import struct
 from collections.abc import Iterator, Mapping
@@ -64,6 +65,12 @@ class LaneScope:
 
     def backward(self, loss: Tensor) -> None:
         """The only backward pass of the lane, from the mean loss of its examples, which `last_loss` will include."""
+        if loss.numel() != 1:
+            raise InvalidArgument(
+                f"the loss has the shape {list(loss.shape)}; expected one number, the mean of the lane"
+            )
+        if self.was_weighted:
+            raise InvalidArgument("a lane has one scope.backward(): call it with the sum of the losses")
         self.loss, self.was_weighted = loss.detach(), True
         loss.backward(torch.full_like(loss, self._weight))  # type: ignore[no-untyped-call]
 
@@ -103,30 +110,64 @@ class DistributedOptimizer:
         state: Mapping[str, Any] | None = None,
         comm: Communicator | None = None,
     ) -> None:
+        if lanes < 0:
+            raise InvalidArgument(f"{lanes} lanes; expected 1 or more, or 0 for one on each rank")
+        for name, each in (state or {}).items():
+            if not hasattr(each, "state_dict"):
+                raise InvalidArgument(f"state['{name}'] is {each!r}, which has no state_dict() and load_state_dict()")
         if folder is not None and model is None:
             raise InvalidArgument("checkpoints need the names of the weights: DistributedOptimizer(..., model=model)")
         self._comm = world_of_job() if comm is None else comm
         self.optimizer = optimizer
         self.model = model
-        self.lanes = Lanes(self, self._comm, lanes or self._comm.world)
+        self._state_of_program = dict(state or {})
+        for name, each in self._state_of_program.items():
+            checkpoint.require_storable(f"state['{name}']", each.state_dict())
+        step = inspect.signature(optimizer.step).parameters.get("closure")
+        if step is not None and step.default is inspect.Parameter.empty:
+            raise InvalidArgument(f"{type(optimizer).__name__} needs a closure, which lanes have not")
         self.folder, self._save_every, self._keep = folder, save_every, keep
         self._clip_norm, self._nan_guard = clip_norm, nan_guard
-        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
-        self._names = _names_of(parameters, model)
-        self._gradients = Gradients(parameters, self._comm, self.lanes.count)
-        self._buffers = Buffers(model, self._comm, self.lanes.count)
-        self._numbers = torch.zeros(_NUMBERS, dtype=torch.float64)
-        n = self._numbers
-        self._numbers_sum = LaneSum(self._comm, self.lanes.count, n.data_ptr(), n.numel(), Type.FLOAT64)
+        self._names = _names_of(_trained_by(optimizer), optimizer, model)
+        self._count_is_given = lanes > 0
+        self._make_lanes(lanes or self._comm.world)
         self._next: int | None = None  # the next lane; None between two steps
+        self._is_in_lane = False
         self.last_loss: float | None = None
         """The mean loss of all examples of the last step, if LaneScope.backward() was used for all."""
-        self._state_of_program = dict(state or {})
         self._saves = self._changes = False  # between this step and the next
+        self._saved_step = -1
+        self.sampling: dict[str, Any] | None = None
+        """How `steps` draws examples, which has to be the same after a resume."""
         try:
             self._come_together(new=True)
         except (PeerLost, Timeout) as error:
             self._recover(error, new=True)
+
+    def _make_lanes(self, count: int) -> None:
+        self.lanes = Lanes(self, self._comm, count)
+        self._gradients = Gradients(_trained_by(self.optimizer), self._comm, count)
+        self._buffers = Buffers(self.model, self._comm, count)
+        self._numbers = n = torch.zeros(_NUMBERS, dtype=torch.float64)
+        self._numbers_sum = LaneSum(self._comm, count, n.data_ptr(), n.numel(), Type.FLOAT64)
+
+    @property
+    def rank(self) -> int:
+        """Of this process. It changes when ranks are lost or come."""
+        return self._comm.rank
+
+    @property
+    def world(self) -> int:
+        """The number of ranks."""
+        return self._comm.world
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """Those of the optimiser that was given."""
+        return self.optimizer.param_groups
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Does nothing: each lane begins without gradients."""
 
     # The lanes of a step.
 
@@ -144,8 +185,18 @@ class DistributedOptimizer:
         self._buffers.restore()
         weight = 1.0 if self.lanes.count == 1 else float(lane.examples)
         scope = LaneScope(weight)
-        with seeded(lane_seed(lane.seed, lane.step, lane.number)):
-            yield scope
+        if self._is_in_lane:
+            raise InvalidArgument(f"lane {lane.number} was begun inside of another one")
+        self._is_in_lane = True
+        try:
+            with seeded(lane_seed(lane.seed, lane.step, lane.number)):
+                yield scope
+        finally:
+            self._is_in_lane = False
+        if self._gradients.parameters and not self._gradients.were_computed():
+            raise InvalidArgument(
+                f"lane {lane.number} had no backward pass: call backward() inside of `with opt.lane(lane)`"
+            )
         self._gradients.collect(1 if scope.was_weighted else weight)
         if self._nan_guard:
             self._require_finite(lane)
@@ -166,14 +217,24 @@ class DistributedOptimizer:
 
     def _enter(self, lane: Lane) -> None:
         if self._next is None:
-            self._buffers.save()
-            self._next = self.lanes.here.start
+            self._begin_step()
         if lane.number != self._next or self._next >= self.lanes.here.stop:
             here = self.lanes.here
             raise InvalidArgument(
                 f"lane {lane.number} was computed where lane {self._next} is next: rank {self._comm.rank} has the lanes "
                 f"{here.start} to {here.stop - 1}, one after the other"
             )
+
+    def _begin_step(self) -> None:
+        trained = _trained_by(self.optimizer)
+        if [id(p) for p in trained] != [id(p) for p in self._gradients.parameters]:
+            raise InvalidArgument(
+                f"the optimiser trains {len(trained)} parameters, other ones than the {len(self._names)} of before: freeze and "
+                "add them before the DistributedOptimizer is made, or make another one"
+            )
+        self._buffers.save()
+        self._gradients.note()
+        self._next = self.lanes.here.start
 
     def _add(self, *, has_data: bool) -> None:
         for each in self._sums():
@@ -192,6 +253,16 @@ class DistributedOptimizer:
         self._comm.abort(why)
         raise InvalidArgument(why)
 
+    def _require_finite_sum(self) -> None:
+        """In half precision a sum may be too large, though its lanes are not."""
+        half = any(vector.dtype in (torch.float16, torch.bfloat16) for vector in self._gradients.vectors)
+        index = self._gradients.not_finite() if self._nan_guard and half else None
+        if index is not None:
+            raise InvalidArgument(
+                f"the gradient of {self._names[index]} is not finite at step {self.lanes.step}, though that of each lane is: "
+                "their sum is too large for its type. Scale the loss down, or keep these parameters in float32"
+            )
+
     # The end of a step.
 
     def step(self) -> int:
@@ -200,11 +271,18 @@ class DistributedOptimizer:
         self.lanes.tries += 1
         here = self.lanes.here
         if self._next is None:  # a rank without lanes
-            self._buffers.save()
-            self._next = here.start
+            self._begin_step()
+        assert self._next is not None
         if self._next != here.stop:
             raise InvalidArgument(
-                f"step() was called after {self._next - here.start} of the {len(here)} lanes of rank {self._comm.rank}"
+                f"step() was called after {self._next - here.start} of the {len(here)} lanes of rank {self._comm.rank}: each "
+                "needs `with opt.lane(lane)`, or skip(lane) if it has no data"
+            )
+        if here and not self._gradients.are_untouched():
+            raise InvalidArgument(
+                "the gradients were changed between the lanes and step(), where they are those of this rank alone: clip them "
+                "by clip_norm=, and call backward() inside of `with opt.lane(lane)`. If another net is trained through this one, switch "
+                "requires_grad_(False) meanwhile"
             )
         try:
             change = self._agree_on_step()
@@ -226,9 +304,7 @@ class DistributedOptimizer:
     def between_steps(self) -> None:
         """Saves if that is due, and takes ranks in that have come. `steps` calls it; a loop without it has to call it
         after step(), and after its schedule."""
-        if self._saves:
-            self._saves = False
-            self.save()
+        self.save_if_due()
         if self._changes:
             self._changes = False
             self._recover(None)
@@ -251,6 +327,7 @@ class DistributedOptimizer:
             return 0
         for each in self._gradients.sums:
             each.finish(0 if self.lanes.count == 1 else examples)
+        self._require_finite_sum()
         if self._buffers.sum is not None:
             self._buffers.sum.finish(0 if self.lanes.count == 1 else lanes)
             self._buffers.take_over()
@@ -284,19 +361,24 @@ class DistributedOptimizer:
 
     def _come_together(self, *, new: bool) -> None:
         """All ranks take over the state of one that has made the most steps. New ranks have none."""
-        plan = hashlib.sha256(
-            repr([self.lanes.count, *((name, p.shape, p.dtype) for name, p in self._plan())]).encode()
-        ).digest()
-        own = torch.tensor([-1 if new else self.lanes.step, *struct.unpack("<q", plan[:8])], dtype=torch.int64)
-        all_words = torch.empty(self._comm.world, 2, dtype=torch.int64)
-        self._comm.call("tutti_all_gather", own.data_ptr(), all_words.data_ptr(), 2, Type.INT64, what="the state")
-        steps, plans = all_words[:, 0].tolist(), all_words[:, 1].tolist()
+        plan = hashlib.sha256(repr([(name, p.shape, p.dtype) for name, p in self._plan()]).encode()).digest()
+        lanes = self.lanes.count if self._count_is_given or not new else 0
+        own = torch.tensor([-1 if new else self.lanes.step, *struct.unpack("<q", plan[:8]), lanes], dtype=torch.int64)
+        words = torch.empty(self._comm.world, 3, dtype=torch.int64)
+        self._comm.call("tutti_all_gather", own.data_ptr(), words.data_ptr(), 3, Type.INT64, what="the state")
+        steps, plans, counts = (words[:, column].tolist() for column in range(3))
         other = next((rank for rank, theirs in enumerate(plans) if theirs != plans[0]), None)
         if other is not None:
             raise InvalidArgument(
-                f"rank {other} trains other parameters than rank 0, in another order, or with another number of lanes: "
-                "every rank has to make the same model and optimiser"
+                f"rank {other} trains other parameters than rank 0, or in another order: every rank has to make the same "
+                "model and optimiser"
             )
+        asked = sorted(set(counts) - {0})
+        if len(asked) > 1:
+            raise InvalidArgument(f"the ranks have different numbers of lanes: {', '.join(map(str, asked))}")
+        count = asked[0] if asked else self._comm.world
+        if count != self.lanes.count:
+            self._make_lanes(count)  # as the others
         source = steps.index(max(steps))
         if max(steps) < 0 and self.folder is not None and self._comm.rank == source:
             self._load_newest()
@@ -320,7 +402,7 @@ class DistributedOptimizer:
     def _tensors(self) -> list[Tensor]:
         """The weights and buffers."""
         if self.model is None:
-            return [p for group in self.optimizer.param_groups for p in group["params"]]
+            return _parameters_of(self.optimizer)
         return [*self.model.parameters(), *self.model.buffers()]
 
     def _state(self) -> dict[str, Any]:
@@ -329,6 +411,8 @@ class DistributedOptimizer:
             "tensors": [tensor.detach() for tensor in self._tensors()],
             "optimizer": self.optimizer.state_dict(),
             "program": self._of_program(),
+            "sampling": self.sampling,
+            "saved_step": self._saved_step,
         }
 
     def _of_program(self) -> dict[str, Any]:
@@ -345,26 +429,37 @@ class DistributedOptimizer:
         self.lanes.step = state["step"]
         for tensor, values in zip(self._tensors(), state["tensors"]):
             tensor.copy_(values)
-        self.optimizer.load_state_dict(state["optimizer"])
+        checkpoint.load_optimizer(self.optimizer, state["optimizer"])
+        self.sampling, self._saved_step = state["sampling"], state["saved_step"]
         self._restore_program(state["program"], "the other rank")
 
     # Checkpoints.
+
+    def save_if_due(self) -> None:
+        """Saves if `save_every` says so for the step that was made last."""
+        if self._saves:
+            self.save()
 
     def sha256(self) -> str:
         """The hash of the trained weights, as reports of Tutti have it."""
         return checkpoint.sha256(dict(self._plan()))
 
     def save(self) -> None:
-        """Writes a checkpoint into the folder. Every rank calls it; rank 0 writes."""
+        """Writes a checkpoint into the folder, unless it has this step. Every rank calls it; rank 0 writes. `steps` calls
+        it after the last step."""
         if self.folder is None or self.model is None:
             raise InvalidArgument("there is no folder for checkpoints: DistributedOptimizer(..., folder=...)")
+        self._saves = False
+        if self._saved_step == self.lanes.step:
+            return
+        self._saved_step = self.lanes.step
         if self._comm.rank == 0:
             checkpoint.save(
                 self.folder,
                 self.lanes.step,
                 self.model,
                 self.optimizer,
-                state={"lanes": self.lanes.count},
+                state={"lanes": self.lanes.count, "sampling": self.sampling},
                 program=self._of_program(),
                 keep=self._keep,
             )
@@ -380,17 +475,27 @@ class DistributedOptimizer:
                 f"{found} was trained with {state['lanes']} lanes, and this job has {self.lanes.count}: the bits would be "
                 "others"
             )
-        self.lanes.step = state["step"]
+        self.lanes.step = self._saved_step = state["step"]
+        self.sampling = state.get("sampling")
         self._restore_program(program, str(found))
 
 
-def _names_of(parameters: list[Tensor], model: torch.nn.Module | None) -> list[str]:
+def _parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _trained_by(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [p for p in _parameters_of(optimizer) if p.requires_grad]
+
+
+def _names_of(trained: list[Tensor], optimizer: torch.optim.Optimizer, model: torch.nn.Module | None) -> list[str]:
     if model is None:
-        return [f"parameter {i}" for i in range(len(parameters))]
+        return [f"parameter {i}" for i in range(len(trained))]
     names = {id(parameter): name for name, parameter in model.named_parameters()}
+    parameters = _parameters_of(optimizer)
     unknown = next((i for i, parameter in enumerate(parameters) if id(parameter) not in names), None)
     if unknown is not None:
         raise InvalidArgument(
             f"parameter {unknown} of the optimiser, of shape {list(parameters[unknown].shape)}, is not the model's"
         )
-    return [names[id(parameter)] for parameter in parameters]
+    return [names[id(parameter)] for parameter in trained]
