@@ -11,9 +11,10 @@ Training with the same bits on any number of ranks: `DistributedOptimizer` and `
 
 from . import checkpoint as checkpoint
 from ._backend import ProcessGroup, register
+from ._lanes import Lane, Lanes, LaneScope
 from ._world import world
 from .data import Steps, steps
-from .optimizer import DistributedOptimizer, Lane, Lanes, LaneScope
+from .optimizer import DistributedOptimizer
 
 register()
 

@@ -10,8 +10,8 @@ from torch.utils.data import DataLoader, default_collate
 
 from ..errors import InvalidArgument
 from ..lanes import Sampler, lane_seed
+from ._lanes import Lane, Lanes
 from ._random import seeded
-from .optimizer import Lane, Lanes
 
 _Place = tuple[int, int]
 

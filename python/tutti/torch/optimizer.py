@@ -8,72 +8,20 @@ import inspect
 import os
 import struct
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from ..communicator import Communicator, Op, Type
 from ..errors import Error, InvalidArgument, PeerLost, Timeout
-from ..lanes import LaneSum, lane_seed, lanes_of
+from ..lanes import LaneSum, lane_seed
 from . import checkpoint
+from ._lanes import Lane, Lanes, LaneScope
 from ._random import seeded
+from ._state import TrainingState
 from ._tensors import Tensor
 from ._vectors import Buffers, Gradients
 from ._world import world as world_of_job
-
-
-@dataclass(frozen=True)
-class Lane:
-    """A share of the batch of a step."""
-
-    number: int
-    step: int
-    examples: int
-    seed: int = 1
-
-
-class Lanes:
-    """The lanes of a training, those of this rank, and the step that is next."""
-
-    def __init__(self, optimizer: DistributedOptimizer, comm: Communicator, count: int) -> None:
-        self._comm = comm
-        self.optimizer = optimizer
-        self.count = count
-        """Of all ranks."""
-        self.step = 0
-        """The number of steps that were made."""
-        self.tries = 0
-        """How often DistributedOptimizer.step() was called here."""
-
-    @property
-    def here(self) -> range:
-        """Of this rank. They change when ranks are lost or come."""
-        return lanes_of(self._comm.rank, self._comm.world, self.count)
-
-    def __index__(self) -> int:
-        return self.count
-
-
-class LaneScope:
-    """What `DistributedOptimizer.lane()` gives."""
-
-    def __init__(self, weight: float) -> None:
-        self._weight = weight
-        self.was_weighted = False
-        self.loss: Tensor | None = None
-
-    def backward(self, loss: Tensor) -> None:
-        """The only backward pass of the lane, from the mean loss of its examples, which `last_loss` will include."""
-        if loss.numel() != 1:
-            raise InvalidArgument(
-                f"the loss has the shape {list(loss.shape)}; expected one number, the mean of the lane"
-            )
-        if self.was_weighted:
-            raise InvalidArgument("a lane has one scope.backward(): call it with the sum of the losses")
-        self.loss, self.was_weighted = loss.detach(), True
-        loss.backward(torch.full_like(loss, self._weight))  # type: ignore[no-untyped-call]
-
 
 _LOSS, _EXAMPLES, _LANES, _WITHOUT_LOSS, _NUMBERS = range(5)
 
@@ -112,17 +60,12 @@ class DistributedOptimizer:
     ) -> None:
         if lanes < 0:
             raise InvalidArgument(f"{lanes} lanes; expected 1 or more, or 0 for one on each rank")
-        for name, each in (state or {}).items():
-            if not hasattr(each, "state_dict"):
-                raise InvalidArgument(f"state['{name}'] is {each!r}, which has no state_dict() and load_state_dict()")
         if folder is not None and model is None:
             raise InvalidArgument("checkpoints need the names of the weights: DistributedOptimizer(..., model=model)")
         self._comm = world_of_job() if comm is None else comm
         self.optimizer = optimizer
         self.model = model
-        self._state_of_program = dict(state or {})
-        for name, each in self._state_of_program.items():
-            checkpoint.require_storable(f"state['{name}']", each.state_dict())
+        self._state = TrainingState(optimizer, model, dict(state or {}))
         step = inspect.signature(optimizer.step).parameters.get("closure")
         if step is not None and step.default is inspect.Parameter.empty:
             raise InvalidArgument(f"{type(optimizer).__name__} needs a closure, which lanes have not")
@@ -136,9 +79,6 @@ class DistributedOptimizer:
         self.last_loss: float | None = None
         """The mean loss of all examples of the last step, if LaneScope.backward() was used for all."""
         self._saves = self._changes = False  # between this step and the next
-        self._saved_step = -1
-        self.sampling: dict[str, Any] | None = None
-        """How `steps` draws examples, which has to be the same after a resume."""
         try:
             self._come_together(new=True)
         except (PeerLost, Timeout) as error:
@@ -162,6 +102,15 @@ class DistributedOptimizer:
         return self._comm.world
 
     @property
+    def sampling(self) -> dict[str, Any] | None:
+        """How `steps` draws examples, which has to be the same after a resume."""
+        return self._state.sampling
+
+    @sampling.setter
+    def sampling(self, sampling: dict[str, Any]) -> None:
+        self._state.sampling = sampling
+
+    @property
     def param_groups(self) -> list[dict[str, Any]]:
         """Those of the optimiser that was given."""
         return self.optimizer.param_groups
@@ -178,6 +127,8 @@ class DistributedOptimizer:
         Random numbers, as in dropout, depend on the seed, the step and the lane. The lanes of a rank are computed in
         their order.
         """
+        if self._is_in_lane:
+            raise InvalidArgument(f"lane {lane.number} was begun inside of another one")
         self._enter(lane)
         if lane.examples < 1:
             raise InvalidArgument(f"lane {lane.number} has {lane.examples} examples: one without any is skipped")
@@ -185,8 +136,6 @@ class DistributedOptimizer:
         self._buffers.restore()
         weight = 1.0 if self.lanes.count == 1 else float(lane.examples)
         scope = LaneScope(weight)
-        if self._is_in_lane:
-            raise InvalidArgument(f"lane {lane.number} was begun inside of another one")
         self._is_in_lane = True
         try:
             with seeded(lane_seed(lane.seed, lane.step, lane.number)):
@@ -381,57 +330,27 @@ class DistributedOptimizer:
             self._make_lanes(count)  # as the others
         source = steps.index(max(steps))
         if max(steps) < 0 and self.folder is not None and self._comm.rank == source:
-            self._load_newest()
+            try:
+                self.lanes.step = self._state.load_newest(self.folder, self.lanes.count)
+            except Error as error:
+                self._comm.abort(str(error))  # so that the others know why
+                raise
         if min(steps) != max(steps) or max(steps) < 0:
             self._take_over(source)
 
     def _take_over(self, source: int) -> None:
         with_state = self._comm.rank == source
-        data = checkpoint.packed(self._state()) if with_state else torch.empty(0, dtype=torch.uint8)
+        data = self._state.packed(self.lanes.step) if with_state else torch.empty(0, dtype=torch.uint8)
         size = torch.tensor([data.numel()], dtype=torch.int64)
         self._comm.call("tutti_broadcast", size.data_ptr(), 1, Type.INT64, source, what="the state")
         if not with_state:
             data = torch.empty(int(size), dtype=torch.uint8)
         self._comm.call("tutti_broadcast", data.data_ptr(), data.numel(), Type.UINT8, source, what="the state")
         if not with_state:
-            self._restore(checkpoint.unpacked(data))
+            self.lanes.step = self._state.take_over(data)
 
     def _plan(self) -> list[tuple[str, Tensor]]:
         return list(zip(self._names, self._gradients.parameters))
-
-    def _tensors(self) -> list[Tensor]:
-        """The weights and buffers."""
-        if self.model is None:
-            return _parameters_of(self.optimizer)
-        return [*self.model.parameters(), *self.model.buffers()]
-
-    def _state(self) -> dict[str, Any]:
-        return {
-            "step": self.lanes.step,
-            "tensors": [tensor.detach() for tensor in self._tensors()],
-            "optimizer": self.optimizer.state_dict(),
-            "program": self._of_program(),
-            "sampling": self.sampling,
-            "saved_step": self._saved_step,
-        }
-
-    def _of_program(self) -> dict[str, Any]:
-        return {name: each.state_dict() for name, each in self._state_of_program.items()}
-
-    def _restore_program(self, saved: dict[str, Any], where: str) -> None:
-        for name, each in self._state_of_program.items():
-            if name not in saved:
-                raise InvalidArgument(f"{where} has no state '{name}'")
-            each.load_state_dict(saved[name])
-
-    @torch.no_grad()
-    def _restore(self, state: dict[str, Any]) -> None:
-        self.lanes.step = state["step"]
-        for tensor, values in zip(self._tensors(), state["tensors"]):
-            tensor.copy_(values)
-        checkpoint.load_optimizer(self.optimizer, state["optimizer"])
-        self.sampling, self._saved_step = state["sampling"], state["saved_step"]
-        self._restore_program(state["program"], "the other rank")
 
     # Checkpoints.
 
@@ -450,34 +369,11 @@ class DistributedOptimizer:
         if self.folder is None or self.model is None:
             raise InvalidArgument("there is no folder for checkpoints: DistributedOptimizer(..., folder=...)")
         self._saves = False
-        if self._saved_step == self.lanes.step:
+        if self._state.saved_step == self.lanes.step:
             return
-        self._saved_step = self.lanes.step
+        self._state.saved_step = self.lanes.step
         if self._comm.rank == 0:
-            checkpoint.save(
-                self.folder,
-                self.lanes.step,
-                self.model,
-                self.optimizer,
-                state={"lanes": self.lanes.count, "sampling": self.sampling},
-                program=self._of_program(),
-                keep=self._keep,
-            )
-
-    def _load_newest(self) -> None:
-        assert self.folder is not None and self.model is not None
-        found = checkpoint.newest(self.folder)
-        if found is None:
-            return
-        state, program = checkpoint.load(found, self.model, self.optimizer)
-        if state.get("lanes", self.lanes.count) != self.lanes.count:
-            raise InvalidArgument(
-                f"{found} was trained with {state['lanes']} lanes, and this job has {self.lanes.count}: the bits would be "
-                "others"
-            )
-        self.lanes.step = self._saved_step = state["step"]
-        self.sampling = state.get("sampling")
-        self._restore_program(program, str(found))
+            self._state.save(self.folder, self.lanes.step, self.lanes.count, self._keep)
 
 
 def _parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:
