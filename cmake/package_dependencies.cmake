@@ -47,7 +47,7 @@ execute_process(COMMAND dpkg-shlibdeps -O --ignore-missing-info --warnings=0 ${p
   WORKING_DIRECTORY ${folder} OUTPUT_VARIABLE found ERROR_VARIABLE errors RESULT_VARIABLE result)
 string(REGEX MATCH "shlibs:Depends=([^\n]+)" line "${found}")
 if(NOT result EQUAL 0 OR NOT line)
-  message(FATAL_ERROR "dpkg-shlibdeps (of the package dpkg-dev) has not found the dependencies: ${errors}")
+  message(FATAL_ERROR "dpkg-shlibdeps (of the package dpkg-dev) has not found the dependencies: ${result} ${errors}")
 endif()
 list(APPEND CPACK_DEBIAN_PACKAGE_DEPENDS ${CMAKE_MATCH_1})
 list(JOIN CPACK_DEBIAN_PACKAGE_DEPENDS ", " CPACK_DEBIAN_PACKAGE_DEPENDS)

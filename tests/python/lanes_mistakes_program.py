@@ -5,9 +5,9 @@ import sys
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
+from tutti.torch import DistributedOptimizer, Lane, checkpoint, steps
 
 import tutti
-from tutti.torch import DistributedOptimizer, Lane, checkpoint, steps
 
 folder = pathlib.Path(sys.argv[1])
 data = TensorDataset(torch.randn(30, 3), torch.randn(30, 1))
