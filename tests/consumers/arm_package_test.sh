@@ -12,7 +12,7 @@ quietly "$(dirname "$cmake")/cpack" -G DEB --config "$build/CPackConfig.cmake" -
 package=$(ls "$scratch"/package/*_arm64.deb) || fail "the package has another name: $(ls "$scratch/package")"
 field() { dpkg-deb --field "$package" "$1"; }
 [ "$(field Architecture)" = arm64 ] || fail "the architecture is $(field Architecture)"
-for name in libc6 libstdc++6 libgcc-s1 libssl3 libhwy1 zlib1g; do
+for name in libc6 "libstdc[+][+]6" libgcc-s1 libssl3 libhwy1 zlib1g; do
   field Depends | tr ',' '\n' | grep -qE "^ ?$name( |t64|$)" || fail "it does not depend on $name: $(field Depends)"
 done
 
