@@ -148,7 +148,7 @@ def row(what, found, to_reach):
     ours, theirs, ratios = found
     middle = statistics.median(ratios)
     spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
-    print(f"| {what} | {ours:.3f} ms | {theirs:.3f} ms | **{middle:.2f}x** ({spread}) | {to_reach} |", flush=True)
+    print(f"| {what} | {ours:.3f} ms | {theirs:.3f} ms | {middle:.2f}x ({spread}) | {to_reach} |", flush=True)
 
 
 def nanoseconds(call):
