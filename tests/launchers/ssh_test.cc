@@ -170,7 +170,7 @@ class SshCut : public Ssh, public ::testing::WithParamInterface<std::string> {
   pid_t victim() const {
     if (GetParam() == "worker") return training_.process_with("TUTTI_TASK_INDEX=1");
     const bool ssh = GetParam() == "ssh";
-    const std::string command = ssh ? "ssh " : program_path("tutti") + " run-host 2";
+    const std::string command = ssh ? "ssh " : program_path("tutti") + " run-host 1";
     for (const pid_t pid : training_.processes()) {
       const bool remote = text_of(pid, "environ").find("SSH_CONNECTION=127.0.0.1 ") != std::string::npos;
       const bool guardian = text_of(pid, "comm").starts_with("tutti-guardian");
