@@ -26,8 +26,10 @@ std::string flag_of_program(const std::vector<std::string>& command, const Envir
 
 // The number of servers, masters and evaluators, which are on the first host besides its workers.
 int more_tasks(const LaunchOptions& options);
-// The number of ports that the first host needs besides those of its workers: one for each of these tasks,
-// and one for PyTorch's store unless the ranks may change (--min) or the user has chosen the ports (--ports).
+// Returns how many ports the first host needs in addition to one for each of its workers: one for each of
+// these tasks, and one for PyTorch's store unless the ranks may change (--min) or the user has chosen the
+// ports
+// (--ports).
 int more_ports(const LaunchOptions& options);
 // Assigns the workers to these hosts, which offer one port for each task, and the first one perhaps another
 // for PyTorch's store. Throws DataLoss if they do not.

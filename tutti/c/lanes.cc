@@ -54,7 +54,7 @@ std::vector<TreeNode> places_of(const LaneRange& range, int64_t lanes) {
   return places;
 }
 
-// What a rank tells of its sum before the values are added.
+// Every rank sends its word to all others before the values are added.
 struct Word {
   int64_t lanes;     // of all ranks
   uint64_t present;  // bit i: its subtree i has data
@@ -62,8 +62,8 @@ struct Word {
 
 }  // namespace
 
-// Adds the lanes of a rank along the tree, as TreeSum does, and then those of all ranks. Sums that have to
-// wait for others are in other memory; the last one is in `values`.
+// Adds the lanes of a rank along the tree, as TreeSum does for tensors, and then the lanes of all ranks. A
+// sum that has to wait for its sibling is in other memory; the last sum is in `values`.
 class LaneSum : public std::enable_shared_from_this<LaneSum> {
  public:
   LaneSum(Ranks& ranks, int64_t lanes, const Array& values) : ranks_(ranks), lanes_(lanes), values_(values) {}

@@ -9,7 +9,7 @@
 
 namespace tutti::comm {
 
-// What a rank gives when it calls for a group of some ranks.
+// The call of one rank for a group of some ranks.
 struct GroupCall {
   const std::vector<int>& ranks;        // of the group, in their order
   int rank = 0;                         // this one

@@ -37,6 +37,11 @@ Min, Max, Product = ReduceOp.MIN, ReduceOp.MAX, ReduceOp.PRODUCT
 _OPS = {Average: Op.AVERAGE, Sum: Op.SUM, Min: Op.MIN, Max: Op.MAX, Product: Op.PRODUCT}
 
 
+def like(tensor: Tensor) -> Tensor:
+    """A contiguous tensor of the same shape and type, for a result."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype)
+
+
 def op_of(op: int | None, average: bool | None) -> ReduceOp:
     """The operation of the arguments `op` and `average`, of which the latter is the old form."""
     if op is not None:

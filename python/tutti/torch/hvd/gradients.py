@@ -12,6 +12,7 @@ from ._channel import Together
 from ._start import (
     Average,
     Sum,
+    like,
     op_of,
     start_allgather,
     start_allreduce,
@@ -26,15 +27,11 @@ from .ranks import ProcessSet, channel_of, global_process_set, rank
 Tensor = torch.Tensor
 
 
-def _like(tensor: Tensor) -> Tensor:
-    return torch.empty(tensor.shape, dtype=tensor.dtype)
-
-
 class _Allreduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, how: tuple[Any, ...], name: str | None, tensor: Tensor) -> Any:
         ctx.how = how
-        return start_allreduce(tensor, _like(tensor), name, *how, behind=False).result()
+        return start_allreduce(tensor, like(tensor), name, *how, behind=False).result()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
@@ -62,7 +59,7 @@ class _GroupedAllreduce(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, how: tuple[Any, ...], name: str | None, *tensors: Tensor) -> Any:
         ctx.how = how
-        return start_allreduces(tensors, [_like(each) for each in tensors], name, *how, behind=False).result()
+        return start_allreduces(tensors, [like(each) for each in tensors], name, *how, behind=False).result()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
@@ -126,7 +123,7 @@ class _Broadcast(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, root_rank: int, name: str | None, process_set: ProcessSet) -> Any:
         ctx.root_rank, ctx.process_set = root_rank, process_set
-        return start_broadcast(tensor, _like(tensor), root_rank, name, process_set, behind=False).result()
+        return start_broadcast(tensor, like(tensor), root_rank, name, process_set, behind=False).result()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:

@@ -21,6 +21,7 @@ from ._start import (
     Product,
     ReduceOp,
     Sum,
+    like,
     op_of,
     start_allgather,
     start_allreduce,
@@ -57,10 +58,6 @@ def synchronize(handle: int) -> Any:
     return None if operation is None else operation.result()
 
 
-def _like(tensor: Tensor) -> Tensor:
-    return torch.empty(tensor.shape, dtype=tensor.dtype)
-
-
 def allreduce_async(
     tensor: Tensor,
     average: bool | None = None,
@@ -73,7 +70,7 @@ def allreduce_async(
     """Begins to combine the tensors of all ranks, by default to their average. Returns a handle, whose result is a new
     tensor. Averages of integers are rounded towards zero."""
     how = (name, op_of(op, average), prescale_factor, postscale_factor, process_set)
-    return _handle(start_allreduce(tensor, _like(tensor), *how, behind=True))
+    return _handle(start_allreduce(tensor, like(tensor), *how, behind=True))
 
 
 def allreduce_async_(
@@ -116,7 +113,7 @@ def grouped_allreduce_async(
 ) -> int:
     """Like allreduce_async() of each tensor, but sends all of one type together."""
     how = (name, op_of(op, average), prescale_factor, postscale_factor, process_set)
-    return _handle(start_allreduces(tensors, [_like(each) for each in tensors], *how, behind=True))
+    return _handle(start_allreduces(tensors, [like(each) for each in tensors], *how, behind=True))
 
 
 def grouped_allreduce_async_(
@@ -182,7 +179,7 @@ def broadcast_async(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
     """Begins to send the tensor of a rank to all others. The result is a new tensor."""
-    return _handle(start_broadcast(tensor, _like(tensor), root_rank, name, process_set, behind=True))
+    return _handle(start_broadcast(tensor, like(tensor), root_rank, name, process_set, behind=True))
 
 
 def broadcast_async_(
