@@ -355,12 +355,12 @@ void Session::finish_saving() {
     being_saved_.reset();
     throw;
   }
+  if (being_saved_) saved_.push_back(*std::exchange(being_saved_, std::nullopt));
 }
 
-std::optional<Session::Saved> Session::take_saved() {
-  if (!being_saved_ || !saving_.done()) return std::nullopt;
-  finish_saving();
-  return std::exchange(being_saved_, std::nullopt);
+std::vector<Session::Saved> Session::take_saved() {
+  if (being_saved_ && saving_.done()) finish_saving();
+  return std::exchange(saved_, {});
 }
 
 // Returns the hash of the weights; with several nets, a hash over their names and hashes.

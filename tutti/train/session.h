@@ -130,8 +130,8 @@ class Session {
     std::string path;
     int64_t step = 0;
   };
-  // Returns the checkpoint whose writing has ended since the last call, on the chief.
-  std::optional<Saved> take_saved();
+  // Returns the checkpoints whose writing has ended since the last call, on the chief.
+  std::vector<Saved> take_saved();
   // The line that shows how far the training is, and what is going on besides. Only the chief shows it.
   LiveLine& line() { return group_.is_chief() ? line_ : no_line_; }
   // Null if this worker writes no events.
@@ -223,6 +223,7 @@ class Session {
   bool went_on_ = false;
   std::optional<int64_t> rows_base_;  // the step of the last checkpoint with all rows
   std::optional<Saved> being_saved_;
+  std::vector<Saved> saved_;  // until take_saved()
   LiveLine line_;
   LiveLine no_line_{kLogPlain};
   comm::Work saving_;

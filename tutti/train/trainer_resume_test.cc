@@ -4,11 +4,13 @@
 #include <fstream>
 #include <functional>
 #include <optional>
+#include <thread>
 
 #include "tutti/base/test_errors.h"
 #include "tutti/base/test_folder.h"
 #include "tutti/store/checkpoint.h"
 #include "tutti/store/folder_lock.h"
+#include "tutti/store/manifest.h"
 #include "tutti/store/test_checkpoint.h"
 #include "tutti/train/test_trainer.h"
 
@@ -272,17 +274,32 @@ TEST(TrainerResume, weights_that_are_no_numbers_do_not_become_the_newest_checkpo
   }
 }
 
-// Trains 20 steps with checkpoints, and calls `body` after step 12.
+// Returns true if the checkpoint of this step has been written, and nothing else is being written.
+bool has_saved(const std::string& logdir, int64_t step) {
+  std::error_code ignored;
+  if (std::filesystem::read_symlink(logdir + "/latest", ignored) != store::checkpoint_folder_name(step))
+    return false;
+  for (const auto& entry : std::filesystem::directory_iterator(logdir)) {
+    if (entry.path().filename().string().starts_with(".tutti-temporary")) return false;
+  }
+  return true;
+}
+
+// Trains 20 steps with checkpoints, and calls `body` after step 12, when the checkpoint of step 10 is
+// written.
 void train_and(const std::string& logdir, const std::function<void()>& body) {
   RunConfig config = test_flags();
   config.checkpoints.logdir = logdir;
   config.checkpoints.every = "5";
+  config.checkpoints.keep = 0;  // else old checkpoints are looked for after the new one is written
   config.training.steps = 20;
   config.output.log_level = "warning";
   const Context context = test_context(config);
   Trainer trainer(context, test_net(), kAdam, test_loss);
   trainer.add_hook(std::make_unique<AfterStep>([&](Training& training) {
-    if (training.step == 12) body();
+    if (training.step != 12) return;
+    while (!has_saved(logdir, 10)) std::this_thread::yield();
+    body();
   }));
   trainer.fit(test_feed().shuffle());
 }
