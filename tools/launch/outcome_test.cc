@@ -27,7 +27,7 @@ TEST(Outcome, names_the_kind_of_tuttis_exit_codes) {
   EXPECT_EQ(exited(exit_code(ErrorKind::Timeout)).describe(), "ended with exit code 11 (Timeout)");
   EXPECT_EQ(exited(exit_code(ErrorKind::InvalidArgument)).describe(),
             "ended with exit code 2 (InvalidArgument)");
-  EXPECT_EQ(exited(1).describe(), "ended with exit code 1 (an error that is not Tutti's)");
+  EXPECT_EQ(exited(1).describe(), "ended with exit code 1 (an error of the program)");
   EXPECT_EQ(exited(137).describe(), "ended with exit code 137 (SIGKILL)");
   EXPECT_EQ(exited(3).describe(), "ended with exit code 3");
   EXPECT_TRUE(exited(0).success());

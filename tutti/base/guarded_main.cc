@@ -125,7 +125,7 @@ std::string meaning_of_exit_code(int code) {
         ErrorKind::Overloaded, ErrorKind::Unimplemented, ErrorKind::Bug}) {
     if (exit_code(kind) == code) return std::string(to_string(kind));
   }
-  if (code == kUnknownError) return "an error that is not Tutti's";
+  if (code == kUnknownError) return "an error of the program";
   return code > kSignals && code < kSignals + NSIG ? signal_name(code - kSignals) : "";
 }
 

@@ -107,7 +107,7 @@ TEST(GuardedMain, every_exit_code_has_a_meaning) {
   EXPECT_EQ(meaning_of_exit_code(throwing(Error(ErrorKind::InvalidArgument, "")).code), "InvalidArgument");
   EXPECT_EQ(meaning_of_exit_code(throwing(Error(ErrorKind::Bug, "")).code), "Bug");
   EXPECT_EQ(meaning_of_exit_code(throwing(std::bad_alloc()).code), "Overloaded");
-  EXPECT_EQ(meaning_of_exit_code(throwing(std::runtime_error("")).code), "an error that is not Tutti's");
+  EXPECT_EQ(meaning_of_exit_code(throwing(std::runtime_error("")).code), "an error of the program");
   EXPECT_EQ(meaning_of_exit_code(throwing(Interrupted(15, "")).code), "SIGTERM");
   for (const int none : {-1, 0, 3, 9, 71, 128, 255, 256}) EXPECT_EQ(meaning_of_exit_code(none), "") << none;
 }

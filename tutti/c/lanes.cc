@@ -1,16 +1,15 @@
-#include "tutti/lanes/lanes.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
 #include <memory>
-#include <utility>
+#include <optional>
 #include <vector>
 
 #include "tutti/base/hashes.h"
 #include "tutti/c/handles.h"
+#include "tutti/lanes/lane_tree.h"
 #include "tutti/lanes/sampler.h"
 #include "tutti/transport/reduce.h"
 
@@ -21,7 +20,6 @@ using comm::Array;
 using comm::Operation;
 using comm::Source;
 using comm::Sources;
-using comm::TreeNode;
 
 // A worker has at most two subtrees of each height, and a bit for each in its word.
 constexpr int64_t kMostLanes = int64_t{1} << 30;
@@ -36,23 +34,35 @@ bool is_divisible(ElementType type) {
          type == ElementType::BFloat16;
 }
 
-// A sum of lanes that this rank has: of complete subtrees. `values` is null if none of them had data.
-struct Subtree {
-  TreeNode place;
-  std::byte* values;
-};
+// Where the lanes of a rank are, and where their sums wait.
+class LaneMemory {
+ public:
+  using Values = std::byte*;
 
-// Returns the places of the subtrees that a rank has when it has added its lanes.
-std::vector<TreeNode> places_of(const LaneRange& range, int64_t lanes) {
-  std::vector<Subtree> subtrees;
-  for (int64_t lane = range.begin; lane < range.end; ++lane) {
-    subtrees.push_back({{0, lane}, nullptr});
-    comm::join_complete(subtrees, 0, range.begin, lane + 1, lanes, [](Subtree&, Subtree&) {});
+  explicit LaneMemory(const Array& own) : own_(own) {}
+
+  std::byte* own() const { return own_.data; }
+  std::byte* room(size_t index) {
+    while (rooms_.size() <= index) rooms_.push_back(std::make_unique<std::byte[]>(own_.size()));
+    return rooms_[index].get();
   }
-  std::vector<TreeNode> places;
-  for (const Subtree& subtree : subtrees) places.push_back(subtree.place);
-  return places;
-}
+  bool is_own(const std::byte* values) const { return values == own_.data; }
+  void copy(std::byte* to, const std::byte* from) const {
+    if (to != from && own_.count > 0) std::memcpy(to, from, own_.size());
+  }
+  void add(std::byte* to, const std::byte* more) const {
+    if (own_.count == 0) return;
+    const std::byte* const inputs[] = {to, more};
+    std::byte* const outputs[] = {to};
+    comm::reduce(inputs, outputs,
+                 {.type = own_.type, .op = comm::ReduceOp::Sum, .count = own_.count, .round_each = true},
+                 {0, 1, comm::kCombine});
+  }
+
+ private:
+  Array own_;
+  std::vector<std::unique_ptr<std::byte[]>> rooms_;
+};
 
 // Every rank sends its word to all others before the values are added.
 struct Word {
@@ -62,38 +72,26 @@ struct Word {
 
 }  // namespace
 
-// Adds the lanes of a rank along the tree, as TreeSum does for tensors, and then the lanes of all ranks. A
-// sum that has to wait for its sibling is in other memory; the last sum is in `values`.
+// Adds the lanes of a rank along the tree, and then the lanes of all ranks; the sum is in `values`.
 class LaneSum : public std::enable_shared_from_this<LaneSum> {
  public:
   LaneSum(Ranks& ranks, int64_t lanes, const Array& values) : ranks_(ranks), lanes_(lanes), values_(values) {}
 
   void reset() {
     require_ended("tutti_lane_sum_reset");
-    begun_ = false;
-    waiting_.clear();
+    if (tree_) tree_->reset();
   }
 
   void add(bool has_data) {
     require_ended("tutti_lane_sum_add");
-    begin();
-    if (next_lane_ == range_.end)
+    Tree& tree = tree_of_these_ranks();
+    if (tree.lanes_added() == tree.range().size())
       fail(ErrorKind::InvalidArgument, "tutti_lane_sum_add: rank {} has added its lanes {} to {} already",
-           ranks_.rank(), range_.begin, range_.end - 1);
-    waiting_.push_back({{0, next_lane_}, has_data ? values_.data : nullptr});
-    const bool is_last = ++next_lane_ == range_.end;
-    comm::join_complete(waiting_, 0, range_.begin, next_lane_, lanes_, [&](Subtree& left, Subtree& right) {
-      // Addition commutes to the bit, so either may be added to the other.
-      if (left.values == nullptr || (is_last && right.values == values_.data))
-        std::swap(left.values, right.values);
-      if (right.values != nullptr) add_to(left.values, right.values);
-    });
-    const size_t index = waiting_.size() - 1;
-    std::byte*& sum = waiting_.back().values;
-    if (sum == nullptr || (is_last && sum == values_.data)) return;
-    while (rooms_.size() <= index) rooms_.push_back(std::make_unique<std::byte[]>(values_.size()));
-    copy(sum, rooms_[index].get());
-    sum = rooms_[index].get();
+           ranks_.rank(), tree.range().begin, tree.range().end - 1);
+    if (has_data)
+      tree.add();
+    else
+      tree.skip();
   }
 
   comm::Work finish(double divisor, const comm::Options& options) {
@@ -101,13 +99,13 @@ class LaneSum : public std::enable_shared_from_this<LaneSum> {
     if (!std::isfinite(divisor) || (divisor != 0 && !is_divisible(values_.type)))
       fail(ErrorKind::InvalidArgument, "tutti_lane_sum_finish: {} cannot be divided by {}",
            name_of(values_.type), divisor);
-    begin();
-    if (next_lane_ != range_.end)
+    Tree& tree = tree_of_these_ranks();
+    if (tree.lanes_added() != tree.range().size())
       fail(ErrorKind::InvalidArgument,
            "tutti_lane_sum_finish: rank {} has added {} of its {} lanes. All have to be added; one without "
            "data with has_data = 0",
-           ranks_.rank(), next_lane_ - range_.begin, range_.size());
-    begun_ = false;
+           ranks_.rank(), tree.lanes_added(), tree.range().size());
+    subtrees_ = tree.finish();
     // The operation may outlive the caller's handle.
     last_ = ranks_.run("lane_sum", options, [sum = shared_from_this(), divisor](const Operation& operation) {
       sum->run(divisor, operation);
@@ -116,6 +114,8 @@ class LaneSum : public std::enable_shared_from_this<LaneSum> {
   }
 
  private:
+  using Tree = LaneTree<LaneMemory>;
+
   void run(double divisor, const Operation& operation) {
     const Sources sources = sources_of(words_of_all(operation));
     if (values_.count == 0) return;
@@ -138,30 +138,15 @@ class LaneSum : public std::enable_shared_from_this<LaneSum> {
       fail(ErrorKind::InvalidArgument, "{}: the sum of the step before has not ended: wait for it", call);
   }
 
-  void begin() {
-    if (std::exchange(begun_, true)) return;
-    range_ = lanes_of(ranks_.rank(), ranks_.world(), lanes_);
-    next_lane_ = range_.begin;
-    waiting_.clear();
-  }
-
-  void copy(const std::byte* from, std::byte* to) const {
-    if (from != to) std::memcpy(to, from, values_.size());
-  }
-
-  void add_to(std::byte* sum, const std::byte* more) const {
-    const std::byte* const inputs[] = {sum, more};
-    std::byte* const outputs[] = {sum};
-    comm::reduce(
-        inputs, outputs,
-        {.type = values_.type, .op = comm::ReduceOp::Sum, .count = values_.count, .round_each = true},
-        {0, 1, comm::kCombine});
+  Tree& tree_of_these_ranks() {
+    const LaneRange range = lanes_of(ranks_.rank(), ranks_.world(), lanes_);
+    if (!tree_ || tree_->range() != range) tree_.emplace(LaneMemory(values_), range, lanes_);
+    return *tree_;
   }
 
   std::vector<Word> words_of_all(const Operation& operation) {
     Word own{lanes_, 0};
-    for (size_t i = 0; i < waiting_.size(); ++i)
-      own.present |= uint64_t{waiting_[i].values != nullptr ? 1U : 0U} << i;
+    for (size_t i = 0; i < subtrees_.size(); ++i) own.present |= uint64_t{subtrees_[i].values ? 1U : 0U} << i;
     constexpr auto kNumbers = static_cast<int64_t>(sizeof(Word) / sizeof(int64_t));
     std::vector<Word> words(static_cast<size_t>(ranks_.world()));
     std::vector<Array> outputs;
@@ -181,7 +166,7 @@ class LaneSum : public std::enable_shared_from_this<LaneSum> {
     std::vector<Source> all;
     for (int rank = 0; rank < ranks_.world(); ++rank) {
       uint64_t present = words[static_cast<size_t>(rank)].present;
-      for (const TreeNode& place : places_of(lanes_of(rank, ranks_.world(), lanes_), lanes_)) {
+      for (const comm::TreeNode& place : subtrees_of(lanes_of(rank, ranks_.world(), lanes_), lanes_)) {
         all.push_back({place, rank, (present & 1) != 0});
         present >>= 1;
       }
@@ -195,9 +180,8 @@ class LaneSum : public std::enable_shared_from_this<LaneSum> {
     size_t own = 0;
     for (const Source& source : sources.all) {
       const bool here = source.rank == ranks_.rank();
-      std::byte* const values = here ? waiting_[own++].values : nullptr;
-      inputs.push_back(values == nullptr ? Array{nullptr, values_.type, 0}
-                                         : Array{values, values_.type, values_.count});
+      const std::optional<std::byte*> values = here ? subtrees_[own++].values : std::nullopt;
+      inputs.push_back({values.value_or(nullptr), values_.type, values ? values_.count : 0});
     }
     return inputs;
   }
@@ -205,12 +189,9 @@ class LaneSum : public std::enable_shared_from_this<LaneSum> {
   Ranks& ranks_;
   const int64_t lanes_;
   const Array values_;
-  bool begun_ = false;  // a step, with the lanes of the present ranks
-  LaneRange range_;
-  int64_t next_lane_ = 0;
-  std::vector<Subtree> waiting_;
-  std::vector<std::unique_ptr<std::byte[]>> rooms_;  // [index in waiting_]
-  comm::Work last_;                                  // of finish()
+  std::optional<Tree> tree_;
+  std::vector<Tree::Subtree> subtrees_;  // of the step that finish() ends
+  comm::Work last_;                      // of finish()
 };
 
 namespace {

@@ -14,13 +14,6 @@ namespace {
 // The layout of the beginning of a word.
 enum Head { kStep, kStop, kSignal, kSave, kChange, kLeaving, kRate, kNotFinite, kHead };
 
-// Returns the subtrees that TreeSum::finish() returns for this range, without values.
-std::vector<TreeSum::Subtree> subtrees_of(LaneRange range, int64_t leaves) {
-  TreeSum empty({}, range, leaves);
-  for (int64_t leaf = range.begin; leaf < range.end; ++leaf) empty.skip();
-  return empty.finish();
-}
-
 const double* numbers_in(const torch::Tensor& word) { return static_cast<const double*>(word.data_ptr()); }
 
 // Compares the rates exactly: a schedule computes the same bits on every worker.
@@ -56,7 +49,7 @@ ControlWord::ControlWord(std::span<const LaneRange> ranges, int64_t leaves, int6
   for (size_t rank = 0; rank < ranges.size(); ++rank) {
     const auto subtrees = subtrees_of(ranges[rank], leaves);
     for (size_t i = 0; i < subtrees.size(); ++i) {
-      order.push_back({subtrees[i].place, static_cast<int>(rank)});
+      order.push_back({subtrees[i], static_cast<int>(rank)});
       sources_.push_back({static_cast<int>(rank), i});
     }
     most_subtrees_ = std::max(most_subtrees_, subtrees.size());

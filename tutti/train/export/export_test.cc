@@ -343,7 +343,7 @@ TEST(Export, into_a_place_that_cannot_be_written_says_so) {
   expect_error(ErrorKind::InvalidArgument, HasSubstr("without a result"),
                [&] { export_model(test_context(config), folder / "exports", "", model, test_feed()); });
   config.exports.checker = "/bin/false";
-  expect_error(ErrorKind::InvalidArgument, HasSubstr("exit code 1 (an error that is not Tutti's)"),
+  expect_error(ErrorKind::InvalidArgument, HasSubstr("exit code 1 (an error of the program)"),
                [&] { export_model(test_context(config), folder / "exports", "", model, test_feed()); });
   EXPECT_EQ(names_in(folder / "exports"), std::set<std::string>());
 }
