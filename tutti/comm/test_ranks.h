@@ -28,20 +28,15 @@ inline std::shared_ptr<Communicator> borrowed(Communicator& comm) {
   return {&comm, [](Communicator*) {}};
 }
 
-// Forwards to another transport and hides its additional interfaces, to test the algorithms for transports
-// that have none.
-class PlainTransport final : public Transport {
+// Forwards to another transport and hides its additional interfaces.
+class ForwardingTransport : public Transport {
  public:
-  // Calls `before` before each exchange.
-  explicit PlainTransport(
-      std::unique_ptr<Transport> inner, std::function<void()> before = [] {})
-      : inner_(std::move(inner)), before_(std::move(before)) {}
-  std::string name() const override { return "plain"; }
+  explicit ForwardingTransport(std::unique_ptr<Transport> inner) : inner_(std::move(inner)) {}
+  std::string name() const override { return inner_->name(); }
   int rank() const override { return inner_->rank(); }
   int world() const override { return inner_->world(); }
   void exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
                 const Operation& operation) override {
-    before_();
     inner_->exchange(sends, recvs, operation);
   }
   void send(ConstBytes bytes, int to, const Operation& operation) override {
@@ -50,13 +45,40 @@ class PlainTransport final : public Transport {
   void recv(Bytes bytes, int from, const Operation& operation) override {
     inner_->recv(bytes, from, operation);
   }
+  OperationLabel await_message(int from, const Operation& operation) override {
+    return inner_->await_message(from, operation);
+  }
+  std::optional<OperationLabel> next_message(int from) override { return inner_->next_message(from); }
   void abandon(const std::string& text) override { inner_->abandon(text); }
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override {
-    return std::make_unique<PlainTransport>(inner_->split(ranks, name));
+    return inner_->split(ranks, name);
+  }
+
+ protected:
+  Transport& inner() { return *inner_; }
+
+ private:
+  const std::unique_ptr<Transport> inner_;
+};
+
+// To test the algorithms for transports that have no additional interfaces.
+class PlainTransport final : public ForwardingTransport {
+ public:
+  // Calls `before` before each exchange.
+  explicit PlainTransport(
+      std::unique_ptr<Transport> inner, std::function<void()> before = [] {})
+      : ForwardingTransport(std::move(inner)), before_(std::move(before)) {}
+  std::string name() const override { return "plain"; }
+  void exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
+                const Operation& operation) override {
+    before_();
+    ForwardingTransport::exchange(sends, recvs, operation);
+  }
+  std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override {
+    return std::make_unique<PlainTransport>(ForwardingTransport::split(ranks, name));
   }
 
  private:
-  std::unique_ptr<Transport> inner_;
   const std::function<void()> before_;
 };
 

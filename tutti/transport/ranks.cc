@@ -255,9 +255,6 @@ int Ranks::recv_from_any(const Array& values, const Operation& operation, int ta
 
 // Describes a message to or from this rank, or from any.
 Operation Ranks::message(const Operation& asked, const Array& values, int peer, int tag) const {
-  if ((peer < 0 || tag != 0) && !transport_->tells_next_message())
-    fail(ErrorKind::Unimplemented, "messages over {} have no tags, and come from a rank that is named",
-         transport_->name());
   Operation operation = moved(asked, values.type, values.count);
   operation.peer = peer;
   operation.tag = tag;

@@ -103,14 +103,10 @@ class Transport : public Carrier {
                         const Operation& operation) = 0;
   virtual void send(ConstBytes bytes, int to, const Operation& operation) = 0;
   virtual void recv(Bytes bytes, int from, const Operation& operation) = 0;
-  // Returns false if it cannot tell which message comes next from a rank, so that messages have no tags.
-  virtual bool tells_next_message() const { return false; }
   // Waits for the next message from this rank, which recv() then receives, and returns its label.
-  virtual OperationLabel await_message(int /*from*/, const Operation& operation) {
-    return OperationLabel(operation);
-  }
+  virtual OperationLabel await_message(int from, const Operation& operation) = 0;
   // Returns the same, or nullopt if none has come.
-  virtual std::optional<OperationLabel> next_message(int /*from*/) { return std::nullopt; }
+  virtual std::optional<OperationLabel> next_message(int from) = 0;
   // Waits for all ranks.
   virtual void sync(const Operation& operation);
   // This rank has completed an operation of all ranks, for their error messages.

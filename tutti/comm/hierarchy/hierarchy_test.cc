@@ -127,32 +127,18 @@ TEST(HierarchyHosts, share_memory_inside) {
 }
 
 // Counts the bytes that are received over a network.
-class Counted final : public Transport {
+class Counted final : public testing::ForwardingTransport {
  public:
-  Counted(std::unique_ptr<Transport> inner, std::atomic<size_t>& bytes)
-      : inner_(std::move(inner)), bytes_(bytes) {}
-  std::string name() const override { return inner_->name(); }
-  int rank() const override { return inner_->rank(); }
-  int world() const override { return inner_->world(); }
+  Counted(std::unique_ptr<Transport> network, std::atomic<size_t>& bytes)
+      : ForwardingTransport(std::move(network)), bytes_(bytes) {}
   void exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
                 const Operation& operation) override {
     for (int r = 0; r < world(); ++r) bytes_ += r == rank() ? 0 : recvs[static_cast<size_t>(r)].size();
-    inner_->exchange(sends, recvs, operation);
+    ForwardingTransport::exchange(sends, recvs, operation);
   }
-  void send(ConstBytes bytes, int to, const Operation& operation) override {
-    inner_->send(bytes, to, operation);
-  }
-  void recv(Bytes bytes, int from, const Operation& operation) override {
-    inner_->recv(bytes, from, operation);
-  }
-  void abandon(const std::string& text) override { inner_->abandon(text); }
-  std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override {
-    return inner_->split(ranks, name);
-  }
-  Failures* failures() override { return inner_->failures(); }
+  Failures* failures() override { return inner().failures(); }
 
  private:
-  const std::unique_ptr<Transport> inner_;
   std::atomic<size_t>& bytes_;
 };
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -22,6 +23,7 @@ namespace tutti::comm::mpi_test {
 namespace {
 
 using std::chrono::milliseconds;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::kLong;
 using testing::meet;
@@ -53,6 +55,39 @@ TEST(DISABLED_Rank, exchange_moves_messages_of_any_size) {
 
 TEST(DISABLED_Rank, messages_between_two_keep_their_order_beside_exchanges) {
   testing::send_and_recv_beside_exchanges(*mpi("messages"));
+}
+
+TEST(DISABLED_Rank, messages_have_tags_and_may_come_from_any) {
+  Ranks ranks(mpi("tags"), kLong);
+  const auto number_of = [](int64_t& number) {
+    return Array{reinterpret_cast<std::byte*>(&number), ElementType::Int64, 1};
+  };
+  const auto send = [&](int64_t number, int tag) {
+    ranks.run_message("send", {0, true}, {},
+                      [&](const Operation& operation) { ranks.send(number_of(number), 0, operation, tag); });
+  };
+  if (ranks.rank() > 0) {
+    send(ranks.rank(), 1);
+    send(10 * ranks.rank(), 2);
+    send(100 * ranks.rank(), 1);
+  }
+  for (int other = 1; other < ranks.world() && ranks.rank() == 0; ++other) {
+    int64_t number = 0;
+    ranks.run_message("recv", {other, false, 2}, {}, [&](const Operation& operation) {
+      ranks.recv(number_of(number), other, operation, 2);
+    });
+    EXPECT_EQ(number, 10 * other);
+  }
+  std::map<int, std::vector<int64_t>> found;  // by sender
+  for (int message = 2; message < 2 * ranks.world() && ranks.rank() == 0; ++message) {
+    int64_t number = 0;
+    ranks.run_message("recv", {-1, false, 1}, {}, [&](const Operation& operation) {
+      const int from = ranks.recv_from_any(number_of(number), operation, 1);
+      found[from].push_back(number);
+    });
+  }
+  for (const auto& [from, numbers] : found) EXPECT_THAT(numbers, ElementsAre(from, 100 * from));
+  EXPECT_EQ(static_cast<int>(found.size()), ranks.rank() == 0 ? ranks.world() - 1 : 0);
 }
 
 TEST(DISABLED_Rank, splits_into_smaller_groups) {

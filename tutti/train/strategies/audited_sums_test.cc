@@ -46,16 +46,14 @@ struct WrongMessage {
 };
 
 // Forwards to another transport, and flips a bit of the message that is due.
-class Flipping final : public comm::Transport {
+class Flipping final : public comm::testing::ForwardingTransport {
  public:
   Flipping(std::unique_ptr<comm::Transport> inner, std::optional<WrongMessage>& due)
-      : inner_(std::move(inner)), due_(due) {}
+      : ForwardingTransport(std::move(inner)), due_(due) {}
   std::string name() const override { return "flipping"; }
-  int rank() const override { return inner_->rank(); }
-  int world() const override { return inner_->world(); }
   void exchange(std::span<const comm::ConstBytes> sends, std::span<const comm::Bytes> recvs,
                 const comm::Operation& operation) override {
-    inner_->exchange(sends, recvs, operation);
+    ForwardingTransport::exchange(sends, recvs, operation);
     if (!due_ || operation.what != due_->what || due_->number-- > 0) return;
     std::vector<comm::Bytes> received;
     for (size_t r = 0; r < recvs.size(); ++r)
@@ -65,19 +63,8 @@ class Flipping final : public comm::Transport {
     const comm::Bytes bytes = received[wrong.bit % received.size()];
     flip_bit(bytes.data(), bytes.size(), wrong.bit / received.size());
   }
-  void send(comm::ConstBytes bytes, int to, const comm::Operation& operation) override {
-    inner_->send(bytes, to, operation);
-  }
-  void recv(comm::Bytes bytes, int from, const comm::Operation& operation) override {
-    inner_->recv(bytes, from, operation);
-  }
-  void abandon(const std::string& text) override { inner_->abandon(text); }
-  std::unique_ptr<comm::Transport> split(const std::vector<int>& ranks, const std::string& name) override {
-    return inner_->split(ranks, name);
-  }
 
  private:
-  std::unique_ptr<comm::Transport> inner_;
   std::optional<WrongMessage>& due_;
 };
 

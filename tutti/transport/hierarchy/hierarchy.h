@@ -36,7 +36,6 @@ class HierarchyTransport final : public Transport, public TwoLevels {
                 const Operation& operation) override;
   void send(ConstBytes bytes, int to, const Operation& operation) override;
   void recv(Bytes bytes, int from, const Operation& operation) override;
-  bool tells_next_message() const override { return network_->tells_next_message(); }
   OperationLabel await_message(int from, const Operation& operation) override;
   std::optional<OperationLabel> next_message(int from) override;
   void completed() override { group_->completed(); }

@@ -15,6 +15,14 @@ constexpr size_t kChunk = size_t{1} << 30;
 
 }  // namespace
 
+bool has_come(MPI_Comm group, int from) {
+  Library::get().require_usable();
+  const auto lock = Library::get().lock();
+  int come = 0;
+  check(MPI_Iprobe(from, MPI_ANY_TAG, group, &come, MPI_STATUS_IGNORE));
+  return come != 0;
+}
+
 template <class Post>
 void Messages::post(size_t size, int peer, Way way, const Post& one) {
   Library::get().require_usable();

@@ -14,6 +14,9 @@
 
 namespace tutti::comm::mpi {
 
+// Returns true if a message from this rank has come that nobody has begun to receive.
+bool has_come(MPI_Comm group, int from);
+
 // Messages in progress, in chunks of at most kChunk bytes.
 class Messages {
  public:

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <functional>
 #include <mpi.h>
+#include <optional>
+#include <span>
 #include <utility>
 
 #include <fmt/format.h>
@@ -64,7 +66,8 @@ class MpiTransport final : public Transport {
         exchanges_(std::move(exchanges)),
         messages_(std::move(messages)),
         rank_(rank_in(exchanges_.get())),
-        world_(static_cast<int>(ranks_of(exchanges_.get()).size())) {
+        world_(static_cast<int>(ranks_of(exchanges_.get()).size())),
+        labels_(static_cast<size_t>(world_)) {
     if (world_ == 1) return;
     failures_ = std::make_unique<Failures>(with_prefix(board_, "failures/"),
                                            FailuresOptions{.rank = rank_,
@@ -109,16 +112,44 @@ class MpiTransport final : public Transport {
     });
   }
 
+  // Its label goes before each message.
   void send(ConstBytes bytes, int to, const Operation& operation) override {
-    if (bytes.empty()) return;
-    Messages messages = between_two(operation);
-    attempt(operation, Failures::Party::Two, {to}, messages, [&] { messages.send(bytes, to); });
+    const OperationLabel label(operation);
+    between_two(operation, to, [&](Messages& messages) {
+      messages.send(std::as_bytes(std::span(&label, 1)), to);
+      messages.send(bytes, to);
+    });
   }
 
   void recv(Bytes bytes, int from, const Operation& operation) override {
-    if (bytes.empty()) return;
-    Messages messages = between_two(operation);
-    attempt(operation, Failures::Party::Two, {from}, messages, [&] { messages.recv(bytes, from); });
+    const OperationLabel own(operation);
+    const OperationLabel sent = await_message(from, operation);
+    label_of(from).reset();
+    between_two(operation, from, [&](Messages& messages) {
+      if (!other_message(who_(rank_), own, who_(from), sent).empty())
+        fail(ErrorKind::InvalidArgument, "{} expects {} from {}, which sends {}", who_(rank_), own.elements(),
+             who_(from), sent.elements());
+      messages.recv(bytes, from);
+    });
+  }
+
+  OperationLabel await_message(int from, const Operation& operation) override {
+    if (!label_of(from)) {
+      OperationLabel label;
+      between_two(operation, from, [&](Messages& messages) {
+        messages.recv(std::as_writable_bytes(std::span(&label, 1)), from);
+      });
+      label_of(from) = label;
+    }
+    return *label_of(from);
+  }
+
+  std::optional<OperationLabel> next_message(int from) override {
+    failures_->throw_if_failed();
+    if (!label_of(from) && !mpi::has_come(messages_.get(), from)) return std::nullopt;
+    Operation operation = operation_of("recv", {}, options_.timeout);
+    operation.peer = kAnyRank;
+    return await_message(from, operation);
   }
 
   void abandon(const std::string& text) override { failures_->give_up(text); }
@@ -157,13 +188,13 @@ class MpiTransport final : public Transport {
     given_up_ = true;
   }
 
-  // The tag of a message is the type of its elements.
-  Messages between_two(const Operation& operation) {
-    const auto type = operation.whole ? operation.whole->type : ElementType::UInt8;
-    return {messages_.get(), who_, static_cast<int>(type), [this, type](int peer, int tag) {
-              return fmt::format("{} expects {} from {}, which sends {}", who_(rank_), name_of(type),
-                                 who_(peer), name_of(static_cast<ElementType>(tag)));
-            }};
+  // The label of the next message from this rank, once that is known.
+  std::optional<OperationLabel>& label_of(int from) { return labels_[static_cast<size_t>(from)]; }
+
+  template <class Post>
+  void between_two(const Operation& operation, int peer, const Post& post) {
+    Messages messages(messages_.get(), who_, 0, {});
+    attempt(operation, Failures::Party::Two, {peer}, messages, [&] { post(messages); });
   }
 
   template <class Post>
@@ -188,6 +219,7 @@ class MpiTransport final : public Transport {
   Group messages_;
   const int rank_;
   const int world_;
+  std::vector<std::optional<OperationLabel>> labels_;
   uint64_t exchanged_ = 0;  // exchanges begun so far
   std::shared_ptr<std::byte> adding_;
   std::atomic<bool> given_up_{false};

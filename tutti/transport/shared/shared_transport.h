@@ -47,7 +47,6 @@ class SharedTransport final : public Transport, public SharedRegions {
                 const Operation& operation) override;
   void send(ConstBytes bytes, int to, const Operation& operation) override;
   void recv(Bytes bytes, int from, const Operation& operation) override;
-  bool tells_next_message() const override { return true; }
   OperationLabel await_message(int from, const Operation& operation) override;
   std::optional<OperationLabel> next_message(int from) override;
   void combine(std::span<const ArraySum> sums, const Operation& operation) override;
