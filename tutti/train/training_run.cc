@@ -521,8 +521,8 @@ void TrainingRun::note_hash() {
 }
 
 void TrainingRun::note_saved() {
-  for (const auto& [path, step] : session_.take_saved())
-    for_each_hook([&](Hook& hook) { hook.after_save(training_, path, step); });
+  for (const Session::Saved& saved : session_.take_saved())
+    for_each_hook([&](Hook& hook) { hook.after_save(training_, saved.path, saved.step); });
 }
 
 }  // namespace tutti
