@@ -1,7 +1,8 @@
 """torch.distributed over Tutti and over Gloo, in one run: sums, DDP and FSDP2, and the cost of calls. Prints Markdown.
 
 Usage: torch_backends.py [--rounds 5]
-Each round forks the ranks for one backend and then for the other; the figures are medians of the rounds.
+Each round forks the ranks for one backend after the other; the figures are medians of the rounds. Trainings also run over
+PyTorch's backend "fake", which sends nothing: no backend can be faster.
 """
 
 import argparse
@@ -18,6 +19,7 @@ import torch
 import torch.distributed as dist
 import tutti.torch
 from torch import nn
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 SIZES = {"4 KB": 1 << 10, "1 MB": 1 << 18, "64 MB": 1 << 24}  # of floats
 TO_REACH = {
@@ -82,6 +84,13 @@ def seconds_of_sums(count):
     return (time.perf_counter() - begin) / repeats
 
 
+def not_summed(_, bucket):
+    """For DDP, which cannot use what the backend "fake" returns."""
+    future = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
 def seconds_of_steps(name):
     torch.manual_seed(1)
     model, shape = network(name)
@@ -93,10 +102,12 @@ def seconds_of_steps(name):
         wrapped = fully_shard(model)
     else:
         wrapped = nn.parallel.DistributedDataParallel(model)
+        if dist.get_backend() == "fake":
+            wrapped.register_comm_hook(None, not_summed)
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=1e-3)
     values = torch.randn(shape)
     begin = 0.0
-    steps = 6
+    steps = 12
     for step in range(steps + 2):
         if step == 2:
             dist.barrier()
@@ -116,7 +127,10 @@ def in_ranks(world, backend, transport, measure):
         if child == 0:
             os.environ["TUTTI_COMM"] = transport
             torch.set_num_threads(1)
-            dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=rank, world_size=world)
+            if backend == "fake":
+                dist.init_process_group(backend, store=FakeStore(), rank=rank, world_size=world)
+            else:
+                dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=rank, world_size=world)
             found = measure()
             dist.destroy_process_group()
             if rank == 0:
@@ -131,24 +145,30 @@ def in_ranks(world, backend, transport, measure):
         return json.load(file)
 
 
-def beside(rounds, world, transport, measure):
-    """By name of a measurement: Tutti's milliseconds, Gloo's, and the ratios of the rounds."""
-    all_rounds = [
-        {backend: in_ranks(world, backend, transport, measure) for backend in ("tutti", "gloo")} for _ in range(rounds)
-    ]
+def beside(rounds, world, transport, measure, backends=("tutti", "gloo")):
+    """By name of a measurement, and by backend: the milliseconds of all rounds."""
     found = {}
-    for what in all_rounds[0]["tutti"]:
-        ours, theirs = ([1000 * each[backend][what] for each in all_rounds] for backend in ("tutti", "gloo"))
-        ratios = sorted(b / a for a, b in zip(ours, theirs))
-        found[what] = statistics.median(ours), statistics.median(theirs), ratios
+    for _ in range(rounds):
+        for backend in backends:
+            for what, seconds in in_ranks(world, backend, transport, measure).items():
+                found.setdefault(what, {}).setdefault(backend, []).append(1000 * seconds)
     return found
 
 
+def ratio(found, to):
+    """Gloo's time over another one's: the median of the rounds, with the least and the greatest."""
+    ratios = sorted(b / a for a, b in zip(found[to], found["gloo"]))
+    return f"{statistics.median(ratios):.2f}x ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+
+
 def row(what, found, to_reach):
-    ours, theirs, ratios = found
-    middle = statistics.median(ratios)
-    spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
-    print(f"| {what} | {ours:.3f} ms | {theirs:.3f} ms | {middle:.2f}x ({spread}) | {to_reach} |", flush=True)
+    cells = [f"{statistics.median(found[backend]):.3f} ms" for backend in ("tutti", "gloo")] + [
+        ratio(found, "tutti"),
+        to_reach,
+    ]
+    if "fake" in found:
+        cells.append(ratio(found, "fake"))
+    print(f"| {what} | {' | '.join(cells)} |", flush=True)
 
 
 def nanoseconds(call):
@@ -170,9 +190,17 @@ def calls():
     nothing.argtypes, nothing.restype = [ctypes.c_int], ctypes.c_int
     ctypes_call = nanoseconds(lambda: nothing(1))
     rank = nanoseconds(lambda: tutti.communicator.library.tutti_rank(comm._handle))
+    all_reduce = tutti.communicator.library.tutti_all_reduce
+    as_many = ctypes.CDLL(None).abs  # which reads only the first
+    as_many.argtypes, as_many.restype = all_reduce.argtypes, all_reduce.restype
+    same_arguments = nanoseconds(lambda: as_many(comm._handle, address, address, 1, 6, 0, None))
     ours = nanoseconds(lambda: comm.call("tutti_all_reduce", address, address, 1, 6, 0))
     print("\n### A call from Python\n\n| call | time | |\n|---|---|---|")
     print(f"| of ctypes that does nothing (`abs`) | {ctypes_call:.0f} ns | |")
+    print(
+        f"| of ctypes that does nothing, with the seven arguments of `tutti_all_reduce` | {same_arguments:.0f} ns | "
+        f"{same_arguments / ctypes_call:.1f}x |"
+    )
     print(f"| `tutti_rank` | {rank:.0f} ns | {rank / ctypes_call:.1f}x |")
     print(f"| `all_reduce` of one number, alone | {ours:.0f} ns | **{ours / ctypes_call:.1f}x** (to reach: 3x) |")
     comm.close()
@@ -204,9 +232,12 @@ def main():
             sums = lambda: {size: seconds_of_sums(count) for size, count in SIZES.items()}
             for size, found in beside(rounds, world, transport, sums).items():
                 row(f"{size}, {world} ranks, {words}", found, TO_REACH[transport][size])
-    print("\n| training step | Tutti | Gloo | Gloo / Tutti | to reach |\n|---|---|---|---|---|")
+    print(
+        "\n| training step | Tutti | Gloo | Gloo / Tutti | to reach | Gloo / nothing sent |\n|---|---|---|---|---|---|"
+    )
     for name, (world, to_reach) in TRAININGS.items():
-        found = beside(rounds, world, "shm", lambda name=name: {name: seconds_of_steps(name)})
+        measure = lambda name=name: {name: seconds_of_steps(name)}
+        found = beside(rounds, world, "shm", measure, ("tutti", "gloo", "fake"))
         row(f"{name}, {world} ranks".replace(", 4 ranks, 4 ranks", ", 4 ranks"), found[name], to_reach)
     calls()
 

@@ -1,5 +1,6 @@
 # comments.awk HEADER: the header with its comments as Doxygen reads them, line for line. A block of `//` directly above a declaration
 # and a comment behind a declaration belong to it; blocks that a blank line follows and comments in functions stay as they are.
+# The comments of a header for C count as `//`; the one at its top belongs to the file.
 function is_comment(i) { return line[i] ~ /^ *\/\/( |$)/ && line[i] !~ /NOLINT/ }
 
 # Text as Doxygen prints it unchanged: only `code` and lists have a meaning in our comments.
@@ -42,10 +43,21 @@ function write_line(text,   at) {
   else print substr(text, 1, at) " ///< " escaped(substr(text, at + 5))
 }
 
+# A line of a header for C, with `//` in place of its comment.
+function as_cpp(text,   ends) {
+  ends = text ~ /\*\/$/
+  if (in_c) sub(/^ *\*\/$| \*/, "//", text)
+  else if (text ~ /^ *\/\* /) in_c = sub(/\/\*/, "//", text)
+  else if (ends) sub(/\/\* /, " // ", text)
+  if (ends) in_c = 0
+  sub(/ *\*\/$/, "", text)
+  return text
+}
+
 # Private members are left empty.
 match($0, /^ *private:/) { private = substr($0, 1, index($0, "p") - 2) }
 private != "-" && ($0 ~ "^" private "}" || $0 ~ "^" private " (public|protected):") { private = "-" }
-{ line[FNR] = private == "-" ? $0 : "" }
+{ line[FNR] = private == "-" ? as_cpp($0) : "" }
 BEGIN { private = "-" }
 END {
   for (i = 1; i <= FNR; i++) {
@@ -55,7 +67,10 @@ END {
     }
     last = i
     while (is_comment(last + 1)) last++
-    if (line[last + 1] ~ /[^ ]/ && line[last + 1] !~ /^ *(}|#|(public|private|protected):)/) write_block(i, last)
+    if (i == 1 && FILENAME ~ /\/c\//) {
+      write_block(1, last - 1)
+      print "/// \\file"
+    } else if (line[last + 1] ~ /[^ ]/ && line[last + 1] !~ /^ *(}|#|(public|private|protected):)/) write_block(i, last)
     else for (k = i; k <= last; k++) print line[k]
     i = last
   }

@@ -1,10 +1,12 @@
 """Sums, collectives and messages between processes, with the same bits in each run.
 
     import tutti
-    comm = tutti.init()            # of the launcher: tutti run -n 4 -- python train.py
+
+    comm = tutti.init()  # connects the processes of: tutti run -n 4 -- python train.py
     tutti.numpy.all_reduce(comm, array)
 
-PyTorch: `torch.distributed.init_process_group("tutti")`, after `import tutti.torch` before PyTorch 2.14.
+Programs of PyTorch call `torch.distributed.init_process_group("tutti")`; before PyTorch 2.14 they import `tutti.torch`
+first.
 """
 
 from . import numpy as numpy

@@ -1,4 +1,4 @@
-"""Communicators: what the processes of a job do together, with buffers in memory."""
+"""Communicators, which connect the processes of a job. Operations on arrays are in `tutti.numpy`."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Type(enum.IntEnum):
 
 
 class Op(enum.IntEnum):
-    """How values of all ranks become one. Of booleans the sum means "any" and the product "all"; the last three combine
-    the bits of integers and booleans."""
+    """How the values of all ranks are combined. The sum of booleans means "any", and their product "all". BAND, BOR and
+    BXOR combine the bits of integers and booleans."""
 
     SUM = 0
     AVERAGE = 1
@@ -48,17 +48,19 @@ class Op(enum.IntEnum):
 
 
 class KeyValueStore(Protocol):
-    """A store at which ranks can meet: every rank sees what any rank has set."""
+    """A store by which init() can connect the ranks: every rank can read the values that any rank has set."""
 
-    def set(self, key: str, value: str) -> None: ...
+    def set(self, key: str, value: str) -> None:
+        """Sets the value of a key for all ranks."""
+        ...
 
     def get(self, key: str, timeout: float) -> str:
-        """Waits until the key is set."""
+        """Returns the value of a key. Waits until it is set, and raises an exception after `timeout` seconds."""
         ...
 
 
 class Work:
-    """An operation that may still be running. It keeps `buffers` alive until it has ended."""
+    """An operation that may still be running. It keeps its buffers alive until it has ended."""
 
     def __init__(self, handle: ctypes.c_void_p, buffers: Any, comm: Communicator) -> None:
         self._handle = handle
@@ -66,7 +68,7 @@ class Work:
         self._comm = comm
 
     def wait(self) -> None:
-        """Waits until the operation has ended; raises its error."""
+        """Waits until the operation has ended. Raises its error if it has failed."""
         self._comm.waits += 1
         try:
             check(library.tutti_wait(self._handle))
@@ -74,13 +76,14 @@ class Work:
             self._comm.waits -= 1
 
     def done(self) -> bool:
-        """Returns True if it has ended; raises its error."""
+        """Returns True if the operation has ended. Raises its error if it has failed."""
         ended = ctypes.c_int()
         check(library.tutti_test(self._handle, ctypes.byref(ended)))
         return ended.value != 0
 
     def then(self, call: Callable[[], None]) -> None:
-        """Calls the function once the operation has ended, well or not: from another thread, or at once."""
+        """Calls the function once the operation has ended or failed: from a thread of the library, or at once. It must
+        not wait for operations."""
         number = next(_numbers)
         _calls[number] = call
         check(library.tutti_then(self._handle, _ended, number))
@@ -108,30 +111,33 @@ _ended = DONE(_call)
 class Communicator:
     """The connected ranks of a job, or a group of them.
 
-    All ranks call the same operations in the same order. Buffers are addresses in memory with a number of elements
-    and a `Type`; `tutti.numpy` takes arrays. With `behind`, an object that the operation
-    keeps alive, a call returns a `Work` at once.
+    All ranks call the same operations in the same order, each from one thread at a time. After an operation has failed,
+    later ones raise the same error until reconfigure().
     """
 
     def __init__(self, handle: ctypes.c_void_p) -> None:
         self._handle = handle
         self._free = weakref.finalize(self, library.tutti_free, handle)
         self.rank: int = library.tutti_rank(handle)
+        """The number of this process, from 0."""
         self.world: int = library.tutti_world(handle)
+        """The number of ranks."""
         self.local_rank: int = library.tutti_local_rank(handle)
+        """The number of this process among the ranks of its host."""
         self.local_world: int = library.tutti_local_world(handle)
+        """The number of ranks of this host."""
         self.waits = 0  # how many calls wait for other ranks now
         _interrupts.watch(self)
 
     @property
     def transport(self) -> str:
-        """ "shm", "tcp", "shm+tcp"..."""
+        """How the ranks are connected: by "shm" (shared memory), "tcp", "shm+tcp" or "mpi"."""
         name: bytes = library.tutti_transport(self._handle)
         return name.decode()
 
     @property
     def epoch(self) -> int:
-        """The number of times that the ranks have changed (`tutti run --min`)."""
+        """How often the ranks have changed, under `tutti run --min`."""
         number: int = library.tutti_epoch(self._handle)
         return number
 
@@ -141,33 +147,36 @@ class Communicator:
         return f"rank {self.rank} of {self.world} over {self.transport}"
 
     def close(self) -> None:
-        """Leaves the other ranks in good order, after all operations. Later calls are errors."""
+        """Disconnects from the other ranks once all operations have ended. Later calls raise an error."""
         self._free()
         self._handle = ctypes.c_void_p()
 
     def forget(self) -> None:
-        """In a process that was forked: the communicator is the parent's."""
+        """Closes the communicator in a forked process, and leaves it connected in the parent."""
         self._free.detach()
         self._handle = ctypes.c_void_p()
 
     def abort(self, why: str = "a rank has given up") -> None:
-        """Makes all ranks fail with this text. From any thread."""
+        """Makes the operations of all ranks fail with this text. May be called from any thread."""
         library.tutti_abort(self._handle, why.encode())
 
     def change_is_due(self) -> bool:
-        """Returns True if the launcher wants the epoch to end, which all ranks have to agree on."""
+        """Returns True if the launcher wants the ranks to change. Not all ranks know it at the same time: they have to
+        agree, by an all_reduce(), before they call reconfigure()."""
         due = ctypes.c_int()
         check(library.tutti_change_is_due(self._handle, ctypes.byref(due)))
         return due.value != 0
 
     def reconfigure(self) -> None:
-        """Connects with the ranks of the next epoch, after a failure or if a change is due."""
+        """Connects the ranks that there are now, all of which call it, after a failure or if a change is due. `rank`
+        and `world` may be other ones afterwards."""
         check(library.tutti_reconfigure(self._handle))
         self.rank = library.tutti_rank(self._handle)
         self.world = library.tutti_world(self._handle)
 
     def group(self, ranks: Sequence[int], name: str) -> Communicator:
-        """A communicator of these ranks, who alone call it, with a name that no other group has had."""
+        """Returns a communicator of these ranks, in this order. Only they call it, with a name that no earlier group
+        had."""
         handle = ctypes.c_void_p()
         members = (ctypes.c_int * len(ranks))(*ranks)
         check(library.tutti_group(self._handle, members, len(ranks), name.encode(), ctypes.byref(handle)))
@@ -182,42 +191,43 @@ class Communicator:
         any_order: bool = False,
         behind: Any = None,
     ) -> Work | None:
-        """Calls a function of the C interface, such as `tutti_all_reduce`, with all arguments between the
-        communicator and the options."""
+        """Calls a function of the C interface, such as `tutti_all_reduce`.
+
+        `arguments` are all between the communicator and the options; buffers are addresses. `timeout` is in seconds,
+        and 0 means that of init(). `what` names the operation in error texts. With `any_order`, sums may be faster and
+        have other bits. With `behind`, an object that the operation keeps alive, the call returns a `Work` at once.
+        """
         function = getattr(library, name)
-        if behind is None and not (timeout or what or any_order):
-            self._wait_in(function, *arguments, None)
-            return None
-        options = Options(size=_OPTIONS_SIZE, timeout_seconds=timeout, any_order=any_order)
-        text = what.encode()
-        if what:
-            options.what = text
-        if behind is None:
-            self._wait_in(function, *arguments, ctypes.byref(options))
-            return None
-        handle = ctypes.c_void_p()
-        options.work = ctypes.pointer(handle)
-        check(function(self._handle, *arguments, ctypes.byref(options)))
-        return Work(handle, (behind, text), self)
+        options = None
+        if timeout or what or any_order or behind is not None:
+            options = Options(size=_OPTIONS_SIZE, timeout_seconds=timeout, any_order=any_order)
+            if what:
+                options.what = what.encode()
+            if behind is not None:
+                handle = ctypes.c_void_p()
+                options.work = ctypes.pointer(handle)
+                check(function(self._handle, *arguments, options))
+                return Work(handle, (behind, options), self)
+        self.waits += 1
+        try:
+            status = function(self._handle, *arguments, options)
+        finally:
+            self.waits -= 1
+        if status:
+            check(status)
+        return None
 
     def require_open(self, what: str) -> None:
-        """Raises InvalidArgument after close()."""
+        """Raises InvalidArgument if the communicator was closed."""
         if not self._handle:
             raise InvalidArgument(f"{what}: the communicator was closed")
 
     def make(self, name: str, *arguments: Any) -> None:
-        """Calls a function of the C interface that makes something of this communicator, without options."""
+        """Calls a function of the C interface that has no options, such as `tutti_lane_sum_new`."""
         check(getattr(library, name)(self._handle, *arguments))
 
-    def _wait_in(self, function: Any, *arguments: Any) -> None:
-        self.waits += 1
-        try:
-            check(function(self._handle, *arguments))
-        finally:
-            self.waits -= 1
-
     def barrier(self, timeout: float = 0) -> None:
-        """Waits for all ranks."""
+        """Waits until all ranks have called it."""
         self.call("tutti_barrier", timeout=timeout)
 
 
@@ -233,7 +243,9 @@ def init(
     """Connects the ranks of this job: every process of it calls this.
 
     Without a store, rank and world come from the launcher's environment (tutti run, torchrun, mpirun, srun, TF_CONFIG);
-    a process without a launcher is alone. `timeout` is in seconds, for connecting and for each operation.
+    a process without a launcher is alone. `timeout` is in seconds, for connecting and for each operation; 0 means that
+    of the variable TUTTI_TIMEOUT, or 60. `transport` is "auto", "shm", "tcp", "shm+tcp" or "mpi"; None means that of
+    TUTTI_COMM, or "auto". `name` names the ranks in error texts.
     """
     options = InitOptions(size=ctypes.sizeof(InitOptions), timeout_seconds=timeout, name=name.encode())
     if transport is not None:

@@ -1,4 +1,4 @@
-"""The exceptions. Each has the text of the library: one line, which names the rank at fault."""
+"""The exceptions. The text of each is one line, which names the rank at fault."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ from ._library import library
 
 
 class Error(RuntimeError):
-    """Every error of Tutti."""
+    """The base of all errors of Tutti."""
 
 
 class InvalidArgument(Error, ValueError):
-    """Change what was asked for."""
+    """An argument is wrong, or the call is not possible now."""
 
 
 class PeerLost(Error, ConnectionError):
-    """Another rank is gone."""
+    """Another rank has ended, or cannot be reached any more."""
 
 
 class Timeout(Error, TimeoutError):
-    """A rank is late."""
+    """Another rank did not take part before the timeout."""
 
 
 class DataLoss(Error):
-    """Bytes are missing or wrong."""
+    """Bytes of a file or a message are missing or wrong."""
 
 
 class Overloaded(Error):
-    """Memory, descriptors or the like ran out."""
+    """Memory, file descriptors or another resource ran out."""
 
 
 class Unimplemented(Error, NotImplementedError):
-    """This build does not support it."""
+    """This build of Tutti does not support the call."""
 
 
 class Bug(Error):
-    """A bug in Tutti: report it."""
+    """A bug in Tutti. Please report it."""
 
 
 _KINDS: tuple[type[Error], ...] = (
@@ -53,3 +53,6 @@ def check(status: int) -> None:
     """Raises the error of a status of the C interface."""
     if status:
         raise _KINDS[status](library.tutti_error_text().decode(errors="replace"))
+
+
+__all__ = ["Bug", "DataLoss", "Error", "InvalidArgument", "Overloaded", "PeerLost", "Timeout", "Unimplemented"]

@@ -1,7 +1,9 @@
 """The operations of a `Communicator` on NumPy arrays.
 
-Each call is made by all ranks, in the same order. Arrays have to be contiguous; those that are written are written in
-place. With `behind=True` a call returns a `Work` at once, and the arrays may not be used before its `wait()`.
+All ranks make the same calls in the same order; send() and recv() are calls of two ranks. Arrays have to be contiguous,
+and results are written in place. With `behind=True` a call returns a `Work` at once, and the arrays may not be used
+before its `wait()` has returned. Further options are `timeout`, `what` and `any_order`, as in `Communicator.call()`.
+`Array` is `numpy.ndarray`.
 """
 
 from __future__ import annotations
@@ -82,7 +84,8 @@ def _same_size(one: Array, other: Array, parts: int = 1) -> None:
 def all_reduce(
     comm: Communicator, array: Array, op: str | Op = "sum", *, behind: bool = False, **options: Any
 ) -> Work | None:
-    """Replaces the array by the sum over all ranks, or the average, minimum, maximum, product, band, bor or bxor."""
+    """Replaces the array by the sum over all ranks, or by the "average", "min", "max", "product", "band", "bor" or
+    "bxor"."""
     address = _address(array, written=True)
     kept = array if behind else None
     return comm.call("tutti_all_reduce", address, address, array.size, _type(array), _op(op), behind=kept, **options)
@@ -91,21 +94,21 @@ def all_reduce(
 def reduce(
     comm: Communicator, array: Array, op: str | Op = "sum", root: int = 0, *, behind: bool = False, **options: Any
 ) -> Work | None:
-    """Like all_reduce(), but only the array of the root is replaced."""
+    """Like all_reduce(), but replaces only the array of the root."""
     address = _address(array, written=comm.rank == root)
     kept = array if behind else None
     return comm.call("tutti_reduce", address, address, array.size, _type(array), _op(op), root, behind=kept, **options)
 
 
 def broadcast(comm: Communicator, array: Array, root: int = 0, *, behind: bool = False, **options: Any) -> Work | None:
-    """Replaces the array by that of the root."""
+    """Replaces the arrays of all ranks by the array of the root."""
     address = _address(array, written=comm.rank != root)
     kept = array if behind else None
     return comm.call("tutti_broadcast", address, array.size, _type(array), root, behind=kept, **options)
 
 
 def all_gather(comm: Communicator, output: Array, array: Array, *, behind: bool = False, **options: Any) -> Work | None:
-    """Writes the arrays of all ranks to `output`, one after the other."""
+    """Writes the arrays of all ranks to `output`, one after the other in the order of the ranks."""
     _same_size(output, array, comm.world)
     kept = (output, array) if behind else None
     return comm.call(
@@ -116,7 +119,7 @@ def all_gather(comm: Communicator, output: Array, array: Array, *, behind: bool 
 def all_gather_into(
     comm: Communicator, outputs: Sequence[Array], array: Array, *, behind: bool = False, **options: Any
 ) -> Work | None:
-    """Writes the array of each rank to an output of its own, which may differ in size."""
+    """Writes the array of rank r to `outputs[r]`. The arrays may differ in size."""
     pointers = _addresses(outputs, comm, array, written=True)
     counts = _counts(outputs)
     _same_size(outputs[comm.rank], array)
@@ -127,7 +130,8 @@ def all_gather_into(
 def reduce_scatter(
     comm: Communicator, output: Array, array: Array, op: str | Op = "sum", *, behind: bool = False, **options: Any
 ) -> Work | None:
-    """Writes to `output` this rank's part of the sum of the arrays, which have a part for each rank."""
+    """Adds the arrays of all ranks, which have one part for each rank, and writes part r of the sum to the output of
+    rank r."""
     _same_size(array, output, comm.world)
     kept = (output, array) if behind else None
     return comm.call(
@@ -143,7 +147,8 @@ def reduce_scatter(
 
 
 def all_to_all(comm: Communicator, output: Array, array: Array, *, behind: bool = False, **options: Any) -> Work | None:
-    """Sends part r of the array to rank r, and receives that rank's part for this rank as part r of `output`."""
+    """Sends part r of the array to rank r, and receives part r of `output` from rank r. All parts have the same
+    size."""
     _same_size(output, array)
     if array.size % comm.world:
         raise InvalidArgument(f"{array.size} elements cannot be divided into {comm.world} equal parts")
@@ -162,7 +167,7 @@ def all_to_all(comm: Communicator, output: Array, array: Array, *, behind: bool 
 def all_to_all_into(
     comm: Communicator, outputs: Sequence[Array], arrays: Sequence[Array], *, behind: bool = False, **options: Any
 ) -> Work | None:
-    """Sends arrays[r] to rank r, and receives its array for this rank in outputs[r]; all may differ in size."""
+    """Sends `arrays[r]` to rank r, and receives `outputs[r]` from rank r. The arrays may differ in size."""
     inputs = _addresses(arrays, comm, outputs[0], written=False)
     targets = _addresses(outputs, comm, arrays[0], written=True)
     kept = (list(outputs), list(arrays)) if behind else None
@@ -187,7 +192,7 @@ def gather(
     behind: bool = False,
     **options: Any,
 ) -> Work | None:
-    """Writes the array of each rank to an output of the root, which alone passes `outputs`."""
+    """Writes the array of rank r to `outputs[r]` of the root. Other ranks pass None for `outputs`."""
     pointers = _addresses(outputs, comm, array, written=True) if outputs is not None else None
     for output in outputs or ():
         _same_size(output, array)
@@ -204,7 +209,7 @@ def scatter(
     behind: bool = False,
     **options: Any,
 ) -> Work | None:
-    """Writes to `output` this rank's array of the root, which alone passes `arrays`."""
+    """Writes `arrays[r]` of the root to the output of rank r. Other ranks pass None for `arrays`."""
     pointers = _addresses(arrays, comm, output, written=False) if arrays is not None else None
     for array in arrays or ():
         _same_size(array, output)
@@ -217,15 +222,32 @@ def scatter(
 def send(
     comm: Communicator, array: Array, to: int, *, tag: int = 0, behind: bool = False, **options: Any
 ) -> Work | None:
-    """Sends the array to a rank, which receives it by recv() with the same tag."""
+    """Sends the array to the rank `to`, which receives it by recv() with the same tag."""
     kept = array if behind else None
     return comm.call("tutti_send", _address(array), array.size, _type(array), to, tag, behind=kept, **options)
 
 
 def recv(comm: Communicator, array: Array, source: int | None = None, *, tag: int = 0, **options: Any) -> int:
-    """Receives an array of this size and type from a rank, or from any. Returns the rank of the sender."""
+    """Receives an array of this size and type from the rank `source`, or from any rank. Returns the rank of the
+    sender."""
     sender = ctypes.c_int(-1)
     origin = -1 if source is None else source
     arguments = (_address(array, True), array.size, _type(array), origin, tag, ctypes.byref(sender))
     comm.call("tutti_recv", *arguments, **options)
     return sender.value
+
+
+__all__ = [
+    "all_gather",
+    "all_gather_into",
+    "all_reduce",
+    "all_to_all",
+    "all_to_all_into",
+    "broadcast",
+    "gather",
+    "recv",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
+    "send",
+]

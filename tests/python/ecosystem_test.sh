@@ -1,6 +1,6 @@
 #!/bin/sh
-# Usage: ecosystem_test.sh LIBRARY_DIR COMMAND SOURCES: PyTorch by `tutti run`, and programs of Lightning, Accelerate and Transformers
-# over the backend "tutti".
+# Usage: ecosystem_test.sh LIBRARY_DIR COMMAND SOURCES: PyTorch by `tutti run`, programs of Lightning, Accelerate and Transformers
+# over the backend "tutti", and lanes in the Trainers of Lightning and Transformers.
 set -eu
 skip() {
   echo "$1"
@@ -39,3 +39,70 @@ for program in lightning_program.py accelerate_program.py; do
   run "$program by tutti run" "$2" run -n 2 -- "$python" "$tests/$program"
   run "$program by torchrun" "$python" -m torch.distributed.run --nproc-per-node 2 "$tests/$program"
 done
+
+# Lanes: each framework has the weights of a loop, on any number of ranks, after kills and resumes.
+report_of() { # RANKS COMMAND...: prints what every rank has printed
+  ranks=$1
+  shift
+  "$@" >"$scratch/out" 2>&1 || {
+    cat "$scratch/out" >&2
+    exit 1
+  }
+  grep -oE '(hash|numbers) .*' "$scratch/out" | sort | uniq -c >"$scratch/reports"
+  awk -v ranks="$ranks" '$1 == ranks { sub(/^ *[0-9]+ /, ""); print }' "$scratch/reports" >"$scratch/report"
+  [ "$(wc -l <"$scratch/report")" = 2 ] || {
+    echo "the $ranks ranks of $* differ:" >&2
+    cat "$scratch/out" >&2
+    exit 1
+  }
+}
+same() { # WHAT EXPECTED: compares the first line of the last report, or all of it, with what is expected
+  [ "$(head -n "$(echo "$2" | wc -l)" "$scratch/report")" = "$2" ] || {
+    echo "$1: $(cat "$scratch/report"), expected $2" >&2
+    exit 1
+  }
+  echo "$1: $(head -n 1 "$scratch/report")"
+}
+for framework in lightning transformers; do
+  program=$tests/${framework}_lanes_program.py
+  loop=$("$python" "$program" --loop | grep hash)
+  report_of 1 "$python" "$program"
+  same "$framework alone" "$loop"
+  alone=$(cat "$scratch/report")
+  for ranks in 2 3 4 6; do
+    report_of $ranks "$2" run -n $ranks -- "$python" "$program"
+    same "$framework on $ranks" "$alone"
+  done
+  report_of 2 "$python" -m torch.distributed.run --nproc-per-node 2 "$program"
+  same "$framework by torchrun" "$alone"
+  for folder in folder checkpoints; do
+    report_of 2 "$2" run -n 2 -- "$python" "$program" --$folder "$scratch/$framework-$folder" --stop-after 8
+    again="$program --$folder $scratch/$framework-$folder"
+    [ $folder = folder ] || again="$again --resume"
+    report_of 3 "$2" run -n 3 -- "$python" $again
+    same "$framework, resumed on 3 from its $folder" "$loop"
+  done
+  for rank in 0 1; do
+    report_of 3 "$2" run -n 3 --min 1 --restarts 2 -- "$python" "$program" --kill $rank@8 --mark "$scratch/$framework$rank" --wait-for 3
+    same "$framework, rank $rank killed and back" "$loop"
+  done
+  loop=$("$python" "$program" --loop --bf16 | grep hash)
+  report_of 2 "$2" run -n 2 -- "$python" "$program" --bf16
+  same "$framework in bf16" "$loop"
+done
+
+# The programs of docs/start/pytorch.md.
+for program in fit.py trainer.py; do
+  awk -v name="$program" '/^```python/ { on = $2 == name; next } /^```/ { on = 0 } on' "$3/docs/start/pytorch.md" >"$scratch/$program"
+  mkdir "$scratch/alone" "$scratch/two"
+  alone=$(cd "$scratch/alone" && "$python" ../$program 2>"$scratch/err" | grep -o 'step .*')
+  both=$(cd "$scratch/two" && "$2" run -n 2 -- "$python" ../$program 2>"$scratch/err" | grep -o 'step [0-9]* [0-9a-f]*$' | sort -u)
+  [ -n "$alone" ] && [ "$alone" = "$both" ] || {
+    cat "$scratch/err"
+    echo "$program: $both, expected $alone"
+    exit 1
+  }
+  echo "$program: $alone"
+  rm -r "$scratch/alone" "$scratch/two"
+done
+run "mistakes with frameworks" "$python" "$tests/framework_mistakes_program.py" "$scratch/mistakes"

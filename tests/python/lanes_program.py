@@ -1,7 +1,7 @@
 """A training with batch norm, dropout and uneven last steps on tutti.torch.DistributedOptimizer. Prints the hash of the
 weights, which is the same on any number of ranks.
 
-Usage: lanes_program.py [--folder F] [--epochs N] [--kill RANK@STEP --mark FILE] [--wait-for WORLD]
+Usage: lanes_program.py [--folder F] [--epochs N] [--kill RANK@STEP --mark FILE] [--wait-for WORLD] [--other-rates]
 """
 
 import argparse
@@ -50,6 +50,7 @@ parser.add_argument("--mark")
 parser.add_argument("--wait-for", type=int, default=0)
 parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--lanes", type=int, default=5)
+parser.add_argument("--other-rates", action="store_true", help="a learning rate for each rank")
 options = parser.parse_args()
 
 torch.manual_seed(tutti.torch.world().rank + 1)  # the weights of rank 0 are taken by all
@@ -85,6 +86,8 @@ for step, lanes in tutti.torch.steps(
             os.kill(os.getpid(), signal.SIGKILL)
     while options.wait_for > comm.world and step >= 12 and not comm.change_is_due():
         time.sleep(0.01)
+    if options.other_rates:
+        made.param_groups[0]["lr"] = 0.01 * (1 + comm.rank)
     examples = opt.step()
     if examples:
         schedule.step()

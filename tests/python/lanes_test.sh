@@ -51,6 +51,10 @@ done
 
 "$python" "$sources/tests/python/lanes_mistakes_program.py" "$scratch/mistakes"
 
+# Learning rates that differ are an error, since nothing else would tell.
+if "$tutti" run -n 2 -- "$python" "$sources/tests/python/lanes_program.py" --other-rates >"$scratch/out" 2>&1; then exit 1; fi
+grep -q 'the ranks have different learning rates at step 0' "$scratch/out"
+
 # The program of docs/start/pytorch.md.
 awk '/^```python same.py/ { on = 1; next } /^```/ { on = 0 } on' "$sources/docs/start/pytorch.md" >"$scratch/same.py"
 page_on() { # WORLD

@@ -3,10 +3,12 @@
 The backend "tutti" of torch.distributed:
 
     import torch.distributed as dist
-    import tutti.torch                    # not needed since PyTorch 2.14
+    import tutti.torch  # not needed since PyTorch 2.14
+
     dist.init_process_group("tutti")
 
-Training with the same bits on any number of ranks: `DistributedOptimizer` and `steps`. Horovod's names: `tutti.torch.hvd`.
+`DistributedOptimizer` and `steps` train with the same bits on any number of ranks. `tutti.torch.hvd` has Horovod's
+names.
 """
 
 from . import checkpoint as checkpoint

@@ -39,8 +39,8 @@ class _Store:
 
 
 def _own_keys(store: c10d.Store, rank: int) -> c10d.Store:
-    """A part of the store for one connection: a group that is made again after destroy_process_group() may have the same
-    store, with the keys of the one before."""
+    """A part of the store for one connection: a group that is made again after destroy_process_group() may have the
+    same store, with the keys of the one before."""
     own = f"process {os.getpid()} on {socket.gethostname()}"
     first = store.compare_set(f"tutti/rank/{rank}", "", own).decode()
     if first != own:
@@ -85,7 +85,8 @@ if TorchVersion(torch.__version__) >= "2.14":  # before, Python cannot derive fr
 
 
 class ProcessGroup(Operations, dist.ProcessGroup):  # type: ignore[misc] # its overloads for tensors are in C++
-    """A process group whose only backend is tutti. Calls from Python come here without a way through C++."""
+    """A process group of torch.distributed whose only backend is "tutti", with the methods of that base class. Calls
+    from Python reach it directly, not through C++."""
 
     def __init__(self, store: c10d.Store, rank: int, world: int, timeout: timedelta) -> None:
         dist.ProcessGroup.__init__(self, rank, world)
@@ -106,7 +107,7 @@ class ProcessGroup(Operations, dist.ProcessGroup):  # type: ignore[misc] # its o
         group_desc: str | None = None,
         device_types: Any = None,
     ) -> ProcessGroup | None:
-        """Called by all ranks. Returns a group of some of them, or None to a rank that is not among them."""
+        """Returns a group of these ranks, or None on a rank that is not among them. All ranks call it."""
         if self._comm.rank not in new_ranks:
             return None
         store = c10d.PrefixStore(f"{group_name}/", self._store)
@@ -124,6 +125,7 @@ class ProcessGroup(Operations, dist.ProcessGroup):  # type: ignore[misc] # its o
 
     @property
     def group_name(self) -> Any:
+        """The name that torch.distributed has given to the group."""
         return self._name
 
     def _set_group_name(self, name: str) -> None:
@@ -131,6 +133,7 @@ class ProcessGroup(Operations, dist.ProcessGroup):  # type: ignore[misc] # its o
 
     @property
     def group_desc(self) -> str:
+        """The description that torch.distributed has given to the group."""
         return self._description
 
     def _set_group_desc(self, desc: str) -> None:
@@ -175,6 +178,7 @@ def _create(options: Any, _: Any = None) -> Any:
 
 
 def register() -> None:
-    """Makes "tutti" known to torch.distributed: its entry point."""
+    """Registers the backend "tutti" with torch.distributed. `import tutti.torch` calls it, and PyTorch itself since
+    2.14."""
     if "tutti" not in dist.Backend.backend_list:
         dist.Backend.register_backend("tutti", _create, extended_api=True, devices=["cpu"])

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Lane:
-    """A share of the batch of a step."""
+    """One lane of a step. Its random numbers depend on the seed, the step and the number of the lane."""
 
     number: int
     step: int
@@ -27,21 +27,21 @@ class Lane:
 
 
 class Lanes:
-    """The lanes of a training, those of this rank, and the step that is next."""
+    """The lanes of a training, and its step."""
 
     def __init__(self, optimizer: DistributedOptimizer, comm: Communicator, count: int) -> None:
         self._comm = comm
         self.optimizer = optimizer
         self.count = count
-        """Of all ranks."""
+        """The number of lanes of all ranks."""
         self.step = 0
         """The number of steps that were made."""
         self.tries = 0
-        """How often DistributedOptimizer.step() was called here."""
+        """How often DistributedOptimizer.step() was called in this process."""
 
     @property
     def here(self) -> range:
-        """Of this rank. They change when ranks are lost or come."""
+        """The lanes of this rank. They change when ranks are lost or join."""
         return lanes_of(self._comm.rank, self._comm.world, self.count)
 
     def __index__(self) -> int:
@@ -49,7 +49,7 @@ class Lanes:
 
 
 class LaneScope:
-    """What `DistributedOptimizer.lane()` gives."""
+    """The `scope` of `with opt.lane(lane) as scope`."""
 
     def __init__(self, weight: float) -> None:
         self._weight = weight
@@ -57,7 +57,8 @@ class LaneScope:
         self.loss: Tensor | None = None
 
     def backward(self, loss: Tensor) -> None:
-        """The only backward pass of the lane, from the mean loss of its examples, which `last_loss` will include."""
+        """Makes the only backward pass of the lane, from the mean loss of its examples. `last_loss` then includes
+        it."""
         if loss.numel() != 1:
             raise InvalidArgument(
                 f"the loss has the shape {list(loss.shape)}; expected one number, the mean of the lane"

@@ -1,5 +1,8 @@
-"""Checkpoints as Tutti has them: folders `ckpt-STEP` of safetensors files with a manifest, which `tutti inspect` and
-`tutti::load_weights` read, and whose weights and optimiser state come from either side."""
+"""Checkpoints in Tutti's format, for programs in Python and in C++.
+
+A checkpoint is a folder `ckpt-STEP` of safetensors files with a manifest. `tutti inspect` shows what is in it, and
+`tutti::load_weights` reads its weights in C++.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +37,12 @@ Path = Union[str, "os.PathLike[str]"]
 
 
 class Loaded(NamedTuple):
-    """What a checkpoint has besides the weights and the state of the optimiser."""
+    """The values of a checkpoint besides the weights and the state of the optimiser."""
 
     state: dict[str, Any]
-    """Of the manifest, with the `step`."""
+    """The values of the manifest, among them `step` and those that save() got as `state`."""
     program: dict[str, Any]
+    """The values that save() got as `program`."""
 
 
 def packed(values: dict[str, Any]) -> Tensor:
@@ -67,7 +71,8 @@ def require_storable(what: str, values: dict[str, Any]) -> None:
 
 
 def sha256(tensors: Mapping[str, Tensor]) -> str:
-    """The hash of the tensors' bytes in the order of their names: `weights_sha256` of reports and checkpoints."""
+    """Returns the hash of the tensors' bytes in the order of their names: `weights_sha256` of reports and
+    checkpoints."""
     found = hashlib.sha256()
     for name in sorted(tensors):
         plain = tensors[name].detach().cpu().contiguous()
@@ -85,8 +90,11 @@ def save(
     program: dict[str, Any] | None = None,
     keep: int = 5,
 ) -> pathlib.Path:
-    """Writes a checkpoint, all or nothing, and returns its folder. `state` is JSON; `program` may have tensors as well.
-    Only the newest `keep` stay; 0 keeps all."""
+    """Writes the checkpoint `ckpt-STEP` into the folder, completely or not at all, and returns its path.
+
+    `state` has values for JSON; `program` may have tensors as well. Only the newest `keep` checkpoints stay; 0 keeps
+    all.
+    """
     directory = pathlib.Path(folder)
     directory.mkdir(parents=True, exist_ok=True)
     weights, tied, extra = _weights_of(model)
@@ -127,7 +135,8 @@ def save(
 
 
 def newest(folder: Path) -> pathlib.Path | None:
-    """The folder of the checkpoint that was saved last, among those that are intact; None if there is none."""
+    """Returns the path of the intact checkpoint that was saved last; None if there is no checkpoint. Raises DataLoss if
+    all are damaged."""
     damaged = []
     for each in sorted(folders_in(pathlib.Path(folder)), key=sequence_of, reverse=True):
         try:
@@ -143,7 +152,8 @@ def newest(folder: Path) -> pathlib.Path | None:
 
 @torch.no_grad()
 def load(folder: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Loaded:
-    """Loads a folder `ckpt-STEP`, written by Python or by C++."""
+    """Loads a folder `ckpt-STEP` into the model, and into the optimiser if there is one. Raises InvalidArgument if it
+    is a checkpoint of another model, and DataLoss if it is damaged."""
     directory = pathlib.Path(folder)
     manifest = manifest_of(directory)
     if "base" in manifest:
@@ -268,3 +278,6 @@ def _load_slots(
     for own, theirs in zip(groups, exact.get("groups", [])):
         own.update(theirs)
     load_optimizer(optimizer, {"state": state, "param_groups": groups})
+
+
+__all__ = ["Loaded", "load", "newest", "save", "sha256"]

@@ -46,11 +46,12 @@ class _Places:
 
 
 class Steps:
-    """What steps() returns. Its length is the number of steps of all epochs."""
+    """The result of steps(): pairs of a step and of this rank's lanes with their batches. Its length is the number of
+    steps of all epochs."""
 
     def __init__(self, batches: _Batches, lanes: Lanes, per_epoch: int, epochs: int, seed: int, workers: int) -> None:
         self.per_epoch = per_epoch
-        """The number of steps of an epoch: step // per_epoch is the epoch of a step."""
+        """The number of steps of an epoch: `step // per_epoch` is the epoch of a step."""
         self._batches, self._lanes, self._end = batches, lanes, epochs * per_epoch
         self._seed, self._workers = seed, workers
 
@@ -111,12 +112,12 @@ def steps(
     collate: Callable[[list[Any]], Any] = default_collate,
     workers: int = 0,
 ) -> Steps:
-    """Each step with this rank's lanes and their batches, from the step on at which the optimiser is.
+    """Returns each step with this rank's lanes and their batches, beginning with the next step of the optimiser.
 
-    `dataset` has a length and examples by number, as a torch.utils.data.Dataset or a dataset of Hugging Face has; `batch`
-    is the number of examples of a lane; `lanes` are those of a DistributedOptimizer; `epochs` counts from the beginning of
-    the training. A step that a lost rank has broken off comes once more. `workers` processes read ahead, as those of a
-    DataLoader do. After the last step a checkpoint is saved, if the optimiser has a folder.
+    `dataset` has a length and examples by number, as a torch.utils.data.Dataset or a dataset of Hugging Face has;
+    `batch` is the number of examples of a lane; `lanes` are those of a `DistributedOptimizer`; `epochs` counts from the
+    beginning of the training. A step that failed because a rank was lost is repeated. `workers` processes read ahead,
+    as those of a DataLoader do. After the last step a checkpoint is saved, if the optimiser has a folder.
     """
     if not isinstance(lanes, Lanes):
         raise InvalidArgument(f"lanes is {lanes!r}, but has to be that of an optimiser: lanes=opt.lanes")

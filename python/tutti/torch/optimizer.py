@@ -21,6 +21,7 @@ from ._random import seeded
 from ._state import TrainingState
 from ._tensors import Tensor
 from ._vectors import Buffers, Gradients
+from ._world import broadcast
 from ._world import world as world_of_job
 
 _LOSS, _EXAMPLES, _LANES, _WITHOUT_LOSS, _NUMBERS = range(5)
@@ -36,12 +37,17 @@ class DistributedOptimizer:
                     loss(model(batch["x"]), batch["y"]).backward()
             opt.step()
 
-    The weights have the same bits on any number of ranks, after any were lost under `tutti run --min`, and after a
+    The weights have the same bits on any number of ranks, also if ranks were lost under `tutti run --min`, and after a
     resume. All ranks begin with the weights of rank 0. `lanes=0` means one for each rank; the number of ranks then
-    decides the bits. With `model`, buffers such as those of batch norm become the mean over the lanes, and checkpoints
-    can be written: `folder` is where, `save_every` after how many steps, `keep` how many. If the folder has a
-    checkpoint, the training goes on from it. `state` has further objects with state_dict() and load_state_dict(), such as
-    a schedule of the learning rate, which are saved, and given to ranks that come later.
+    decides the bits. The attribute `lanes` has the `Lanes`, for `steps`.
+
+    With `model`, buffers such as those of batch norm become the mean over the lanes, and checkpoints can be written
+    into `folder`, after every `save_every` steps; the newest `keep` stay. If the folder has a checkpoint, the training
+    goes on from it. `state` has further objects with state_dict() and load_state_dict(), such as a schedule of the
+    learning rate, which are saved, and given to ranks that join later.
+
+    `clip_norm` is the greatest norm of the mean gradient. With `nan_guard`, a gradient that is not finite is an error
+    on all ranks. `comm` is that of world() unless it is given.
     """
 
     def __init__(
@@ -93,12 +99,12 @@ class DistributedOptimizer:
 
     @property
     def rank(self) -> int:
-        """Of this process. It changes when ranks are lost or come."""
+        """The rank of this process. It changes when ranks are lost or join."""
         return self._comm.rank
 
     @property
     def world(self) -> int:
-        """The number of ranks."""
+        """The number of ranks, which changes as well."""
         return self._comm.world
 
     @property
@@ -112,7 +118,7 @@ class DistributedOptimizer:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Those of the optimiser that was given."""
+        """The groups of the optimiser that was given."""
         return self.optimizer.param_groups
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -156,7 +162,7 @@ class DistributedOptimizer:
         self._add(has_data=True)
 
     def skip(self, lane: Lane) -> None:
-        """Says that a lane has no data, as in the last step of an epoch. `steps` does this by itself."""
+        """Leaves out a lane without data, as in the last step of an epoch. `steps` calls it."""
         self._enter(lane)
         self._add(has_data=False)
 
@@ -217,6 +223,16 @@ class DistributedOptimizer:
     def step(self) -> int:
         """Makes the update. Returns the number of examples of all ranks; 0 if there were none, or if a rank was lost,
         so that `steps` gives the same step once more."""
+        examples = self.sum_gradients()
+        if examples:
+            if self._clip_norm > 0:
+                torch.nn.utils.clip_grad_norm_(self._gradients.parameters, self._clip_norm)
+            self.optimizer.step()
+        return examples
+
+    def sum_gradients(self) -> int:
+        """The first half of step(), which it returns as: leaves the mean gradient of all lanes in the parameters. For a
+        framework that clips it, and updates the weights, before the next step."""
         self.lanes.tries += 1
         here = self.lanes.here
         if self._next is None:  # a rank without lanes
@@ -242,28 +258,33 @@ class DistributedOptimizer:
         self._next = None
         if examples:
             self._gradients.show()
-            if self._clip_norm > 0:
-                torch.nn.utils.clip_grad_norm_(self._gradients.parameters, self._clip_norm)
-            self.optimizer.step()
         self.lanes.step += 1
         self._changes = change
         self._saves = self._save_every > 0 and self.lanes.step % self._save_every == 0
         return examples
 
     def between_steps(self) -> None:
-        """Saves if that is due, and takes ranks in that have come. `steps` calls it; a loop without it has to call it
-        after step(), and after its schedule."""
+        """Saves a checkpoint if that is due, and lets waiting ranks join. `steps` calls it; a loop without `steps` has
+        to call it after step(), and after its schedule."""
         self.save_if_due()
         if self._changes:
             self._changes = False
             self._recover(None)
 
     def _agree_on_step(self) -> bool:
-        word = torch.tensor([self.lanes.step, -self.lanes.step, self._comm.change_is_due()], dtype=torch.int64)
-        self._comm.call("tutti_all_reduce", word.data_ptr(), word.data_ptr(), 3, Type.INT64, Op.MAX, what="the step")
-        last, first, change = word.tolist()
+        rates = [float(group.get("lr", 0)) for group in self.param_groups]
+        digest = int.from_bytes(hashlib.sha256(struct.pack(f"{len(rates)}d", *rates)).digest()[:7], "little")
+        step, change = self.lanes.step, self._comm.change_is_due()
+        word = torch.tensor([step, -step, digest, -digest, change], dtype=torch.int64)
+        self._comm.call("tutti_all_reduce", word.data_ptr(), word.data_ptr(), 5, Type.INT64, Op.MAX, what="the step")
+        last, first, greatest, least, change = word.tolist()
         if last != -first:
             raise InvalidArgument(f"the ranks are at different steps: one is at step {-first}, another at step {last}")
+        if greatest != -least:
+            raise InvalidArgument(
+                f"the ranks have different learning rates at step {last}: a schedule such as ReduceLROnPlateau needs a number "
+                "that is the same on all ranks, such as last_loss"
+            )
         return bool(change)
 
     def _sum_lanes(self) -> int:
@@ -339,15 +360,10 @@ class DistributedOptimizer:
             self._take_over(source)
 
     def _take_over(self, source: int) -> None:
-        with_state = self._comm.rank == source
-        data = self._state.packed(self.lanes.step) if with_state else torch.empty(0, dtype=torch.uint8)
-        size = torch.tensor([data.numel()], dtype=torch.int64)
-        self._comm.call("tutti_broadcast", size.data_ptr(), 1, Type.INT64, source, what="the state")
-        if not with_state:
-            data = torch.empty(int(size), dtype=torch.uint8)
-        self._comm.call("tutti_broadcast", data.data_ptr(), data.numel(), Type.UINT8, source, what="the state")
-        if not with_state:
-            self.lanes.step = self._state.take_over(data)
+        is_source = self._comm.rank == source
+        state = broadcast(self._comm, self._state.packed(self.lanes.step) if is_source else None, source)
+        if not is_source:
+            self.lanes.step = self._state.take_over(state)
 
     def _plan(self) -> list[tuple[str, Tensor]]:
         return list(zip(self._names, self._gradients.parameters))
@@ -355,17 +371,17 @@ class DistributedOptimizer:
     # Checkpoints.
 
     def save_if_due(self) -> None:
-        """Saves if `save_every` says so for the step that was made last."""
+        """Saves a checkpoint if `save_every` asks for one after the last step."""
         if self._saves:
             self.save()
 
     def sha256(self) -> str:
-        """The hash of the trained weights, as reports of Tutti have it."""
+        """Returns the hash of the trained weights, as in the reports of Tutti."""
         return checkpoint.sha256(dict(self._plan()))
 
     def save(self) -> None:
-        """Writes a checkpoint into the folder, unless it has this step. Every rank calls it; rank 0 writes. `steps` calls
-        it after the last step."""
+        """Writes a checkpoint into the folder, unless this step was saved already. Every rank calls it; rank 0 writes.
+        `steps` calls it after the last step."""
         if self.folder is None or self.model is None:
             raise InvalidArgument("there is no folder for checkpoints: DistributedOptimizer(..., folder=...)")
         self._saves = False

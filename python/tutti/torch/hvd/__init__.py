@@ -7,7 +7,8 @@ call the same operations in the same order. Horovod finds operations of the same
 different orders; here such calls are an error on all ranks. A `DistributedOptimizer` sends its gradients during the
 backward pass, in an order that does not depend on the data.
 
-Not there: Adasum, `hvd.elastic` (`tutti run --min`, with `tutti.Communicator.reconfigure()`), timelines, GPUs.
+There are no Adasum, timelines, GPUs and `hvd.elastic`. In place of the latter, ranks that are left under `tutti run
+--min` call `tutti.Communicator.reconfigure()`.
 """
 
 from typing import Any

@@ -31,8 +31,9 @@ class ReduceOp(enum.IntEnum):
     PRODUCT = 5
 
 
-Average, Sum, Adasum = ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.ADASUM
-Min, Max, Product = ReduceOp.MIN, ReduceOp.MAX, ReduceOp.PRODUCT
+Average, Sum, Adasum, Min, Max, Product = ReduceOp
+"""How the tensors of all ranks are combined: the `op` of operations. The sum of booleans means "any", and their product
+"all". `Adasum` is there as a name; operations refuse it."""
 
 _OPS = {Average: Op.AVERAGE, Sum: Op.SUM, Min: Op.MIN, Max: Op.MAX, Product: Op.PRODUCT}
 

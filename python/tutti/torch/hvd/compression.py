@@ -47,7 +47,8 @@ class FP16Compressor(Compressor):
 
 
 class Compression:
-    """The compressors that there are."""
+    """The compressors: `none` sends tensors as they are, `fp16` sends floating-point tensors as float16. A class with
+    the static methods `compress(tensor)` and `decompress(tensor, ctx)` can take their place."""
 
     none = NoneCompressor
     fp16 = FP16Compressor

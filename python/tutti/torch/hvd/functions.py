@@ -18,7 +18,8 @@ Tensor = torch.Tensor
 
 
 def broadcast_parameters(params: Any, root_rank: int) -> None:
-    """Replaces tensors by those of the root: a `state_dict()`, `named_parameters()`, or a list of tensors."""
+    """Replaces the tensors of all ranks by those of the root. `params` is a `state_dict()`, `named_parameters()`, or a
+    list of tensors."""
     if isinstance(params, Mapping):
         named = sorted(params.items())
     elif isinstance(params, Iterable) and not isinstance(params, Tensor):
@@ -51,8 +52,8 @@ def _is_dense(value: Any) -> bool:
 def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None
 ) -> None:
-    """Gives an optimiser the state and the options of the root's. No step is made for it, unlike in Horovod: a state
-    that the root does not have yet is dropped. `model` is not needed."""
+    """Replaces the state and the options of an optimiser by those of the root's. Unlike Horovod it makes no step for
+    this: a state that the root does not have yet is dropped. `model` is not needed."""
     groups = optimizer.param_groups
     parameters = [each for group in groups for each in group["params"]]
     told: tuple[list[dict[str, Any]], list[dict[str, Any]]] | None = None
@@ -104,7 +105,7 @@ def _object_of(data: Tensor) -> Any:
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """The object of the root, by pickle."""
+    """Returns the object of the root on all ranks. It is sent by cloudpickle if that is installed, else by pickle."""
     root = rank() == root_rank
     data = _bytes_of(obj) if root else torch.empty(0, dtype=torch.uint8)
     size = broadcast_(torch.tensor([data.numel()]), root_rank, f"{name or 'object'}.size", process_set)
@@ -115,7 +116,7 @@ def broadcast_object(
 
 
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:
-    """The objects of all ranks, by pickle."""
+    """Returns the objects of all ranks, in the order of the ranks. They are sent as in broadcast_object()."""
     data = _bytes_of(obj)
     sizes = allgather(torch.tensor([data.numel()]), f"{name or 'object'}.sizes")
     gathered = allgather(data, f"{name or 'object'}.data")

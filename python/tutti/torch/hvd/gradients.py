@@ -48,8 +48,8 @@ def allreduce(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Tensor:
-    """The average of the tensors of all ranks, or another combination. Averages of integers are rounded towards
-    zero."""
+    """Returns the average of the tensors of all ranks, or another combination (`op`). Averages of integers are rounded
+    towards zero."""
     how = (op_of(op, average), prescale_factor, postscale_factor, process_set)
     compressed, context = compression.compress(tensor)
     return compression.decompress(_Allreduce.apply(how, name, compressed), context)
@@ -107,7 +107,7 @@ def _own_rows(gradient: Tensor, rows: int, process_set: ProcessSet) -> Tensor:
 
 
 def allgather(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> Tensor:
-    """The tensors of all ranks, one after the other along their first dimension, which may differ."""
+    """Returns the tensors of all ranks, one after the other along their first dimension, which may differ in size."""
     result: Tensor = _Allgather.apply(name, process_set, tensor)[0]
     return result
 
@@ -134,7 +134,7 @@ class _Broadcast(torch.autograd.Function):
 def broadcast(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
-    """The tensor of one rank, as a new tensor."""
+    """Returns the tensor of the root on all ranks, as a new tensor."""
     result: Tensor = _Broadcast.apply(tensor, root_rank, name, process_set)
     return result
 
@@ -158,9 +158,9 @@ def alltoall(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """Sends a part of the tensor to each rank: `splits` are their numbers of rows. Returns what was received, in the
-    order of the ranks, and from each rank how many rows. Without `splits` the parts are equal, and only what was
-    received is returned."""
+    """Sends a part of the tensor to each rank: `splits` are their numbers of rows. Returns the received rows in the
+    order of the ranks, and the number of rows from each rank. Without `splits` the parts are equal, and only the rows
+    are returned."""
     output, received = _Alltoall.apply(tensor, splits, name, process_set)
     return output if splits is None else (output, received)
 
@@ -187,8 +187,8 @@ def reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Tensor:
-    """This rank's rows of the average of the tensors of all ranks, or of their sum. The first ranks get one row more if
-    they do not divide equally."""
+    """Returns this rank's rows of the average of the tensors of all ranks, or of their sum. The first ranks get one row
+    more if the rows do not divide equally."""
     how = (op, process_set, prescale_factor, postscale_factor)
     compressed, context = compression.compress(tensor)
     return compression.decompress(_Reducescatter.apply(how, name, compressed)[0], context)

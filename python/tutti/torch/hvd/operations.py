@@ -45,7 +45,7 @@ def _handle(operation: Operation | Together) -> int:
 
 
 def poll(handle: int) -> bool:
-    """Whether synchronize() of this handle would return at once."""
+    """Returns True if synchronize() of this handle would return at once."""
     operation = _running.get(handle)
     if operation is None:
         raise InvalidArgument(f"there is no operation with the handle {handle}; synchronize() takes a handle once")
@@ -53,7 +53,8 @@ def poll(handle: int) -> bool:
 
 
 def synchronize(handle: int) -> Any:
-    """Waits for an operation. Returns its result; None if the handle is not known, or not any more."""
+    """Waits for an operation and returns its result. Returns None if there is no such handle, or if it was waited for
+    already."""
     operation = _running.pop(handle, None)
     return None if operation is None else operation.result()
 
@@ -164,7 +165,8 @@ def sparse_allreduce_async(
 
 
 def allgather_async(tensor: Tensor, name: str | None = None, process_set: ProcessSet = global_process_set) -> int:
-    """Begins to put the tensors of all ranks together along their first dimension, which may differ."""
+    """Begins to put the tensors of all ranks together along their first dimension, which may differ in size. Returns a
+    handle."""
     return _handle(start_allgather(tensor, name, process_set, behind=True))
 
 
@@ -178,7 +180,7 @@ def grouped_allgather_async(
 def broadcast_async(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> int:
-    """Begins to send the tensor of a rank to all others. The result is a new tensor."""
+    """Begins to send the tensor of the root to all ranks. Returns a handle, whose result is a new tensor."""
     return _handle(start_broadcast(tensor, like(tensor), root_rank, name, process_set, behind=True))
 
 
@@ -192,7 +194,7 @@ def broadcast_async_(
 def broadcast_(
     tensor: Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Tensor:
-    """Replaces the tensors of all ranks by that of one. Returns the tensor."""
+    """Replaces the tensors of all ranks by the tensor of the root. Returns the tensor."""
     result: Tensor = start_broadcast(tensor, tensor, root_rank, name, process_set, behind=False).result()
     return result
 
@@ -203,8 +205,9 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> int:
-    """Begins to send a part of the tensor to each rank: `splits` are their numbers of rows, by default equal ones. The
-    result is a pair: what was received in the order of the ranks, and from each rank how many rows."""
+    """Begins to send a part of the tensor to each rank: `splits` are their numbers of rows, by default equal ones.
+    Returns a handle, whose result is a pair: the received rows in the order of the ranks, and the number of rows from
+    each rank."""
     return _handle(start_alltoall(tensor, splits, name, process_set, behind=True))
 
 
@@ -216,8 +219,8 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> int:
-    """Begins to combine the tensors of all ranks. Each rank gets a part of the rows; the first ranks get one more if
-    they do not divide equally."""
+    """Begins to combine the tensors of all ranks. Each rank gets a part of the rows; the first ranks get one row more
+    if the rows do not divide equally. Returns a handle."""
     how = (name, op, process_set, prescale_factor, postscale_factor)
     return _handle(start_reducescatter(tensor, *how, behind=True))
 
@@ -236,14 +239,14 @@ def grouped_reducescatter_async(
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Waits for all ranks."""
+    """Waits until all ranks have called it."""
     channel_of(process_set).announce(Kind.BARRIER, what="barrier").check()
 
 
 def join(device: int = -1) -> int:
-    """Says that this rank has no more data. Until all ranks have joined, the allreduces of the others go on, to which
-    this rank contributes zeros (an average is still divided by the number of all ranks). Returns the rank that was the
-    last to join. The operations of process sets do not go on without their members."""
+    """Tells the other ranks that this rank has no more data, and waits until all ranks have called it. Until then the
+    allreduces of the others go on, with zeros from this rank (an average is still divided by the number of all ranks).
+    Returns the rank that was the last to join. The operations of process sets do not go on without their members."""
     return channel_of(global_process_set).join()
 
 

@@ -301,10 +301,16 @@ def DistributedOptimizer(
     sparse_as_dense: bool = False,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The optimiser, of its own class and with its state, with the gradients of all ranks in each step. They are sent
-    during the backward pass, from the last parameter to the first; all ranks have the same parameters in the same
-    order. With `backward_passes_per_step`, each rank adds up the gradients of so many passes before. `groups` says
-    which parameters are sent together."""
+    """Returns the optimiser, as an object of its class with its state, whose step() uses the average gradients of all
+    ranks (or another combination, `op`).
+
+    Gradients are sent during the backward pass, from the last parameter to the first; all ranks have the same
+    parameters in the same order. With `backward_passes_per_step`, each rank adds up the gradients of this many passes
+    before. `groups` says which parameters are sent together.
+
+    To change the gradients of all ranks, such as by clipping, call `optimizer.synchronize()`, which waits for them,
+    change them, and call step() inside of `with optimizer.skip_synchronize()`.
+    """
     if gradient_predivide_factor != 1.0 and op != Average:
         raise InvalidArgument("gradient_predivide_factor is for op=hvd.Average")
     if backward_passes_per_step <= 0:

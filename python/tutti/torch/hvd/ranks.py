@@ -26,7 +26,9 @@ class ProcessSet:
     call, its members can run operations with `process_set=`. Ranks in calls, such as a root, are those of the job."""
 
     process_set_id: int | None = None
+    """The number of the set; None if it was not added."""
     ranks: list[int] | None = None
+    """The ranks of the set, in ascending order."""
     mpi_comm = None
 
     def __init__(self, ranks_or_comm: Sequence[int]) -> None:
@@ -39,15 +41,15 @@ class ProcessSet:
         self.ranks = ranks
 
     def size(self) -> int | None:
-        """The number of its ranks; None if it was not added."""
+        """Returns the number of its ranks; None if it was not added."""
         return None if self.process_set_id is None or self.ranks is None else len(self.ranks)
 
     def rank(self) -> int | None:
-        """The rank of this process among its members; None if it was not added."""
+        """Returns the rank of this process among its members; None if it was not added."""
         return None if self.process_set_id is None else channel_of(self).comm.rank
 
     def included(self) -> bool:
-        """Whether this process is a member."""
+        """Returns True if this process is a member."""
         return rank() in (self.ranks or ())
 
     def __str__(self) -> str:
@@ -55,6 +57,7 @@ class ProcessSet:
 
 
 global_process_set = ProcessSet([])
+"""The process set of all ranks."""
 global_process_set.process_set_id = 0
 
 
@@ -80,7 +83,7 @@ def init(comm: Sequence[int] | None = None, process_sets: Sequence[ProcessSet] |
 
 
 def shutdown() -> None:
-    """Leaves the other ranks, after all operations. Nothing happens if init() was not called."""
+    """Disconnects from the other ranks once all operations have ended. Does nothing if init() was not called."""
     global _comm
     if _comm is None:
         return
@@ -98,6 +101,7 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
+    """Returns True between init() and shutdown()."""
     return _comm is not None
 
 
@@ -151,55 +155,55 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def rank() -> int:
-    """The rank of this process."""
+    """Returns the rank of this process."""
     return _connected().rank
 
 
 def size() -> int:
-    """The number of ranks."""
+    """Returns the number of ranks."""
     return _connected().world
 
 
 def local_rank() -> int:
-    """The rank of this process among those of its host."""
+    """Returns the rank of this process among those of its host."""
     return _connected().local_rank
 
 
 def local_size() -> int:
-    """The number of ranks of this host."""
+    """Returns the number of ranks of this host."""
     return _connected().local_world
 
 
 def cross_rank() -> int:
-    """The rank of this process among those which have the same local rank on other hosts."""
+    """Returns the rank of this process among the processes with the same local rank on all hosts."""
     comm = _connected()
     return sum(local == comm.local_rank for local, _ in _places[: comm.rank])
 
 
 def cross_size() -> int:
-    """The number of hosts with a process of this local rank."""
+    """Returns the number of hosts with a process of this local rank."""
     comm = _connected()
     return sum(local == comm.local_rank for local, _ in _places)
 
 
 def is_homogeneous() -> bool:
-    """Whether all hosts have the same number of ranks."""
+    """Returns True if all hosts have the same number of ranks."""
     _connected()
     return len({together for _, together in _places}) == 1
 
 
 def mpi_enabled() -> bool:
-    """Whether the ranks are connected by MPI (TUTTI_COMM=mpi)."""
+    """Returns True if the ranks are connected by MPI (TUTTI_COMM=mpi)."""
     return _comm is not None and "mpi" in _comm.transport
 
 
 def mpi_built() -> bool:
-    """Whether the library is linked to MPI."""
+    """Returns True if the library is linked to MPI."""
     return hasattr(library, "MPI_Query_thread")
 
 
 def mpi_threads_supported() -> bool:
-    """Whether several threads may call MPI at the same time (MPI_THREAD_MULTIPLE)."""
+    """Returns True if several threads may call MPI at the same time (MPI_THREAD_MULTIPLE)."""
     if not mpi_enabled():
         raise InvalidArgument("the ranks are not connected by MPI (TUTTI_COMM=mpi)")
     level = ctypes.c_int()
@@ -208,36 +212,45 @@ def mpi_threads_supported() -> bool:
 
 
 def gloo_enabled() -> bool:
+    """Returns False: this package does not use Gloo."""
     return False
 
 
 def gloo_built() -> bool:
+    """Returns False: this package does not use Gloo."""
     return False
 
 
 def nccl_built() -> int:
+    """Returns 0: this package does not use NCCL."""
     return 0
 
 
 def ddl_built() -> bool:
+    """Returns False: this package does not use DDL."""
     return False
 
 
 def ccl_built() -> bool:
+    """Returns False: this package does not use oneCCL."""
     return False
 
 
 def cuda_built() -> bool:
+    """Returns False: this package does not use CUDA."""
     return False
 
 
 def rocm_built() -> bool:
+    """Returns False: this package does not use ROCm."""
     return False
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Raises Unimplemented. Use torch.profiler."""
     raise Unimplemented("hvd.start_timeline(): there are no timelines of programs in Python; use torch.profiler")
 
 
 def stop_timeline() -> None:
+    """Raises Unimplemented. Use torch.profiler."""
     raise Unimplemented("hvd.stop_timeline(): there are no timelines of programs in Python; use torch.profiler")

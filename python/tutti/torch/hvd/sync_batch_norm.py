@@ -14,8 +14,8 @@ Tensor = torch.Tensor
 
 
 class SyncBatchNorm(_BatchNorm):
-    """torch.nn.BatchNorm1d, 2d or 3d, with the mean and the variance of the batches of all ranks together, which may
-    differ in size. Its gradients are those of the sum over the ranks."""
+    """Like torch.nn.BatchNorm1d, 2d and 3d, with the same arguments, but normalises by the mean and the variance of the
+    batches of all ranks together, which may differ in size. Its gradients are those of the sum over the ranks."""
 
     def _check_input_dim(self, input: Tensor) -> None:
         if input.dim() < 2:
