@@ -224,7 +224,8 @@ def main():
     print("## torch.distributed over Tutti and over Gloo\n")
     print(
         f"PyTorch {torch.__version__}, one thread for each rank; {rounds} alternating rounds, medians, and the ratios of the "
-        "rounds from the least to the greatest. More ranks than cores share them.\n"
+        "rounds from the least to the greatest. More ranks than cores share them. Where nothing is sent, by PyTorch's backend "
+        '"fake", a step has only its own computing left: the most that any backend can reach.\n'
     )
     print("| `all_reduce` | Tutti | Gloo | Gloo / Tutti | to reach |\n|---|---|---|---|---|")
     for transport, words in (("shm", "shared memory"), ("tcp", "TCP")):
