@@ -66,7 +66,8 @@ class LaneMemory {
 
 // Every rank sends its word to all others before the values are added.
 struct Word {
-  int64_t lanes;     // of all ranks
+  int64_t lanes;  // of all ranks
+  double divisor;
   uint64_t present;  // bit i: its subtree i has data
 };
 
@@ -117,7 +118,7 @@ class LaneSum : public std::enable_shared_from_this<LaneSum> {
   using Tree = LaneTree<LaneMemory>;
 
   void run(double divisor, const Operation& operation) {
-    const Sources sources = sources_of(words_of_all(operation));
+    const Sources sources = sources_of(words_of_all(divisor, operation));
     if (values_.count == 0) return;
     if (sources.program.empty()) {
       std::memset(values_.data, 0, values_.size());
@@ -144,8 +145,8 @@ class LaneSum : public std::enable_shared_from_this<LaneSum> {
     return *tree_;
   }
 
-  std::vector<Word> words_of_all(const Operation& operation) {
-    Word own{lanes_, 0};
+  std::vector<Word> words_of_all(double divisor, const Operation& operation) {
+    Word own{lanes_, divisor, 0};
     for (size_t i = 0; i < subtrees_.size(); ++i) own.present |= uint64_t{subtrees_[i].values ? 1U : 0U} << i;
     constexpr auto kNumbers = static_cast<int64_t>(sizeof(Word) / sizeof(int64_t));
     std::vector<Word> words(static_cast<size_t>(ranks_.world()));
@@ -158,6 +159,9 @@ class LaneSum : public std::enable_shared_from_this<LaneSum> {
       if (words[rank].lanes != words[0].lanes)
         fail(ErrorKind::InvalidArgument, "rank 0 has {} lanes in all, and rank {} has {}", words[0].lanes,
              rank, words[rank].lanes);
+      if (words[rank].divisor != words[0].divisor)
+        fail(ErrorKind::InvalidArgument, "rank 0 divides the sum by {}, and rank {} by {}", words[0].divisor,
+             rank, words[rank].divisor);
     }
     return words;
   }

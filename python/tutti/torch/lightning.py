@@ -165,6 +165,16 @@ class LanesStrategy(pl.strategies.Strategy):
             raise InvalidArgument("reload_dataloaders_every_n_epochs=: the examples of a training stay the same")
         if any(isinstance(each, pl.callbacks.Timer) for each in trainer.callbacks):
             raise InvalidArgument("max_time= and Timer would stop each rank at another step: use max_steps=")
+        for each in (module, *trainer.callbacks):
+            if _is_overridden("on_save_checkpoint", each) and (each is not module or self._options["folder"]):
+                raise InvalidArgument(
+                    f"{type(each).__name__} keeps something in on_save_checkpoint(), which Tutti's checkpoints and ranks that "
+                    "join do not have: keep it in a buffer of the module, or in the state_dict() of a callback"
+                )
+        if any(isinstance(each, pl.callbacks.StochasticWeightAveraging) for each in trainer.callbacks):
+            raise InvalidArgument(
+                "StochasticWeightAveraging does not go on inside of an epoch, and adds one without lanes"
+            )
         if any(each and _is_overridden("on_before_batch_transfer", each) for each in (module, trainer.datamodule)):
             raise InvalidArgument(
                 "on_before_batch_transfer is called once for all lanes: use on_after_batch_transfer, which is called for each"
@@ -206,12 +216,20 @@ class LanesStrategy(pl.strategies.Strategy):
         assert self._training is not None
         if self.lightning_module.trainer.accumulate_grad_batches != 1:
             raise InvalidArgument("accumulate_grad_batches= is for lanes to do: use more lanes, with the same result")
+        if not isinstance(step, Step):
+            raise InvalidArgument(
+                "the DataLoader was asked for before the optimizer was made, as by trainer.estimated_stepping_batches in "
+                "configure_optimizers(): an epoch has ceil(examples / (lanes * batch_size)) steps"
+            )
         made = self.distributed_optimizer.lanes.step
         if step != made:
             raise InvalidArgument(f"Lightning is at step {step}, and the lanes are at step {made}: a step was left out")
+        trainer = self.lightning_module.trainer
+        trainer.fit_loop._restarting = False  # else the epoch in which a training goes on has no ReduceLROnPlateau
         loss = self._training.make_step(
             lambda lane, batch: self._compute(lane, batch, *arguments), self.distributed_optimizer.step
         )
+        trainer._results.batch, trainer._results.batch_size = None, 1  # what is logged after it has equal steps
         self._note_rank()
         return {"loss": loss}
 

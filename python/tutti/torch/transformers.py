@@ -141,9 +141,13 @@ class LanesTrainer(Trainer):
         return int(args.per_device_train_batch_size * args.lanes)
 
     def create_scheduler(self, *arguments: Any, **named: Any) -> Any:
+        groups = self.create_optimizer().param_groups
+        before = [{key: value for key, value in group.items() if key != "params"} for group in groups]
         schedule = super().create_scheduler(*arguments, **named)
         if self._begun_with:
             schedule.load_state_dict(self._begun_with["schedule"])
+            for group, values in zip(groups, before):
+                group.update(values)  # a new schedule begins with its first rate
         return schedule
 
     def _init_training_state(self, *arguments: Any, **named: Any) -> tuple[int, int]:
