@@ -8,7 +8,7 @@ import warnings
 
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Timer
+from lightning.pytorch.callbacks import EMAWeightAveraging, StochasticWeightAveraging, Timer
 from lightning.pytorch.plugins import MixedPrecision
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 from tutti.torch.lightning import LanesStrategy
@@ -94,6 +94,8 @@ expect("torch.utils.data.Subset", lambda: fit(overfit_batches=1))
 expect("reload_dataloaders_every_n_epochs=", lambda: fit(reload_dataloaders_every_n_epochs=1))
 expect("scales the loss", lambda: fit(plugins=[MixedPrecision("16-mixed", "cpu")]))
 expect("max_steps=", lambda: fit(callbacks=[Timer("00:00:01:00")]))
+expect("on_save_checkpoint", lambda: fit(callbacks=[EMAWeightAveraging()]))
+expect("inside of an epoch", lambda: fit(callbacks=[StochasticWeightAveraging(1e-3)]))
 expect("sampler of its own", lambda: fit(loader=DataLoader(data, 5, sampler=RandomSampler(data, replacement=True))))
 expect("sampler of its own", lambda: fit(loader=DataLoader(data, batch_sampler=[[0, 1], [2]])))
 expect("expected one torch.utils.data.DataLoader", lambda: fit(loader=[torch.ones(1)]))
