@@ -34,7 +34,7 @@ bool is_divisible(ElementType type) {
          type == ElementType::BFloat16;
 }
 
-// Where the lanes of a rank are, and where their sums wait.
+// The memory of LaneSum: the caller's values, which every lane is written into, and rooms for sums that wait.
 class LaneMemory {
  public:
   using Values = std::byte*;

@@ -3,7 +3,7 @@
 namespace tutti {
 namespace {
 
-// Of lanes without values.
+// A memory for a tree whose lanes have no values, since only the places of its sums are asked for.
 struct NoMemory {
   struct Values {};
 

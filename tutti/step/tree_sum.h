@@ -11,8 +11,8 @@
 
 namespace tutti {
 
-// Where the lanes of a worker write, and where their sums wait: in rooms[i], or in memory of its own if there
-// are fewer.
+// The memory of TreeSum: the vectors that every lane writes into, and rooms for sums that wait. Sum i waits
+// in rooms[i], or in memory that this object allocates if there are fewer rooms.
 class TensorMemory {
  public:
   using Values = std::vector<torch::Tensor>;
