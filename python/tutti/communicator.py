@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from . import _interrupts
 from ._library import DONE, GET, SET, InitOptions, Options, Store, library
-from .errors import InvalidArgument, check
+from .errors import InvalidArgument, as_int, check
 
 _OPTIONS_SIZE = ctypes.sizeof(Options)
 
@@ -178,7 +178,7 @@ class Communicator:
         """Returns a communicator of these ranks, in this order. Only they call it, with a name that no earlier group
         had."""
         handle = ctypes.c_void_p()
-        members = (ctypes.c_int * len(ranks))(*ranks)
+        members = (ctypes.c_int * len(ranks))(*(as_int(rank, "a rank of the group") for rank in ranks))
         check(library.tutti_group(self._handle, members, len(ranks), name.encode(), ctypes.byref(handle)))
         return Communicator(handle)
 
@@ -199,6 +199,8 @@ class Communicator:
         """
         function = getattr(library, name)
         options = None
+        if behind is False:
+            behind = None
         if timeout or what or any_order or behind is not None:
             options = Options(size=_OPTIONS_SIZE, timeout_seconds=timeout, any_order=any_order)
             if what:
@@ -277,7 +279,7 @@ def init(
         kept = [SET(put), GET(find)]
         meeting = Store(size=ctypes.sizeof(Store), set=kept[0], get=kept[1])
         options.store = ctypes.pointer(meeting)
-        options.rank, options.world = rank, world
+        options.rank, options.world = as_int(rank, "rank"), as_int(world, "world")
     handle = ctypes.c_void_p()
     status = library.tutti_init(ctypes.byref(options), ctypes.byref(handle))
     if failure and not isinstance(failure[-1], Exception):

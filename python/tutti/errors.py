@@ -55,4 +55,11 @@ def check(status: int) -> None:
         raise _KINDS[status](library.tutti_error_text().decode(errors="replace"))
 
 
+def as_int(value: int, name: str) -> int:
+    """Returns the value if the C interface can have it. ctypes would drop the bits that an int does not have."""
+    if not -(2**31) <= value < 2**31:
+        raise InvalidArgument(f"{name} is {value}; it must fit into 32 bits")
+    return value
+
+
 __all__ = ["Bug", "DataLoss", "Error", "InvalidArgument", "Overloaded", "PeerLost", "Timeout", "Unimplemented"]

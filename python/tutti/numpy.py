@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from .communicator import Communicator, Op, Type, Work
-from .errors import InvalidArgument
+from .errors import InvalidArgument, as_int
 
 if TYPE_CHECKING:
     import numpy as np
@@ -97,13 +97,24 @@ def reduce(
     """Like all_reduce(), but replaces only the array of the root."""
     address = _address(array, written=comm.rank == root)
     kept = array if behind else None
-    return comm.call("tutti_reduce", address, address, array.size, _type(array), _op(op), root, behind=kept, **options)
+    return comm.call(
+        "tutti_reduce",
+        address,
+        address,
+        array.size,
+        _type(array),
+        _op(op),
+        as_int(root, "root"),
+        behind=kept,
+        **options,
+    )
 
 
 def broadcast(comm: Communicator, array: Array, root: int = 0, *, behind: bool = False, **options: Any) -> Work | None:
     """Replaces the arrays of all ranks by the array of the root."""
     address = _address(array, written=comm.rank != root)
     kept = array if behind else None
+    root = as_int(root, "root")
     return comm.call("tutti_broadcast", address, array.size, _type(array), root, behind=kept, **options)
 
 
@@ -197,6 +208,7 @@ def gather(
     for output in outputs or ():
         _same_size(output, array)
     kept = (outputs, array) if behind else None
+    root = as_int(root, "root")
     return comm.call("tutti_gather", _address(array), pointers, array.size, _type(array), root, behind=kept, **options)
 
 
@@ -214,6 +226,7 @@ def scatter(
     for array in arrays or ():
         _same_size(array, output)
     kept = (output, arrays) if behind else None
+    root = as_int(root, "root")
     return comm.call(
         "tutti_scatter", pointers, _address(output, True), output.size, _type(output), root, behind=kept, **options
     )
@@ -224,15 +237,16 @@ def send(
 ) -> Work | None:
     """Sends the array to the rank `to`, which receives it by recv() with the same tag."""
     kept = array if behind else None
-    return comm.call("tutti_send", _address(array), array.size, _type(array), to, tag, behind=kept, **options)
+    place = (as_int(to, "to"), as_int(tag, "tag"))
+    return comm.call("tutti_send", _address(array), array.size, _type(array), *place, behind=kept, **options)
 
 
 def recv(comm: Communicator, array: Array, source: int | None = None, *, tag: int = 0, **options: Any) -> int:
     """Receives an array of this size and type from the rank `source`, or from any rank. Returns the rank of the
     sender."""
     sender = ctypes.c_int(-1)
-    origin = -1 if source is None else source
-    arguments = (_address(array, True), array.size, _type(array), origin, tag, ctypes.byref(sender))
+    place = (-1 if source is None else as_int(source, "source"), as_int(tag, "tag"))
+    arguments = (_address(array, True), array.size, _type(array), *place, ctypes.byref(sender))
     comm.call("tutti_recv", *arguments, **options)
     return sender.value
 

@@ -104,6 +104,7 @@ work.then(lambda: ended.append(True))
 work.wait()
 expect(array, np.full(3, world))
 assert work.done()
+assert comm.call("tutti_barrier", behind=False) is None
 comm.barrier()
 
 if rank % 2 == 0:
@@ -163,6 +164,9 @@ expect_error(tutti.InvalidArgument, "not contiguous", tutti.numpy.all_reduce, co
 expect_error(tutti.InvalidArgument, "there is no operation", tutti.numpy.all_reduce, comm, np.ones(1), "mean")
 expect_error(tutti.InvalidArgument, "only those of integers", tutti.numpy.all_reduce, comm, np.ones(1), "bxor")
 expect_error(ValueError, "there is no rank 99", tutti.numpy.broadcast, comm, np.ones(1), root=99)
+expect_error(tutti.InvalidArgument, "tag is 1099511627776", tutti.numpy.send, comm, np.ones(1), 0, tag=2**40)
+expect_error(tutti.InvalidArgument, "source is 4294967296", tutti.numpy.recv, comm, np.ones(1), 2**32)
+expect_error(tutti.InvalidArgument, "root is 4294967296", tutti.numpy.broadcast, comm, np.ones(1), 2**32)
 expect_error(tutti.InvalidArgument, "never change", comm.reconfigure)
 
 # A child of this process has no communicator; a closed one is an error.

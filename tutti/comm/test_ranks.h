@@ -49,6 +49,7 @@ class ForwardingTransport : public Transport {
     return inner_->await_message(from, operation);
   }
   std::optional<OperationLabel> next_message(int from) override { return inner_->next_message(from); }
+  bool has_left(int rank) override { return inner_->has_left(rank); }
   void abandon(const std::string& text) override { inner_->abandon(text); }
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override {
     return inner_->split(ranks, name);

@@ -122,20 +122,27 @@ void Mailbox::take(const Array& values, int from, const Operation& operation) {
 int Mailbox::take_from_any(const Array& values, const Operation& operation) {
   Lock lock(mutex_);
   for (microseconds pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+    bool all_have_left = true;
     for (int from = 0; from < transport_.world(); ++from) {
       if (from == transport_.rank()) continue;
       if (take_kept(lock, values, from, operation)) return from;
-      if (box(from).is_read) continue;
       bool taken = false;
       bool some = false;
-      reading(lock, from, [&] {
+      bool has_left = false;
+      const auto look = [&] {
+        has_left = transport_.has_left(from);  // asked first: what it has sent has come then
         const auto label = transport_.next_message(from);
         some = label.has_value();
         taken = some && take_next(*label, values, from, operation);
-      });
+      };
+      if (!box(from).is_read) reading(lock, from, look);
       if (taken) return from;
       if (some) pause = kFirstPause;
+      all_have_left = all_have_left && has_left && !some;
     }
+    if (all_have_left)
+      fail(ErrorKind::PeerLost, "{} failed: all other ranks have left, without a message with tag {}",
+           describe(operation), operation.tag);
     give_up_if_late(operation);
     changed_.wait_for(lock, pause);
   }

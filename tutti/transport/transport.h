@@ -107,6 +107,9 @@ class Transport : public Carrier {
   virtual OperationLabel await_message(int from, const Operation& operation) = 0;
   // Returns the same, or nullopt if none has come.
   virtual std::optional<OperationLabel> next_message(int from) = 0;
+  // Returns true if this rank has closed its end in good order, so that no more messages will come from it
+  // than have come. A transport whose ranks close together need not know.
+  virtual bool has_left(int /*rank*/) { return false; }
   // Waits for all ranks.
   virtual void sync(const Operation& operation);
   // This rank has completed an operation of all ranks, for their error messages.

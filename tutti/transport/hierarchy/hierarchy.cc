@@ -96,6 +96,10 @@ std::optional<OperationLabel> HierarchyTransport::next_message(int from) {
   return is_here(from) ? group_->next_message(layout_.local_rank(from)) : network_->next_message(from);
 }
 
+bool HierarchyTransport::has_left(int rank) {
+  return is_here(rank) ? group_->has_left(layout_.local_rank(rank)) : network_->has_left(rank);
+}
+
 std::string HierarchyTransport::known_of(int rank) {
   return is_here(rank) ? group_->known_of(layout_.local_rank(rank)) : network_->known_of(rank);
 }

@@ -38,6 +38,7 @@ class HierarchyTransport final : public Transport, public TwoLevels {
   void recv(Bytes bytes, int from, const Operation& operation) override;
   OperationLabel await_message(int from, const Operation& operation) override;
   std::optional<OperationLabel> next_message(int from) override;
+  bool has_left(int rank) override;
   void completed() override { group_->completed(); }
   std::string known_of(int rank) override;
   void combine(std::span<const ArraySum> sums, const Operation& operation) override;

@@ -99,9 +99,9 @@ std::string SharedTransport::known_of(int rank) {
                      last_seen(rank));
 }
 
-bool SharedTransport::is_gone(int rank) const {
-  return memory_->has_ended(rank) || slot(rank).left.load(std::memory_order_acquire) != 0;
-}
+bool SharedTransport::has_left(int rank) { return slot(rank).left.load(std::memory_order_acquire) != 0; }
+
+bool SharedTransport::is_gone(int rank) { return memory_->has_ended(rank) || has_left(rank); }
 
 void SharedTransport::look_up(const Late& late, const Operation& operation) {
   throw_if_failed();
@@ -111,10 +111,9 @@ void SharedTransport::look_up(const Late& late, const Operation& operation) {
   const std::vector<int> missed = late();
   for (const int r : gone) {
     if (std::find(missed.begin(), missed.end(), r) == missed.end()) continue;
-    const bool has_left = slot(r).left.load(std::memory_order_acquire) != 0;
     fail_together(ErrorKind::PeerLost,
                   fmt::format("{} failed: {} is gone; {}. Its own output says why{}", describe(operation),
-                              memory_->who(r), last_seen(r), has_left ? why_not_there(operation) : ""));
+                              memory_->who(r), last_seen(r), has_left(r) ? why_not_there(operation) : ""));
   }
   look_for_stopped(missed, operation);
   if (missed.empty() || std::chrono::steady_clock::now() <= deadline_of(operation)) return;

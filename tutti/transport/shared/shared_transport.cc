@@ -229,8 +229,14 @@ OperationLabel SharedTransport::await_message(int from, const Operation& operati
 std::optional<OperationLabel> SharedTransport::next_message(int from) {
   throw_if_failed();
   RankPipe& pipe = pipe_between(from, rank_);
-  if (!pipe.filled.reached(pipe.emptied.count.load(std::memory_order_relaxed) + 1)) return std::nullopt;
-  return pipe.label;
+  const uint32_t next = pipe.emptied.count.load(std::memory_order_relaxed) + 1;
+  if (pipe.filled.reached(next)) return pipe.label;
+  if (memory_->has_ended(from) && !has_left(from)) {
+    Operation operation = operation_of("recv", {}, timeout_);
+    operation.peer = kAnyRank;
+    look_up([&] { return pipe.filled.reached(next) ? std::vector<int>() : std::vector{from}; }, operation);
+  }
+  return std::nullopt;
 }
 
 std::unique_ptr<Transport> SharedTransport::split(const std::vector<int>& ranks, const std::string& name) {

@@ -49,6 +49,7 @@ class SharedTransport final : public Transport, public SharedRegions {
   void recv(Bytes bytes, int from, const Operation& operation) override;
   OperationLabel await_message(int from, const Operation& operation) override;
   std::optional<OperationLabel> next_message(int from) override;
+  bool has_left(int rank) override;
   void combine(std::span<const ArraySum> sums, const Operation& operation) override;
   void sync(const Operation& operation) override;
   void completed() override;
@@ -89,7 +90,7 @@ class SharedTransport final : public Transport, public SharedRegions {
   std::string last_seen(int rank) const;
   void wait_for(int peer, Signal& signal, uint32_t target, const OperationLabel& label,
                 const Operation& operation);
-  bool is_gone(int rank) const;
+  bool is_gone(int rank);
   void look_up(const Late& late, const Operation& operation);
   void look_for_stopped(const std::vector<int>& late, const Operation& operation);
   void leave_word(ErrorKind kind, const std::string& text);

@@ -25,9 +25,12 @@ using tcp::Flow;
 // cannot.
 constexpr milliseconds kTcpIsLater{60000};
 
+// The number of a message without bytes by which a rank says that it leaves in good order.
+constexpr uint64_t kLast = ~uint64_t{0};
+
 // The beginning of every message. All machines of a job have the same byte order.
 struct Head {
-  uint64_t number;  // of the exchange, or of the message in this direction
+  uint64_t number;  // of the exchange, or of the message in this direction; kLast
   uint64_t key;     // hash of the operation; 0 in messages between two ranks
   uint64_t size;    // bytes that follow
   OperationLabel label;
@@ -54,6 +57,9 @@ struct Incoming {
   Head head{};
   uint64_t done = 0;    // bytes of the head that have come
   uint64_t number = 0;  // of messages that have come whole
+
+  bool is_known() const { return done == sizeof(Head); }
+  bool is_last() const { return is_known() && head.number == kLast; }
 };
 
 class TcpTransport final : public Transport {
@@ -74,6 +80,8 @@ class TcpTransport final : public Transport {
     failures_ = std::make_unique<Failures>(with_prefix(board_, "failures/"), self, [this] { hang_up(); });
   }
 
+  ~TcpTransport() override { say_farewell(); }
+
   std::string name() const override { return "tcp"; }
   int rank() const override { return options_.rank; }
   int world() const override { return options_.world; }
@@ -90,6 +98,7 @@ class TcpTransport final : public Transport {
   void recv(Bytes bytes, int from, const Operation& operation) override;
   OperationLabel await_message(int from, const Operation& operation) override;
   std::optional<OperationLabel> next_message(int from) override;
+  bool has_left(int rank) override { return incoming_[static_cast<size_t>(rank)].is_last(); }
   std::string known_of(int rank) override;
   void abandon(const std::string& text) override { failures_->give_up(text); }
   std::unique_ptr<Transport> split(const std::vector<int>& ranks, const std::string& name) override;
@@ -99,6 +108,7 @@ class TcpTransport final : public Transport {
 
   std::string who(int rank) const { return name_of(options_.who, rank); }
   void hang_up() const;
+  void say_farewell();
   std::vector<int> talking(const tcp::Traffic& traffic) const;
   void carry(tcp::Traffic& traffic, const Operation& operation);
   void require_same(const Head& mine, const Head& theirs, int peer, uint64_t expected) const;
@@ -120,6 +130,23 @@ void TcpTransport::hang_up() const {
   for (const auto* sockets : {&connections_.exchanges, &connections_.messages}) {
     for (const net::Socket& socket : *sockets) {
       if (socket.descriptor() >= 0) ::shutdown(socket.descriptor(), SHUT_RDWR);
+    }
+  }
+}
+
+// A rank that receives from any knows then that this one was not killed. Does not wait for a connection that
+// is full.
+void TcpTransport::say_farewell() {
+  for (size_t r = 0; r < connections_.messages.size(); ++r) {
+    if (connections_.messages[r].descriptor() < 0) continue;
+    Head head{kLast, 0, 0, {}};
+    const int peer = static_cast<int>(r);
+    Flow flow = flow_of(Flow::Way::Out, connections_.messages[r], peer, head, 0,
+                        [](uint64_t) { return Bytes(); });
+    try {
+      move_some(flow);
+    } catch (const std::exception&) {
+      // The peer has left before, or is lost.
     }
   }
 }
@@ -239,6 +266,7 @@ OperationLabel TcpTransport::await_message(int from, const Operation& operation)
   attempt(operation, Party::Two, {from}, [&](Failures::Watch&) {
     tcp::move_all(
         {&flow, 1}, [&](const Flow&) { incoming.done = flow.done; }, operation.deadline + kTcpIsLater);
+    if (incoming.is_last()) throw tcp::Closed(from, "");
   });
   return incoming.head.label;
 }
@@ -246,6 +274,7 @@ OperationLabel TcpTransport::await_message(int from, const Operation& operation)
 std::optional<OperationLabel> TcpTransport::next_message(int from) {
   failures_->throw_if_failed();
   Incoming& incoming = incoming_[static_cast<size_t>(from)];
+  if (incoming.is_last()) return std::nullopt;
   Operation operation = operation_of("recv", {}, options_.timeout);
   operation.peer = kAnyRank;
   attempt(operation, Party::Two, {from}, [&](Failures::Watch&) {
@@ -254,7 +283,7 @@ std::optional<OperationLabel> TcpTransport::next_message(int from) {
     flow.done = incoming.done;
     while (!flow.is_done() && tcp::move_some(flow)) incoming.done = flow.done;
   });
-  if (incoming.done < sizeof(Head)) return std::nullopt;
+  if (!incoming.is_known() || incoming.is_last()) return std::nullopt;
   return incoming.head.label;
 }
 
@@ -268,6 +297,7 @@ void TcpTransport::recv(Bytes bytes, int from, const Operation& operation) {
   const auto moved = [&](const Flow& flow) {
     if (known || flow.done < sizeof(Head)) return;
     known = true;
+    if (incoming.head.number == kLast) throw tcp::Closed(from, "");
     const std::string text = other_message(who(options_.rank), mine.label, who(from), incoming.head.label);
     if (!text.empty()) fail(ErrorKind::InvalidArgument, "{}", text);
     require_same(mine, incoming.head, from, bytes.size());
