@@ -86,6 +86,8 @@ for framework in lightning transformers; do
     report_of 3 "$2" run -n 3 --min 1 --restarts 2 -- "$python" "$program" --kill $rank@8 --mark "$scratch/$framework$rank" --wait-for 3
     same "$framework, rank $rank killed and back" "$loop"
   done
+  if "$2" run -n 2 -- "$python" "$program" --stop-after 8 --differ >"$scratch/out" 2>&1; then exit 1; fi
+  grep -q 'some ranks have ended the training at step 7, and others go on' "$scratch/out"
   loop=$("$python" "$program" --loop --bf16 | grep hash)
   report_of 2 "$2" run -n 2 -- "$python" "$program" --bf16
   same "$framework in bf16" "$loop"

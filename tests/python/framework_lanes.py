@@ -18,6 +18,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--loop", action="store_true", help="without the framework")
 parser.add_argument("--epochs", type=int, default=3)
 parser.add_argument("--stop-after", type=int, default=-1, metavar="STEP")
+parser.add_argument("--differ", action="store_true", help="rank 0 stops one step before the others")
 parser.add_argument("--bf16", action="store_true")
 parser.add_argument("--folder", help="of Tutti's checkpoints")
 parser.add_argument("--checkpoints", help="the folder of the framework's own checkpoints")
@@ -26,6 +27,7 @@ parser.add_argument("--kill", default="", metavar="RANK@STEP")
 parser.add_argument("--mark", help="a file that says that the rank was killed")
 parser.add_argument("--wait-for", type=int, default=0, metavar="WORLD")
 options = parser.parse_args()
+options.stop_after -= options.differ and tutti.torch.world().rank == 0
 
 
 class Examples(torch.utils.data.Dataset):
@@ -56,16 +58,19 @@ class Network(torch.nn.Module):
         return {"loss": torch.nn.functional.mse_loss(outputs, labels), "outputs": outputs}
 
 
-def train_by_loop(net, optimizer, by_step, by_epoch=None):
+def train_by_loop(net, optimizer, by_step, by_epoch=None, by_loss=None):
     opt = tutti.torch.DistributedOptimizer(optimizer, lanes=LANES, model=net, clip_norm=1.0)
     for step, lanes in tutti.torch.steps(Examples(), lanes=opt.lanes, batch=BATCH, seed=SEED, epochs=options.epochs):
         for lane, batch in lanes:
-            with opt.lane(lane), torch.autocast("cpu", torch.bfloat16) if options.bf16 else contextlib.nullcontext():
-                net(**batch)["loss"].backward()
+            precision = torch.autocast("cpu", torch.bfloat16) if options.bf16 else contextlib.nullcontext()
+            with opt.lane(lane) as scope, precision:
+                scope.loss = net(**batch)["loss"]
+                scope.loss.backward()
         assert opt.step()
         by_step.step()
         if by_epoch and (step + 1) % STEPS == 0:
             by_epoch.step()
+            by_loss.step(opt.last_loss)
     return opt
 
 

@@ -6,11 +6,19 @@ import pathlib
 import sys
 import warnings
 
+import numpy
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import EMAWeightAveraging, StochasticWeightAveraging, Timer
+from lightning.pytorch.callbacks import (
+    Callback,
+    EMAWeightAveraging,
+    LearningRateFinder,
+    StochasticWeightAveraging,
+    Timer,
+)
 from lightning.pytorch.plugins import MixedPrecision
-from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+from lightning.pytorch.tuner import Tuner
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorDataset
 from tutti.torch.lightning import LanesStrategy
 from tutti.torch.transformers import LanesArguments, LanesTrainer
 
@@ -74,11 +82,36 @@ class Transfers(Regression):
         return batch
 
 
-def fit(module=None, loader=None, lanes=4, ckpt_path=None, strategy=None, **options):
-    module = module or Regression()
+class DrawsBatches(Regression):
+    def training_step(self, dataloader_iter):
+        return super().training_step(next(dataloader_iter)[0])
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(data)
+
+
+class Counts(Callback):
+    """Keeps a number of NumPy, from the second step on."""
+
+    best = 0.0
+
+    def on_train_batch_end(self, trainer, module, outputs, batch, batch_idx):
+        self.best = numpy.float64(trainer.global_step)
+
+    def state_dict(self):
+        return {"best": self.best}
+
+
+def trainer_of(lanes=4, strategy=None, **options):
     given = {"accelerator": "cpu", "max_epochs": 2, "logger": False, "enable_checkpointing": False}
     given.update(enable_progress_bar=False, enable_model_summary=False)
-    trainer = Trainer(strategy=LanesStrategy(lanes, **(strategy or {})), **{**given, **options})
+    return Trainer(strategy=LanesStrategy(lanes, **(strategy or {})), **{**given, **options})
+
+
+def fit(module=None, loader=None, ckpt_path=None, **options):
+    module, trainer = module or Regression(), trainer_of(**options)
     trainer.fit(module, DataLoader(data, batch_size=5) if loader is None else loader, ckpt_path=ckpt_path)
     return trainer
 
@@ -86,7 +119,7 @@ def fit(module=None, loader=None, lanes=4, ckpt_path=None, strategy=None, **opti
 expect("0 lanes", lambda: fit(lanes=0))
 expect("automatic optimization", lambda: fit(Manual()))
 expect("all_gather()", lambda: fit(Gathers()))
-expect("returned None for lane 0", lambda: fit(ReturnsNothing()))
+expect("returned a NoneType for lane 0", lambda: fit(ReturnsNothing()))
 expect("on_after_batch_transfer", lambda: fit(TransfersBefore()))
 expect("accumulate_grad_batches=", lambda: fit(accumulate_grad_batches=2))
 expect("torch.utils.data.Subset", lambda: fit(limit_train_batches=1))
@@ -99,6 +132,18 @@ expect("inside of an epoch", lambda: fit(callbacks=[StochasticWeightAveraging(1e
 expect("sampler of its own", lambda: fit(loader=DataLoader(data, 5, sampler=RandomSampler(data, replacement=True))))
 expect("sampler of its own", lambda: fit(loader=DataLoader(data, batch_sampler=[[0, 1], [2]])))
 expect("expected one torch.utils.data.DataLoader", lambda: fit(loader=[torch.ones(1)]))
+expect("needs a length", lambda: fit(loader=DataLoader(Stream(), 5)))
+expect("devices=2", lambda: fit(devices=2))
+expect("num_nodes=2", lambda: fit(num_nodes=2))
+fit(devices=1)
+expect("take a batch", lambda: fit(DrawsBatches()))
+expect("without lanes", lambda: fit(callbacks=[LearningRateFinder()]))
+expect("without lanes", lambda: Tuner(trainer_of()).lr_find(Regression(), DataLoader(data, 5)))
+expect(
+    "['callbacks']['Counts']['best'] is a numpy.float64",
+    lambda: fit(callbacks=[Counts()], strategy={"folder": folder / "numpy"}),
+)
+expect("without a folder", lambda: fit(strategy={"save_every": 2}))
 expect("one training DataLoader", lambda: fit(loader=[DataLoader(data, 5), DataLoader(data, 5)]))
 
 fit(Transfers(), max_epochs=1, loader=DataLoader(data, 5, drop_last=True))
@@ -136,7 +181,8 @@ def train(resume=None, **options):
     return trainer
 
 
-expect("lanes=0", lambda: train(lanes=0))
+expect("such as lanes=8", lambda: train(lanes=0))
+expect("without lanes_folder=", lambda: train(lanes_save_every=2))
 expect("gradient_accumulation_steps=", lambda: train(gradient_accumulation_steps=2))
 expect("bf16=True", lambda: train(fp16=True))
 expect("train_sampling_strategy='group_by_length'", lambda: train(train_sampling_strategy="group_by_length"))

@@ -98,6 +98,11 @@ def is_not_finite():
         (net(torch.ones(2, 3)).mean() * float("inf")).backward()
 
 
+class Counts:
+    def state_dict(self):
+        return {"count": 1, "path": pathlib.Path("x")}
+
+
 expect("clip_norm=", clips)
 expect("lane 0 had no backward pass", goes_backward_too_late)
 expect("step 0 has not been made", forgets_step)
@@ -111,6 +116,8 @@ expect("do not fill one step", lambda: steps(data, lanes=fresh()[1].lanes, batch
 expect("-1 lanes", lambda: DistributedOptimizer(torch.optim.SGD([torch.zeros(1, requires_grad=True)], 1), lanes=-1))
 expect("state['epoch'] is 3", lambda: fresh(state={"epoch": 3}))
 expect("is not the model's", lambda: DistributedOptimizer(fresh()[1].optimizer, model=torch.nn.Linear(2, 2)))
+expect("without a folder", lambda: fresh(save_every=2))
+expect("state['counts']['path'] is a pathlib.PosixPath", lambda: fresh(state={"counts": Counts()}))
 expect("need the names of the weights", lambda: DistributedOptimizer(fresh()[1].optimizer, folder=folder))
 
 # Checkpoints: the last step is in the folder, and what is damaged or of another training is refused or passed over.

@@ -48,9 +48,12 @@ class Regression(LightningModule):
 
     def configure_optimizers(self):
         adamw = torch.optim.AdamW(self.parameters(), 1e-2)
+        # The loss falls, so that this one lowers the rate after each epoch but the first.
+        by_loss = torch.optim.lr_scheduler.ReduceLROnPlateau(adamw, "max", 0.7, patience=0)
         return [adamw], [
             {"scheduler": torch.optim.lr_scheduler.StepLR(adamw, 5), "interval": "step"},
             {"scheduler": torch.optim.lr_scheduler.ExponentialLR(adamw, 0.9), "interval": "epoch"},
+            {"scheduler": by_loss, "interval": "epoch", "monitor": "loss"},
         ]
 
     def on_train_batch_start(self, batch, batch_idx):
@@ -81,7 +84,7 @@ if options.loop:
 else:
     callbacks = [EarlyStopping("validation", patience=100)]
     if options.checkpoints:
-        callbacks.append(ModelCheckpoint(options.checkpoints, save_last=True, monitor="validation"))
+        callbacks.append(ModelCheckpoint(options.checkpoints, save_last=True, every_n_train_steps=4))
     trainer = Trainer(
         accelerator="cpu",
         strategy=LanesStrategy(LANES, seed=SEED, folder=options.folder, save_every=4 if options.folder else 0),

@@ -44,7 +44,7 @@ class Trainer(LanesTrainer):
 
 net = Network()
 adamw = torch.optim.AdamW(net.parameters(), 1e-2)
-schedule = get_scheduler("linear", adamw, num_warmup_steps=2, num_training_steps=30)
+schedule = get_scheduler("linear", adamw, num_warmup_steps=2, num_training_steps=STEPS * options.epochs)
 if options.loop:
     report(train_by_loop(net, adamw, schedule))
 else:
@@ -59,6 +59,8 @@ else:
         seed=SEED,
         bf16=options.bf16,
         max_grad_norm=1.0,
+        lr_scheduler_type="linear",
+        warmup_steps=2,
         logging_steps=2,
         eval_strategy="steps",
         eval_steps=3,
@@ -73,7 +75,7 @@ else:
         arguments,
         train_dataset=Examples(),
         eval_dataset=Examples(noise=0),
-        optimizers=(adamw, schedule),
+        optimizers=(adamw, schedule if options.bf16 else None),
         callbacks=[Watch(), EarlyStoppingCallback(100)],
     )
     trainer.train(resume_from_checkpoint=options.resume)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
-from ..errors import InvalidArgument, PeerLost, Timeout
+from ..errors import InvalidArgument
 from ._lanes import Lane
 from ._tensors import Tensor
 from .data import steps
@@ -39,7 +38,7 @@ class Training:
     def begin(self, dataset: Any, **arguments: Any) -> int:
         """Takes the arguments of steps(). Returns the number of steps of an epoch."""
         if self._steps is not None:
-            raise InvalidArgument("the training has several DataLoaders; expected one training DataLoader")
+            raise InvalidArgument("the training has asked for several DataLoaders; expected one training DataLoader")
         made = steps(dataset, lanes=self.optimizer.lanes, epochs=_WITHOUT_END, **arguments)
         self._steps = iter(made)
         return made.per_epoch
@@ -66,8 +65,7 @@ class Training:
             self._steps.close()
         if self.optimizer.folder is not None:
             self.optimizer.save()
-        with contextlib.suppress(PeerLost, Timeout):  # the training has ended, for whoever is there
-            self.optimizer._comm.barrier()
+        self.optimizer.agree_on_end()
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = self._program.state_dict()
@@ -84,10 +82,14 @@ class Training:
 
 def arguments_of(loader: object) -> dict[str, Any]:
     """Returns the arguments of steps(), from a DataLoader. Raises InvalidArgument if it draws examples in its own way."""
-    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+    if not isinstance(loader, DataLoader):
         raise InvalidArgument(
-            f"the training's data is a {type(loader).__name__}; expected one torch.utils.data.DataLoader over a dataset with a "
-            "length and examples by number"
+            f"the training's data is a {type(loader).__name__}; expected one torch.utils.data.DataLoader"
+        )
+    if isinstance(loader.dataset, IterableDataset):
+        raise InvalidArgument(
+            f"the dataset is the IterableDataset {type(loader.dataset).__name__}; lanes draw the examples, so that it needs a "
+            "length, and examples by number"
         )
     sampler: Any = loader.sampler
     is_shuffled = type(sampler) is RandomSampler and not sampler.replacement and sampler._num_samples is None

@@ -22,8 +22,8 @@ class TrainingState:
         for name, each in program.items():
             if not hasattr(each, "state_dict"):
                 raise InvalidArgument(f"state['{name}'] is {each!r}, which has no state_dict() and load_state_dict()")
-            checkpoint.require_storable(f"state['{name}']", each.state_dict())
         self._optimizer, self._model, self._program = optimizer, model, program
+        self._of_program()
         self.saved_step = -1
         """The step of the newest checkpoint."""
         self.sampling: dict[str, Any] | None = None
@@ -88,7 +88,10 @@ class TrainingState:
         return [*self._model.parameters(), *self._model.buffers()]
 
     def _of_program(self) -> dict[str, Any]:
-        return {name: each.state_dict() for name, each in self._program.items()}
+        state = {name: each.state_dict() for name, each in self._program.items()}
+        for name, values in state.items():
+            checkpoint.require_storable(f"state['{name}']", values)
+        return state
 
     def _restore_program(self, saved: dict[str, Any], where: str) -> None:
         for name, each in self._program.items():

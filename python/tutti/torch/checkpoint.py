@@ -40,7 +40,8 @@ class Loaded(NamedTuple):
     """The values of a checkpoint besides the weights and the state of the optimiser."""
 
     state: dict[str, Any]
-    """The values of the manifest, among them `step` and those that save() got as `state`."""
+    """The values of the manifest: `step`, `weights_sha256` (of the parameters that are trained), `optimizer` (its name and
+    groups), and those that save() got as `state`; of a DistributedOptimizer these are `lanes` and `sampling`."""
     program: dict[str, Any]
     """The values that save() got as `program`."""
 
@@ -58,15 +59,20 @@ def unpacked(data: Tensor) -> dict[str, Any]:
     return values
 
 
-def require_storable(what: str, values: dict[str, Any]) -> None:
-    """Raises InvalidArgument unless unpacked() can read what packed() makes of these values."""
+def require_storable(what: str, value: Any) -> None:
+    """Raises InvalidArgument unless unpacked() can read what packed() makes of this value."""
     try:
-        unpacked(packed({what: values}))
+        unpacked(packed({what: value}))
     except Exception as error:
+        parts = (
+            value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, (list, tuple)) else ()
+        )
+        for key, part in parts:
+            require_storable(f"{what}[{key!r}]", part)
+        kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
         raise InvalidArgument(
-            f"{what} cannot be saved: it may have tensors, numbers, texts, and lists and dictionaries of them ({error})".split(
-                "\n"
-            )[0]
+            f"{what} is a {kind}, and cannot be saved: checkpoints have tensors, numbers, texts, and lists and dictionaries "
+            "of them"
         ) from error
 
 

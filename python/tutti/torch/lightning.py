@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
 from typing import Any
@@ -33,6 +34,7 @@ _with_one_package = _as_one_package and importlib.util.find_spec("lightning") is
 pl: Any = importlib.import_module("lightning.pytorch" if _with_one_package else "pytorch_lightning")
 _is_overridden: Any = importlib.import_module(pl.__name__ + ".utilities.model_helpers").is_overridden
 _rank_zero_only: Any = importlib.import_module(pl.__name__ + ".utilities.rank_zero").rank_zero_only
+_FINDERS = (pl.callbacks.LearningRateFinder, pl.callbacks.BatchSizeFinder)
 
 
 class LanesStrategy(pl.strategies.Strategy):
@@ -145,6 +147,13 @@ class LanesStrategy(pl.strategies.Strategy):
 
     def _require_supported(self, trainer: Any) -> None:
         module = self.lightning_module
+        flags = trainer._accelerator_connector
+        for name, asked in (("devices", flags._devices_flag), ("num_nodes", flags._num_nodes_flag)):
+            if asked not in ("auto", 1, "1", -1, "-1") and asked != [0]:
+                raise InvalidArgument(
+                    f"Trainer({name}={asked!r}) starts no ranks with lanes: leave it out, and start them by a launcher, such as "
+                    "tutti run -n 2 -- python"
+                )
         if not module.automatic_optimization or len(self.optimizers) != 1:
             raise InvalidArgument(
                 "lanes need Lightning's automatic optimization with one optimizer. For other trainings use "
@@ -163,6 +172,14 @@ class LanesStrategy(pl.strategies.Strategy):
             )
         if trainer.reload_dataloaders_every_n_epochs:
             raise InvalidArgument("reload_dataloaders_every_n_epochs=: the examples of a training stay the same")
+        if "dataloader_iter" in inspect.signature(module.training_step).parameters:
+            raise InvalidArgument(
+                "training_step(dataloader_iter) draws the batches itself: take a batch, that of a lane"
+            )
+        if any(isinstance(each, _FINDERS) for each in trainer.callbacks):
+            raise InvalidArgument(
+                "LearningRateFinder and BatchSizeFinder train before the training: run them in a Trainer without lanes"
+            )
         if any(isinstance(each, pl.callbacks.Timer) for each in trainer.callbacks):
             raise InvalidArgument("max_time= and Timer would stop each rank at another step: use max_steps=")
         for each in (module, *trainer.callbacks):
@@ -240,7 +257,9 @@ class LanesStrategy(pl.strategies.Strategy):
         output = super().training_step(batch, *arguments)
         loss = output.get("loss") if isinstance(output, dict) else output
         if not isinstance(loss, torch.Tensor):
-            raise InvalidArgument(f"training_step returned {output!r} for lane {lane.number}; expected the mean loss")
+            raise InvalidArgument(
+                f"training_step returned a {type(output).__name__} for lane {lane.number}; expected the mean loss"
+            )
         super().backward(loss, self.optimizers[0])
         return loss.detach()
 

@@ -66,6 +66,8 @@ class DistributedOptimizer:
     ) -> None:
         if lanes < 0:
             raise InvalidArgument(f"{lanes} lanes; expected 1 or more, or 0 for one on each rank")
+        if save_every and folder is None:
+            raise InvalidArgument(f"save_every={save_every} saves nothing without a folder: folder=...")
         if folder is not None and model is None:
             raise InvalidArgument("checkpoints need the names of the weights: DistributedOptimizer(..., model=model)")
         self._comm = world_of_job() if comm is None else comm
@@ -271,19 +273,29 @@ class DistributedOptimizer:
             self._changes = False
             self._recover(None)
 
-    def _agree_on_step(self) -> bool:
+    def agree_on_end(self) -> None:
+        """Waits until all ranks have ended the training. For a framework, which decides when that is."""
+        with contextlib.suppress(PeerLost, Timeout):  # it has ended, for whoever is there
+            self._agree_on_step(ended=True)
+
+    def _agree_on_step(self, *, ended: bool = False) -> bool:
         rates = [float(group.get("lr", 0)) for group in self.param_groups]
         digest = int.from_bytes(hashlib.sha256(struct.pack(f"{len(rates)}d", *rates)).digest()[:7], "little")
         step, change = self.lanes.step, self._comm.change_is_due()
-        word = torch.tensor([step, -step, digest, -digest, change], dtype=torch.int64)
-        self._comm.call("tutti_all_reduce", word.data_ptr(), word.data_ptr(), 5, Type.INT64, Op.MAX, what="the step")
-        last, first, greatest, least, change = word.tolist()
+        word = torch.tensor([step, -step, digest, -digest, ended, not ended, change], dtype=torch.int64)
+        self._comm.call("tutti_all_reduce", word.data_ptr(), word.data_ptr(), 7, Type.INT64, Op.MAX, what="the step")
+        last, first, greatest, least, some_end, some_go_on, change = word.tolist()
         if last != -first:
             raise InvalidArgument(f"the ranks are at different steps: one is at step {-first}, another at step {last}")
         if greatest != -least:
             raise InvalidArgument(
                 f"the ranks have different learning rates at step {last}: a schedule such as ReduceLROnPlateau needs a number "
                 "that is the same on all ranks, such as last_loss"
+            )
+        if some_end and some_go_on:
+            raise InvalidArgument(
+                f"some ranks have ended the training at step {last}, and others go on: decide that by a number that is the "
+                "same on all ranks, such as last_loss, or an evaluation of all examples on each"
             )
         return bool(change)
 

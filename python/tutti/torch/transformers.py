@@ -55,7 +55,11 @@ class LanesArguments(TrainingArguments):
         with _without_launcher():
             super().__post_init__()
         if self.lanes < 1:
-            raise InvalidArgument(f"lanes={self.lanes}; expected 1 or more")
+            raise InvalidArgument(
+                f"lanes={self.lanes}: give LanesArguments the number of lanes that each step is divided into, such as lanes=8"
+            )
+        if self.lanes_save_every and self.lanes_folder is None:
+            raise InvalidArgument(f"lanes_save_every={self.lanes_save_every} saves nothing without lanes_folder=")
         if self.device.type != "cpu":
             raise InvalidArgument(f"lanes are computed on CPUs, not on {self.device}: use_cpu=True")
         if self.gradient_accumulation_steps != 1:
