@@ -178,6 +178,34 @@ static void tags(tutti_comm* comm) {
   }
 }
 
+/* Input and output are the same memory, in several chunks, so that a rank may write where it has to read. */
+static void same_memory(tutti_comm* comm) {
+  enum { kEach = 300000 };
+  const int rank = tutti_rank(comm), world = tutti_world(comm);
+  int32_t* all = calloc((size_t)world * kEach, sizeof *all);
+  const void** inputs = calloc((size_t)world, sizeof *inputs);
+  for (int i = 0; i < world * kEach; ++i) all[i] = i % 1000 + rank;
+  OK(tutti_reduce_scatter(comm, all, all, kEach, TUTTI_INT32, TUTTI_SUM, NULL));
+  for (int i = 0; i < kEach; ++i) CHECK(all[i] == world * ((rank * kEach + i) % 1000) + world * (world - 1) / 2);
+
+  for (int i = 0; i < kEach; ++i) all[i] = i + rank;
+  OK(tutti_all_gather(comm, all, all, kEach, TUTTI_INT32, NULL));
+  for (int i = 0; i < world * kEach; ++i) CHECK(all[i] == i % kEach + i / kEach);
+
+  const int root = world - 1;
+  for (int i = 0; i < world * kEach; ++i) all[i] = i;
+  for (int r = 0; r < world; ++r) inputs[r] = all + (size_t)r * kEach;
+  OK(tutti_scatter(comm, rank == root ? inputs : NULL, all, kEach, TUTTI_INT32, root, NULL));
+  for (int i = 0; i < kEach; ++i) CHECK(all[i] == rank * kEach + i);
+
+  for (int i = 0; i < world * kEach; ++i) all[i] = i + rank;
+  OK(tutti_reduce(comm, all, rank == root ? all : NULL, (size_t)world * kEach, TUTTI_INT32, TUTTI_MAX, root, NULL));
+  if (rank == root)
+    for (int i = 0; i < world * kEach; ++i) CHECK(all[i] == i + world - 1);
+  free(all);
+  free(inputs);
+}
+
 static void movements(tutti_comm* comm) {
   const int rank = tutti_rank(comm), world = tutti_world(comm);
   int32_t value = rank == world - 1 ? 42 : 0;
@@ -406,6 +434,7 @@ static int run_rank(int rank, int world, const char* transport, char* folder) {
   sums(comm);
   types(comm);
   movements(comm);
+  same_memory(comm);
   behind(comm);
   groups(comm);
   lanes(comm);

@@ -92,7 +92,7 @@ void Carrier::combine_by_exchange(const ArraySum& sum, const Operation& operatio
     reduction.count = own.count;
     combine_here(inputs, own, reduction, sum.sources->program);
   }
-  if (!sum.scatters()) exchange_arrays(Arrays(ranks, own), parts_of(output, slices), operation);
+  if (!sum.scatters()) all_gather(parts_of(output, slices), own, operation);
 }
 
 void Carrier::all_gather(std::span<const Array> outputs, const Array& input, const Operation& operation) {

@@ -186,8 +186,11 @@ void Ranks::add(Carrier& carrier, const Array& output, const Array& input, Reduc
                 std::vector<ElementRange> slices, const Operation& operation) {
   const Reduction reduction{input.type, op, input.count};
   if (input.count == 0) return sync(with_whole(operation, reduction));
+  const auto me = static_cast<size_t>(rank_);
+  const Array replaced = slices.empty() ? input : input.part(slices[me]);
+  const Apart apart(carrier, {&input, 1}, std::span(&output, output.data == replaced.data ? 0 : 1));
   ArraySum sum{reduction, &one_by_rank_, Arrays(static_cast<size_t>(world_)), {output}, std::move(slices)};
-  sum.inputs[static_cast<size_t>(rank_)] = input;
+  sum.inputs[me] = apart.inputs()[0];
   carrier.combine({&sum, 1}, operation);
 }
 
@@ -197,7 +200,9 @@ void Ranks::all_gather(Carrier& carrier, std::span<const Array> outputs, const A
   for (const Array& output : outputs) count += output.count;
   const Operation whole = moved(operation, input.type, count);
   if (count == 0) return sync(whole);
-  carrier.all_gather(outputs, input, whole);
+  const bool in_place = outputs[static_cast<size_t>(rank_)].data == input.data;
+  const Apart apart(carrier, {&input, 1}, outputs.first(in_place ? 0 : outputs.size()));
+  carrier.all_gather(outputs, apart.inputs()[0], whole);
 }
 
 void Ranks::all_to_all(Carrier& carrier, const Array& output, const Array& input,
@@ -238,7 +243,8 @@ void Ranks::scatter(Carrier& carrier, const Array& output, std::span<const Array
   Arrays recvs(static_cast<size_t>(world_), output.none());
   const Arrays nothing = recvs;
   recvs[static_cast<size_t>(root)] = output;
-  carrier.exchange_arrays(rank_ == root ? inputs : nothing, recvs, whole);
+  const Apart apart(carrier, rank_ == root ? inputs : nothing, {&output, 1});
+  carrier.exchange_arrays(apart.inputs(), recvs, whole);
 }
 
 void Ranks::send(const Array& values, int to, const Operation& operation, int tag) {

@@ -113,7 +113,8 @@ struct SumOf {
   // By source: where this rank can read its values; none where it cannot. A rank can always read its
   // own values.
   std::vector<Values> inputs;
-  // Receive the result. The first belongs to this rank; it may be one of the inputs.
+  // Receive the result. The first belongs to this rank; it may be one of the inputs, or this rank's slice of
+  // it, but may not overlap them otherwise.
   std::vector<Values> outputs;
   // By rank, in their order and without gaps: each rank receives only this slice of the result, in an output
   // that is as long. Empty: all ranks receive the whole result.

@@ -11,8 +11,9 @@
 // rank, and the two halves of its staging buffer.
 namespace tutti::comm {
 
-// Size of half a staging buffer: larger ones do not fit into the cache, smaller ones need more sync points.
-constexpr size_t kStagingHalf = size_t{1} << 20;
+// Returns the size of half a staging buffer. Larger ones do not fit into the cache, beside those of the other
+// ranks; smaller ones need more sync points.
+constexpr size_t staging_half(int world) { return size_t{world <= 2 ? 1024U : 512U} << 10; }
 constexpr size_t kPipeBytes = size_t{64} << 10;
 constexpr size_t kCauseBytes = 2000;
 

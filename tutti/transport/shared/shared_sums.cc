@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
+#include "tutti/transport/shared/cells.h"
 #include "tutti/transport/shared/control_region.h"
 #include "tutti/transport/shared/shared_transport.h"
 
@@ -30,7 +32,7 @@ void SharedTransport::combine(std::span<const ArraySum> sums, const Operation& o
     if (sum.is_all_reduce(world_)) {
       all_reduce(sum, operation);
     } else {
-      Transport::combine({&sum, 1}, operation);
+      add_in_cells(sum, with_whole(operation, sum.reduction));
     }
   }
 }
@@ -71,36 +73,69 @@ void SharedTransport::all_reduce(const ArraySum& sum, const Operation& asked) {
     in_place = in_place && other.region >= 0 && other.region == summary_of(0).region &&
                other.offset == summary_of(0).offset;
   }
-  if (!in_place) return reduce_staged(sum, asked);
+  if (!in_place) return add_in_cells(sum, operation);
   const std::vector<std::byte*> parts = everyones(output, input.size()).parts;
   add_slice(sum, {parts.begin(), parts.end()}, parts, asked);
   sync(asked);
 }
 
-// Per chunk: all ranks copy in, each adds its slice into its own staging buffer, and all ranks copy out.
-void SharedTransport::reduce_staged(const ArraySum& sum, const Operation& operation) {
-  const std::byte* const input = sum.inputs[static_cast<size_t>(rank_)].data;
-  std::byte* const output = sum.outputs[0].data;
-  const size_t element = size_of(sum.reduction.type);
-  ArraySum part = sum;
-  for (size_t done = 0; done < static_cast<size_t>(sum.reduction.count) * element; done += kStagingHalf) {
-    const size_t size = std::min(kStagingHalf, static_cast<size_t>(sum.reduction.count) * element - done);
-    part.reduction.count = static_cast<int64_t>(size / element);
-    const std::vector<std::byte*> parts = next_staging();
-    std::byte* const mine = parts[static_cast<size_t>(rank_)];
+// Per chunk: each rank puts its values of each slice into the cell for that slice's rank, adds its own slice
+// from the cells of all, and hands out the result in its own cell.
+void SharedTransport::add_in_cells(const ArraySum& sum, const Operation& operation) {
+  const auto me = static_cast<size_t>(rank_);
+  const std::vector<ElementRange> slices = sum.slices_of(world_);
+  const std::vector<Source>& sources = sum.sources->all;
+  const Array& output = sum.outputs[0];
+  const Array own = sum.scatters() ? output : output.part(slices[me]);
+  std::vector<size_t> counts(slices.size());  // of values, by rank
+  for (const Source& source : sources) counts[static_cast<size_t>(source.rank)] += source.present ? 1 : 0;
+  const Cells cells(staging_half(world_), slices.size(),
+                    std::max<size_t>(1, *std::max_element(counts.begin(), counts.end())));
+  size_t longest = 0;
+  for (const ElementRange& slice : slices) longest = std::max(longest, output.part(slice).size());
+  for (size_t done = 0; done < longest; done += cells.room()) {
+    const std::vector<std::byte*> halves = next_staging();
     {
       const SpanScope span(operation.timeline, Activity::Copy, "copy in", operation.step);
-      std::memcpy(mine, input + done, size);
+      for (size_t r = 0; r < slices.size(); ++r) {
+        if (r == me) continue;
+        std::vector<ConstBytes> values;
+        for (size_t s = 0; s < sources.size(); ++s) {
+          if (sources[s].present && sources[s].rank == rank_)
+            values.push_back(sum.inputs[s].part(slices[r]).bytes());
+        }
+        cells.put(halves[me], r, values, done);
+      }
     }
     sync(operation);
-    add_slice(part, {parts.begin(), parts.end()}, {mine}, operation);
+    {
+      const SpanScope span(operation.timeline, Activity::Reduce, "add", operation.step);
+      std::vector<const std::byte*> inputs;
+      std::vector<size_t> taken(slices.size());
+      for (size_t s = 0; s < sources.size(); ++s) {
+        const auto r = static_cast<size_t>(sources[s].rank);
+        const bool here = r == me && sources[s].present;
+        inputs.push_back(here ? sum.inputs[s].part(slices[me]).data + done
+                              : cells.at(halves[r], me, taken[r]));
+        taken[r] += sources[s].present ? 1 : 0;
+      }
+      for (size_t r = 0; r < slices.size(); ++r) {
+        const size_t sent = cells.size(halves[r], me);
+        if (r != me && sent != own.size() * counts[r])
+          fail_other_size(operation, own.size() * counts[r], static_cast<int>(r), sent);
+      }
+      std::vector<std::byte*> outputs{own.data + done};
+      if (!sum.scatters()) outputs.push_back(cells.at(halves[me], me, 0));
+      Reduction reduction = sum.reduction;
+      reduction.count = static_cast<int64_t>(cells.part(own.bytes(), done).size() / size_of(own.type));
+      if (reduction.count > 0) comm::reduce(inputs, outputs, reduction, sum.sources->program);
+    }
+    if (sum.scatters()) continue;
     sync(operation);
     const SpanScope span(operation.timeline, Activity::Copy, "copy out", operation.step);
-    for (int r = 0; r < world_; ++r) {
-      const ElementRange theirs = slice_of(part.reduction.count, r, world_);
-      const size_t begin = static_cast<size_t>(theirs.begin) * element;
-      std::memcpy(output + done + begin, parts[static_cast<size_t>(r)] + begin,
-                  static_cast<size_t>(theirs.size()) * element);
+    for (size_t r = 0; r < slices.size(); ++r) {
+      const Bytes theirs = cells.part(output.part(slices[r]).bytes(), done);
+      if (r != me && !theirs.empty()) std::memcpy(theirs.data(), cells.at(halves[r], r, 0), theirs.size());
     }
   }
 }

@@ -7,35 +7,13 @@
 
 #include "tutti/base/cores.h"
 #include "tutti/base/error.h"
+#include "tutti/transport/shared/cells.h"
 #include "tutti/transport/shared/control_region.h"
 
 namespace tutti::comm {
 namespace {
 
 size_t aligned(size_t size) { return (size + 63) / 64 * 64; }
-
-// Each cell of an exchange begins with a head, which contains the size of the whole message.
-constexpr size_t kCellHead = 64;
-
-void put_in_cell(std::byte* cell, ConstBytes message, size_t done, size_t room) {
-  const uint64_t size = message.size();
-  std::memcpy(cell, &size, sizeof(size));
-  if (size > done) std::memcpy(cell + kCellHead, message.data() + done, std::min(room, size - done));
-}
-
-uint64_t size_in_cell(const std::byte* cell) {
-  uint64_t size = 0;
-  std::memcpy(&size, cell, sizeof(size));
-  return size;
-}
-
-// Returns false if the message has a different size than expected.
-bool take_from_cell(const std::byte* cell, Bytes message, size_t done, size_t room) {
-  if (size_in_cell(cell) != message.size()) return false;
-  if (message.size() > done)
-    std::memcpy(message.data() + done, cell + kCellHead, std::min(room, message.size() - done));
-  return true;
-}
 
 }  // namespace
 
@@ -46,7 +24,7 @@ SharedTransport::SharedTransport(std::unique_ptr<SharedMemory> memory, std::chro
       timeout_(timeout),
       wait_options_(wait_options(have_a_core_each(world_))) {
   const size_t ranks = static_cast<size_t>(world_);
-  const size_t size = aligned(sizeof(ControlSlot)) + ranks * sizeof(RankPipe) + 2 * kStagingHalf;
+  const size_t size = aligned(sizeof(ControlSlot)) + ranks * sizeof(RankPipe) + 2 * staging_half(world_);
   control_ = memory_->allocate(size, operation_of("connect", {}, timeout_), [] {});
 }
 
@@ -65,7 +43,7 @@ RankPipe& SharedTransport::pipe_between(int from, int to) const {
 // Returns the half that was not used last time. Every rank has finished reading that one before it reaches
 // the first sync point of this use, and therefore before it is filled again.
 std::vector<std::byte*> SharedTransport::next_staging() {
-  const size_t from_end = (staging_uses_++ % 2 + 1) * kStagingHalf;
+  const size_t from_end = (staging_uses_++ % 2 + 1) * staging_half(world_);
   std::vector<std::byte*> halves = control_.parts;
   for (std::byte*& half : halves) half += control_.size - from_end;
   return halves;
@@ -121,32 +99,56 @@ void SharedTransport::sync(const Operation& operation) {
 
 void SharedTransport::completed() { slot(rank_).completed.store(meetings_, std::memory_order_release); }
 
-// Each rank's staging half has one cell per receiver.
 void SharedTransport::exchange(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
                                const Operation& operation) {
+  move(sends, recvs, operation);
+}
+
+void SharedTransport::all_gather(std::span<const Array> outputs, const Array& input,
+                                 const Operation& operation) {
+  copy(input, outputs[static_cast<size_t>(rank_)]);
+  std::vector<Bytes> recvs;
+  for (const Array& output : outputs) recvs.push_back(output.bytes());
+  const ConstBytes own = input.bytes();
+  if (world_ > 1) move({&own, 1}, recvs, operation);
+}
+
+void SharedTransport::broadcast(const Array& values, int root, const Operation& operation) {
+  std::vector<Bytes> recvs(static_cast<size_t>(world_));
+  if (rank_ != root) recvs[static_cast<size_t>(root)] = values.bytes();
+  const ConstBytes own = rank_ == root ? values.bytes() : ConstBytes();
+  if (world_ > 1) move({&own, 1}, recvs, operation);
+}
+
+// Sends one message to each rank, or the same one to all.
+void SharedTransport::move(std::span<const ConstBytes> sends, std::span<const Bytes> recvs,
+                           const Operation& operation) {
   const auto watched = watch(operation);
-  const size_t ranks = static_cast<size_t>(world_);
-  const size_t stride = kStagingHalf / ranks / 64 * 64;
-  const size_t cell = stride - kCellHead;
+  const bool same = sends.size() == 1;
+  const Cells cells(staging_half(world_), sends.size());
   size_t longest = 0;
-  for (size_t r = 0; r < ranks; ++r) longest = std::max({longest, sends[r].size(), recvs[r].size()});
-  const size_t me = static_cast<size_t>(rank_);
-  for (size_t done = 0;; done += cell) {
+  for (const ConstBytes& bytes : sends) longest = std::max(longest, bytes.size());
+  for (const Bytes& bytes : recvs) longest = std::max(longest, bytes.size());
+  const auto me = static_cast<size_t>(rank_);
+  for (size_t done = 0;; done += cells.room()) {
     const std::vector<std::byte*> halves = next_staging();
     {
       const SpanScope span(operation.timeline, Activity::Copy, "copy in", operation.step);
-      for (size_t r = 0; r < ranks; ++r) {
-        if (r != me) put_in_cell(halves[me] + r * stride, sends[r], done, cell);
+      for (size_t r = 0; r < sends.size(); ++r) {
+        if (same || r != me) cells.put(halves[me], r, sends.subspan(r, 1), done);
       }
     }
-    meet(operation, {.more = longest > done + cell});
+    meet(operation, {.more = longest > done + cells.room()});
     const SpanScope span(operation.timeline, Activity::Copy, "copy out", operation.step);
     bool more = false;
-    for (size_t r = 0; r < ranks; ++r) {
+    for (size_t r = 0; r < recvs.size(); ++r) {
       more = more || summary_of(static_cast<int>(r)).more;
-      if (r != me && !take_from_cell(halves[r] + me * stride, recvs[r], done, cell))
-        fail_other_size(operation, recvs[r].size(), static_cast<int>(r),
-                        size_in_cell(halves[r] + me * stride));
+      if (r == me) continue;
+      const size_t cell = same ? 0 : me;
+      if (const size_t size = cells.size(halves[r], cell); size != recvs[r].size())
+        fail_other_size(operation, recvs[r].size(), static_cast<int>(r), size);
+      const Bytes chunk = cells.part(recvs[r], done);
+      if (!chunk.empty()) std::memcpy(chunk.data(), cells.at(halves[r], cell, 0), chunk.size());
     }
     if (!more) return;
   }

@@ -51,6 +51,8 @@ class SharedTransport final : public Transport, public SharedRegions {
   std::optional<OperationLabel> next_message(int from) override;
   bool has_left(int rank) override;
   void combine(std::span<const ArraySum> sums, const Operation& operation) override;
+  void all_gather(std::span<const Array> outputs, const Array& input, const Operation& operation) override;
+  void broadcast(const Array& values, int root, const Operation& operation) override;
   void sync(const Operation& operation) override;
   void completed() override;
   std::string known_of(int rank) override;
@@ -95,13 +97,14 @@ class SharedTransport final : public Transport, public SharedRegions {
   void look_for_stopped(const std::vector<int>& late, const Operation& operation);
   void leave_word(ErrorKind kind, const std::string& text);
   [[noreturn]] void fail_together(ErrorKind kind, const std::string& text);
+  void move(std::span<const ConstBytes> sends, std::span<const Bytes> recvs, const Operation& operation);
   [[noreturn]] void fail_other_size(const Operation& operation, size_t expected, int from, size_t sent);
   void throw_if_failed();
   RegionOffset place_of(const std::byte* data, size_t size) const;
   void add_slice(const ArraySum& sum, std::vector<const std::byte*> inputs, std::vector<std::byte*> outputs,
                  const Operation& operation) const;
   void all_reduce(const ArraySum& sum, const Operation& operation);
-  void reduce_staged(const ArraySum& sum, const Operation& operation);
+  void add_in_cells(const ArraySum& sum, const Operation& operation);
 
   const std::unique_ptr<SharedMemory> memory_;
   const int rank_;

@@ -141,8 +141,8 @@ void TcpTransport::say_farewell() {
     if (connections_.messages[r].descriptor() < 0) continue;
     Head head{kLast, 0, 0, {}};
     const int peer = static_cast<int>(r);
-    Flow flow = flow_of(Flow::Way::Out, connections_.messages[r], peer, head, 0,
-                        [](uint64_t) { return Bytes(); });
+    Flow flow =
+        flow_of(Flow::Way::Out, connections_.messages[r], peer, head, 0, [](uint64_t) { return Bytes(); });
     try {
       move_some(flow);
     } catch (const std::exception&) {
