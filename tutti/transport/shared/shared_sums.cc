@@ -84,45 +84,43 @@ void SharedTransport::all_reduce(const ArraySum& sum, const Operation& asked) {
 void SharedTransport::add_in_cells(const ArraySum& sum, const Operation& operation) {
   const auto me = static_cast<size_t>(rank_);
   const std::vector<ElementRange> slices = sum.slices_of(world_);
-  const std::vector<Source>& sources = sum.sources->all;
   const Array& output = sum.outputs[0];
   const Array own = sum.scatters() ? output : output.part(slices[me]);
-  std::vector<size_t> counts(slices.size());  // of values, by rank
-  for (const Source& source : sources) counts[static_cast<size_t>(source.rank)] += source.present ? 1 : 0;
-  const Cells cells(staging_half(world_), slices.size(),
-                    std::max<size_t>(1, *std::max_element(counts.begin(), counts.end())));
+  std::vector<Arrays> values(slices.size());  // by rank; only this rank's can be read
+  for (size_t s = 0; s < sum.sources->all.size(); ++s) {
+    const Source& source = sum.sources->all[s];
+    if (source.present) values[static_cast<size_t>(source.rank)].push_back(sum.inputs[s]);
+  }
+  size_t most = 1;
   size_t longest = 0;
+  for (const Arrays& each : values) most = std::max(most, each.size());
   for (const ElementRange& slice : slices) longest = std::max(longest, output.part(slice).size());
+  const Cells cells(staging_half(world_), slices.size(), most);
   for (size_t done = 0; done < longest; done += cells.room()) {
     const std::vector<std::byte*> halves = next_staging();
     {
       const SpanScope span(operation.timeline, Activity::Copy, "copy in", operation.step);
       for (size_t r = 0; r < slices.size(); ++r) {
-        if (r == me) continue;
-        std::vector<ConstBytes> values;
-        for (size_t s = 0; s < sources.size(); ++s) {
-          if (sources[s].present && sources[s].rank == rank_)
-            values.push_back(sum.inputs[s].part(slices[r]).bytes());
-        }
-        cells.put(halves[me], r, values, done);
+        std::vector<ConstBytes> parts;
+        for (const Array& each : values[me]) parts.push_back(each.part(slices[r]).bytes());
+        if (r != me) cells.put(halves[me], r, parts, done);
       }
     }
     sync(operation);
+    for (size_t r = 0; r < slices.size(); ++r) {
+      const size_t expected = own.size() * values[r].size();
+      if (const size_t sent = cells.size(halves[r], me); r != me && sent != expected)
+        fail_other_size(operation, expected, static_cast<int>(r), sent);
+    }
     {
       const SpanScope span(operation.timeline, Activity::Reduce, "add", operation.step);
       std::vector<const std::byte*> inputs;
       std::vector<size_t> taken(slices.size());
-      for (size_t s = 0; s < sources.size(); ++s) {
-        const auto r = static_cast<size_t>(sources[s].rank);
-        const bool here = r == me && sources[s].present;
-        inputs.push_back(here ? sum.inputs[s].part(slices[me]).data + done
-                              : cells.at(halves[r], me, taken[r]));
-        taken[r] += sources[s].present ? 1 : 0;
-      }
-      for (size_t r = 0; r < slices.size(); ++r) {
-        const size_t sent = cells.size(halves[r], me);
-        if (r != me && sent != own.size() * counts[r])
-          fail_other_size(operation, own.size() * counts[r], static_cast<int>(r), sent);
+      for (const Source& source : sum.sources->all) {
+        const auto r = static_cast<size_t>(source.rank);
+        const size_t i = source.present ? taken[r]++ : 0;
+        const bool here = r == me && source.present;
+        inputs.push_back(here ? values[me][i].part(slices[me]).data + done : cells.at(halves[r], me, i));
       }
       std::vector<std::byte*> outputs{own.data + done};
       if (!sum.scatters()) outputs.push_back(cells.at(halves[me], me, 0));
