@@ -242,8 +242,8 @@ def send(
 
 
 def recv(comm: Communicator, array: Array, source: int | None = None, *, tag: int = 0, **options: Any) -> int:
-    """Receives an array of this size and type from the rank `source`, or from any rank. Returns the rank of the
-    sender."""
+    """Receives an array of this size and type from the rank `source`, or from any rank that has not left. Returns the
+    rank of the sender."""
     sender = ctypes.c_int(-1)
     place = (-1 if source is None else as_int(source, "source"), as_int(tag, "tag"))
     arguments = (_address(array, True), array.size, _type(array), *place, ctypes.byref(sender))

@@ -169,7 +169,8 @@ tutti_status tutti_scatter(tutti_comm* comm, const void* const* inputs, void* ou
  * expect the count and the type that were sent. */
 tutti_status tutti_send(tutti_comm* comm, const void* values, size_t count, tutti_type type, int to, int tag,
                         const tutti_options* options);
-/* `source`, if it is not NULL, gets the rank of the sender: it has to exist until the operation has ended. */
+/* From TUTTI_ANY_RANK it takes a message of any rank that has not left; if all have, it is TUTTI_PEER_LOST.
+ * `source`, if it is not NULL, gets the rank of the sender: it has to exist until the operation has ended. */
 #define TUTTI_ANY_RANK (-1)
 tutti_status tutti_recv(tutti_comm* comm, void* values, size_t count, tutti_type type, int from, int tag,
                         int* source, const tutti_options* options);

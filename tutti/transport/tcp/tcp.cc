@@ -30,7 +30,7 @@ constexpr uint64_t kLast = ~uint64_t{0};
 
 // The beginning of every message. All machines of a job have the same byte order.
 struct Head {
-  uint64_t number;  // of the exchange, or of the message in this direction; kLast
+  uint64_t number;  // of the exchange, or of the message in this direction; kLast: nothing more comes
   uint64_t key;     // hash of the operation; 0 in messages between two ranks
   uint64_t size;    // bytes that follow
   OperationLabel label;
