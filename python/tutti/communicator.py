@@ -131,7 +131,7 @@ class Communicator:
 
     @property
     def transport(self) -> str:
-        """How the ranks are connected: by "shm" (shared memory), "tcp", "shm+tcp" or "mpi"."""
+        """How the ranks are connected: by "shm" (shared memory), "tcp", "shm+tcp" or "mpi"; "inproc" for one alone."""
         name: bytes = library.tutti_transport(self._handle)
         return name.decode()
 
@@ -247,7 +247,7 @@ def init(
     Without a store, rank and world come from the launcher's environment (tutti run, torchrun, mpirun, srun, TF_CONFIG);
     a process without a launcher is alone. `timeout` is in seconds, for connecting and for each operation; 0 means that
     of the variable TUTTI_TIMEOUT, or 60. `transport` is "auto", "shm", "tcp", "shm+tcp" or "mpi"; None means that of
-    TUTTI_COMM, or "auto". `name` names the ranks in error texts.
+    TUTTI_COMM, or "auto". `name` names the ranks of a store in error texts; a launcher has names of its own.
     """
     options = InitOptions(size=ctypes.sizeof(InitOptions), timeout_seconds=timeout, name=name.encode())
     if transport is not None:

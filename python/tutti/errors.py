@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 from ._library import library
 
 
@@ -57,6 +59,10 @@ def check(status: int) -> None:
 
 def as_int(value: int, name: str) -> int:
     """Returns the value if the C interface can have it. ctypes would drop the bits that an int does not have."""
+    try:
+        value = operator.index(value)
+    except TypeError:
+        raise InvalidArgument(f"{name} is {value!r}; expected a whole number") from None
     if not -(2**31) <= value < 2**31:
         raise InvalidArgument(f"{name} is {value}; it must fit into 32 bits")
     return value

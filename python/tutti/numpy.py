@@ -1,9 +1,9 @@
 """The operations of a `Communicator` on NumPy arrays.
 
-All ranks make the same calls in the same order; send() and recv() are calls of two ranks. Arrays have to be contiguous,
-and results are written in place. With `behind=True` a call returns a `Work` at once, and the arrays may not be used
-before its `wait()` has returned. Further options are `timeout`, `what` and `any_order`, as in `Communicator.call()`.
-`Array` is `numpy.ndarray`.
+All ranks make the same calls in the same order; send() and recv() are calls of two ranks. Arrays have to be
+C-contiguous, and results are written in place. With `behind=True` every call but recv() returns a `Work` at once, and
+the arrays may not be used before its `wait()` has returned. Further options are `timeout`, `what` and `any_order`, as
+in `Communicator.call()`. `Array` is `numpy.ndarray`.
 """
 
 from __future__ import annotations
@@ -43,9 +43,18 @@ def _type(array: Array) -> Type:
     return kind
 
 
+def _require_array(array: object) -> None:
+    if not hasattr(array, "flags"):
+        raise InvalidArgument(f"expected an array of NumPy, not {array!r:.50}")
+
+
 def _address(array: Array, written: bool = False) -> int:
+    _require_array(array)
     if not array.flags.c_contiguous:
-        raise InvalidArgument("the array is not contiguous; pass the result of numpy.ascontiguousarray()")
+        raise InvalidArgument(
+            "the array is not C-contiguous, and results are written in place: pass a copy, that of "
+            "numpy.ascontiguousarray(), and copy the result back"
+        )
     if written and not array.flags.writeable:
         raise InvalidArgument("the array is read-only, but is written")
     return array.ctypes.data
@@ -56,14 +65,17 @@ def _op(op: str | Op) -> Op:
         return op
     try:
         return Op[op.upper()]
-    except KeyError:
-        raise InvalidArgument(f"there is no operation '{op}': {', '.join(Op.__members__).lower()}") from None
+    except (KeyError, AttributeError):
+        raise InvalidArgument(f"there is no operation {op!r}: {', '.join(Op.__members__).lower()}") from None
 
 
-def _addresses(arrays: Sequence[Array], comm: Communicator, like: Array, written: bool) -> Any:
+def _addresses(arrays: Sequence[Array] | None, comm: Communicator, like: Array, written: bool) -> Any:
+    if arrays is None:
+        raise InvalidArgument("the root has to pass an array for each rank")
     if len(arrays) != comm.world:
         raise InvalidArgument(f"{len(arrays)} arrays were given for {comm.world} ranks; expected one for each rank")
     for array in arrays:
+        _require_array(array)
         if array.dtype != like.dtype:
             raise InvalidArgument(f"arrays of {array.dtype} and of {like.dtype} in one call")
     return (ctypes.c_void_p * comm.world)(*(_address(array, written) for array in arrays))
@@ -74,6 +86,8 @@ def _counts(arrays: Sequence[Array]) -> Any:
 
 
 def _same_size(one: Array, other: Array, parts: int = 1) -> None:
+    _require_array(one)
+    _require_array(other)
     if one.dtype != other.dtype or one.size != other.size * parts:
         raise InvalidArgument(
             f"{one.size} elements of {one.dtype} cannot be divided into {parts} parts of {other.size} elements of "
@@ -204,11 +218,11 @@ def gather(
     **options: Any,
 ) -> Work | None:
     """Writes the array of rank r to `outputs[r]` of the root. Other ranks pass None for `outputs`."""
-    pointers = _addresses(outputs, comm, array, written=True) if outputs is not None else None
+    root = as_int(root, "root")
+    pointers = _addresses(outputs, comm, array, written=True) if outputs is not None or comm.rank == root else None
     for output in outputs or ():
         _same_size(output, array)
     kept = (outputs, array) if behind else None
-    root = as_int(root, "root")
     return comm.call("tutti_gather", _address(array), pointers, array.size, _type(array), root, behind=kept, **options)
 
 
@@ -222,11 +236,11 @@ def scatter(
     **options: Any,
 ) -> Work | None:
     """Writes `arrays[r]` of the root to the output of rank r. Other ranks pass None for `arrays`."""
-    pointers = _addresses(arrays, comm, output, written=False) if arrays is not None else None
+    root = as_int(root, "root")
+    pointers = _addresses(arrays, comm, output, written=False) if arrays is not None or comm.rank == root else None
     for array in arrays or ():
         _same_size(array, output)
     kept = (output, arrays) if behind else None
-    root = as_int(root, "root")
     return comm.call(
         "tutti_scatter", pointers, _address(output, True), output.size, _type(output), root, behind=kept, **options
     )
@@ -244,6 +258,8 @@ def send(
 def recv(comm: Communicator, array: Array, source: int | None = None, *, tag: int = 0, **options: Any) -> int:
     """Receives an array of this size and type from the rank `source`, or from any rank that has not left. Returns the
     rank of the sender."""
+    if options.get("behind"):
+        raise InvalidArgument("recv() waits for its message; behind= is for other operations")
     sender = ctypes.c_int(-1)
     place = (-1 if source is None else as_int(source, "source"), as_int(tag, "tag"))
     arguments = (_address(array, True), array.size, _type(array), *place, ctypes.byref(sender))

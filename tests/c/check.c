@@ -238,6 +238,10 @@ static void movements(tutti_comm* comm) {
   const int total = world * (world - 1) / 2;
   for (int i = 0; i < total; ++i) own[i] = i;
   OK(tutti_reduce_scatter_v(comm, own, all, counts, TUTTI_INT32, TUTTI_SUM, NULL));
+  const size_t count = counts[world - 1];
+  counts[world - 1] = (size_t)-5;
+  CHECK(tutti_reduce_scatter_v(comm, own, all, counts, TUTTI_INT32, TUTTI_SUM, NULL) == TUTTI_INVALID_ARGUMENT);
+  counts[world - 1] = count;
   for (int i = 0; i < rank; ++i) CHECK(all[i] == world * (rank * (rank - 1) / 2 + i));
 
   for (int r = 0; r < world; ++r) own[r] = 100 * rank + r;

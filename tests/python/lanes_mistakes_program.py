@@ -118,6 +118,8 @@ expect("state['epoch'] is 3", lambda: fresh(state={"epoch": 3}))
 expect("is not the model's", lambda: DistributedOptimizer(fresh()[1].optimizer, model=torch.nn.Linear(2, 2)))
 expect("without a folder", lambda: fresh(save_every=2))
 expect("state['counts']['path'] is a pathlib.PosixPath", lambda: fresh(state={"counts": Counts()}))
+expect("the step is -1", lambda: checkpoint.save(folder, -1, fresh()[0]))
+expect("as program=", lambda: checkpoint.save(folder, 1, fresh()[0], state={"x": torch.ones(1)}))
 expect("need the names of the weights", lambda: DistributedOptimizer(fresh()[1].optimizer, folder=folder))
 
 # Checkpoints: the last step is in the folder, and what is damaged or of another training is refused or passed over.
@@ -131,6 +133,7 @@ net, opt = fresh(folder=folder)
 train(net, opt, epochs=2)
 assert opt.sha256() == trained
 expect("'weight' is", lambda: checkpoint.load(folder / "latest", torch.nn.Linear(2, 1)))
+expect("such as latest", lambda: checkpoint.load(folder, net), tutti.DataLoss)
 expect("another model", lambda: checkpoint.load(folder / "latest", torch.nn.Sequential(net)))
 weights = folder / "ckpt-4" / "weights.safetensors"
 whole = weights.read_bytes()

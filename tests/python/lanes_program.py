@@ -1,7 +1,7 @@
 """A training with batch norm, dropout and uneven last steps on tutti.torch.DistributedOptimizer. Prints the hash of the
 weights, which is the same on any number of ranks.
 
-Usage: lanes_program.py [--folder F] [--epochs N] [--kill RANK@STEP --mark FILE] [--wait-for WORLD] [--other-rates]
+Usage: lanes_program.py [--folder F] [--epochs N] [--kill RANK@STEP --mark FILE] [--wait-for WORLD] [--differ WHAT]
 """
 
 import argparse
@@ -50,8 +50,15 @@ parser.add_argument("--mark")
 parser.add_argument("--wait-for", type=int, default=0)
 parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--lanes", type=int, default=5)
-parser.add_argument("--other-rates", action="store_true", help="a learning rate for each rank")
+parser.add_argument(
+    "--differ", default="", metavar="WHAT", help="rate, decay, clip_norm, seed or epochs: other on rank 1"
+)
 options = parser.parse_args()
+
+
+def other(what):
+    return tutti.torch.world().rank if options.differ == what else 0
+
 
 torch.manual_seed(tutti.torch.world().rank + 1)  # the weights of rank 0 are taken by all
 net = Net()
@@ -64,7 +71,7 @@ opt = tutti.torch.DistributedOptimizer(
     made,
     lanes=options.lanes,
     model=net,
-    clip_norm=1.0,
+    clip_norm=1.0 + other("clip_norm"),
     folder=options.folder,
     save_every=4 if options.folder else 0,
     state={"schedule": schedule},
@@ -74,7 +81,12 @@ killed, _, at = options.kill.partition("@")
 losses = []
 before = random.random(), torch.rand(1).item()
 for step, lanes in tutti.torch.steps(
-    Examples(), lanes=opt.lanes, batch=4, seed=3, epochs=options.epochs, workers=options.workers
+    Examples(),
+    lanes=opt.lanes,
+    batch=4,
+    seed=3 + other("seed"),
+    epochs=options.epochs + other("epochs"),
+    workers=options.workers,
 ):
     for lane, batch in lanes:
         with opt.lane(lane) as scope:
@@ -86,8 +98,9 @@ for step, lanes in tutti.torch.steps(
             os.kill(os.getpid(), signal.SIGKILL)
     while options.wait_for > comm.world and step >= 12 and not comm.change_is_due():
         time.sleep(0.01)
-    if options.other_rates:
-        made.param_groups[0]["lr"] = 0.01 * (1 + comm.rank)
+    if options.differ:
+        made.param_groups[0]["lr"] += 0.01 * other("rate")
+        made.param_groups[0]["weight_decay"] += other("decay")
     examples = opt.step()
     if examples:
         schedule.step()

@@ -51,9 +51,14 @@ done
 
 "$python" "$sources/tests/python/lanes_mistakes_program.py" "$scratch/mistakes"
 
-# Learning rates that differ are an error, since nothing else would tell.
-if "$tutti" run -n 2 -- "$python" "$sources/tests/python/lanes_program.py" --other-rates >"$scratch/out" 2>&1; then exit 1; fi
-grep -q 'the ranks have different learning rates at step 0' "$scratch/out"
+# What differs is an error, since nothing else would tell.
+for what in rate decay clip_norm seed epochs; do
+  if "$tutti" run -n 2 -- "$python" "$sources/tests/python/lanes_program.py" --differ $what >"$scratch/out" 2>&1; then
+    echo "no error with another $what" >&2
+    exit 1
+  fi
+  grep -qE 'the ranks (have different learning rates|train with different settings) at step 0' "$scratch/out"
+done
 
 # The program of docs/start/pytorch.md.
 awk '/^```python same.py/ { on = 1; next } /^```/ { on = 0 } on' "$sources/docs/start/pytorch.md" >"$scratch/same.py"

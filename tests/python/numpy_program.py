@@ -160,7 +160,14 @@ assert len({lane_seed(1, step, lane) for step in range(9) for lane in range(9)})
 assert crc32c(b"123456789") == 0xE3069283 and crc32c(b"6789", crc32c(b"12345")) == 0xE3069283
 
 expect_error(tutti.InvalidArgument, "cannot be sent", tutti.numpy.all_reduce, comm, np.array(["text"]))
-expect_error(tutti.InvalidArgument, "not contiguous", tutti.numpy.all_reduce, comm, np.ones((4, 4))[:, 1])
+expect_error(tutti.InvalidArgument, "an array of NumPy, not [1, 2]", tutti.numpy.all_reduce, comm, [1, 2])
+expect_error(tutti.InvalidArgument, "no operation 99", tutti.numpy.all_reduce, comm, np.ones(1), 99)
+expect_error(tutti.InvalidArgument, "a whole number", tutti.numpy.send, comm, np.ones(1), 0, tag="x")
+expect_error(tutti.InvalidArgument, "waits for its message", tutti.numpy.recv, comm, np.ones(1), behind=True)
+if rank == 0:
+    expect_error(tutti.InvalidArgument, "the root has to pass", tutti.numpy.gather, comm, None, np.ones(1))
+    expect_error(tutti.InvalidArgument, "the root has to pass", tutti.numpy.scatter, comm, np.ones(1), None)
+expect_error(tutti.InvalidArgument, "not C-contiguous", tutti.numpy.all_reduce, comm, np.ones((4, 4))[:, 1])
 expect_error(tutti.InvalidArgument, "there is no operation", tutti.numpy.all_reduce, comm, np.ones(1), "mean")
 expect_error(tutti.InvalidArgument, "only those of integers", tutti.numpy.all_reduce, comm, np.ones(1), "bxor")
 expect_error(ValueError, "there is no rank 99", tutti.numpy.broadcast, comm, np.ones(1), root=99)

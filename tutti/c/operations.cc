@@ -136,10 +136,12 @@ tutti_status tutti_reduce_scatter_v(tutti_comm* comm, const void* input, void* o
   constexpr const char* kCall = "tutti_reduce_scatter_v";
   return run(comm, kCall, options, [&](Ranks& ranks, const Options& asked) {
     require_counts(counts, kCall);
-    std::vector<int64_t> lengths(counts, counts + ranks.world());
-    size_t all = 0;
-    for (int r = 0; r < ranks.world(); ++r) all += counts[r];
-    const Array from = array_of(input, all, type, kCall);
+    std::vector<int64_t> lengths;
+    Array from = array_of(input, 0, type, kCall);
+    for (int r = 0; r < ranks.world(); ++r) {
+      lengths.push_back(array_of(input, counts[r], type, kCall).count);
+      from = array_of(input, static_cast<size_t>(from.count) + counts[r], type, kCall);
+    }
     const Array to = array_of(output, counts[ranks.rank()], type, kCall);
     const auto how = static_cast<ReduceOp>(op);
     require_reducible(from.type, how);

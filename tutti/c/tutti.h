@@ -111,7 +111,8 @@ int tutti_c_version(void);
 /* The release: "0.1.0". */
 const char* tutti_version(void);
 
-/* The reason of the last failure of the calling thread; "" if there was none. Valid until its next call. */
+/* The reason of the last failure of the calling thread; "" if there was none. Valid until its next failure.
+ */
 const char* tutti_error_text(void);
 /* "timeout". */
 const char* tutti_status_name(tutti_status status);

@@ -83,8 +83,8 @@ bool Mailbox::take_next(const OperationLabel& label, const Array& values, int fr
 
 void Mailbox::give_up_if_late(const Operation& operation) const {
   if (std::chrono::steady_clock::now() < operation.deadline) return;
-  fail(ErrorKind::Timeout, "{} failed: no message with tag {} has come for {:g} s{}", describe(operation),
-       operation.tag, seconds(operation.timeout), operation.peer == kAnyRank ? known_of_others() : "");
+  fail(ErrorKind::Timeout, "{} failed: no message has come for {:g} s{}", describe(operation),
+       seconds(operation.timeout), operation.peer == kAnyRank ? known_of_others() : "");
 }
 
 // Returns "; worker/1 is gone; it was last seen in barrier" and the like for each other rank.
@@ -140,9 +140,7 @@ int Mailbox::take_from_any(const Array& values, const Operation& operation) {
       if (some) pause = kFirstPause;
       all_have_left = all_have_left && has_left && !some;
     }
-    if (all_have_left)
-      fail(ErrorKind::PeerLost, "{} failed: all other ranks have left, without a message with tag {}",
-           describe(operation), operation.tag);
+    if (all_have_left) throw AllHaveLeft(describe(operation) + " failed: all other ranks have left");
     give_up_if_late(operation);
     changed_.wait_for(lock, pause);
   }

@@ -7,10 +7,16 @@
 #include <string>
 #include <vector>
 
+#include "tutti/base/error.h"
 #include "tutti/transport/array.h"
 #include "tutti/transport/transport.h"
 
 namespace tutti::comm {
+
+// No message can come, since all other ranks have left in good order. The ranks have not failed.
+struct AllHaveLeft : Error {
+  explicit AllHaveLeft(const std::string& text) : Error(ErrorKind::PeerLost, text) {}
+};
 
 // Messages that other ranks have sent to this one. A receiver takes those with its tag, in the order in which
 // they were sent; it keeps others that come before for the receivers that will ask for them. Thread-safe, for
@@ -22,7 +28,7 @@ class Mailbox {
 
   // Receives a message with Operation::tag from this rank.
   void take(const Array& values, int from, const Operation& operation);
-  // Receives one from any rank, and returns that.
+  // Receives one from any rank, and returns that. Throws AllHaveLeft.
   int take_from_any(const Array& values, const Operation& operation);
 
  private:

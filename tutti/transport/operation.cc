@@ -16,10 +16,12 @@ void copy_name(char (&to)[N], const char* from) {
   to[N - 1] = '\0';
 }
 
-// Returns " to rank 2", " from rank 2" or " from any rank" for a send or recv, else "".
-std::string between(std::string_view name, int peer) {
-  if (peer == kAnyRank) return " from any rank";
-  return peer < 0 ? "" : fmt::format(" {} rank {}", name == "send" ? "to" : "from", peer);
+// Returns " to rank 2", " from rank 2 with tag 7" or " from any rank" for a send or recv, else "".
+std::string between(std::string_view name, int peer, int tag) {
+  if (peer < 0 && peer != kAnyRank) return "";
+  const std::string other = peer == kAnyRank ? "any rank" : fmt::format("rank {}", peer);
+  const std::string tagged = tag == 0 ? "" : fmt::format(" with tag {}", tag);
+  return fmt::format(" {} {}{}", name == "send" ? "to" : "from", other, tagged);
 }
 
 }  // namespace
@@ -76,7 +78,7 @@ std::string OperationLabel::text() const {
   if (what[0] != '\0') text += " of " + std::string(what, ::strnlen(what, sizeof what));
   if (type >= 0) text += fmt::format(" ({}{})", elements(), kOps.at(static_cast<size_t>(op)));
   if (root >= 0) text += fmt::format(" with root {}", root);
-  text += between(std::string_view(name, ::strnlen(name, sizeof name)), peer);
+  text += between(std::string_view(name, ::strnlen(name, sizeof name)), peer, tag);
   if (step >= 0) text += fmt::format(" at step {}", step);
   return text;
 }
@@ -101,7 +103,7 @@ std::string other_message(const std::string& receiver, const OperationLabel& exp
 std::string describe(const Operation& operation) {
   std::string text = operation.name;
   if (*operation.what != '\0') text += fmt::format(" of {}", operation.what);
-  text += between(operation.name, operation.peer);
+  text += between(operation.name, operation.peer, operation.tag);
   if (operation.step >= 0) text += fmt::format(" at step {}", operation.step);
   return text;
 }

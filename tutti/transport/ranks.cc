@@ -72,7 +72,9 @@ void Ranks::enter_epoch() {
 // Operations that still run end first: they have failed, since a rank is lost, or they are complete. Without
 // a next epoch these ranks stay broken.
 void Ranks::reconfigure(const std::optional<Error>& why) {
-  if (!epochs_) fail(ErrorKind::InvalidArgument, "the ranks of this communicator never change");
+  if (!epochs_)
+    fail(ErrorKind::InvalidArgument,
+         "the ranks of this communicator never change, as those of `tutti run --min` do");
   queue_.drain();
   {
     const std::lock_guard lock(mutex_);

@@ -163,6 +163,8 @@ void Ranks::guarded(const char* name, const Options& options, const Body& body) 
   const Operation operation = operation_of(name, options, timeout_, timeline_);
   try {
     body(operation);
+  } catch (const AllHaveLeft&) {
+    throw;
   } catch (const Error& error) {
     give_up(error);
     throw;

@@ -160,7 +160,8 @@ def manifest_of(folder: pathlib.Path) -> dict[str, Any]:
     try:
         text = path.read_bytes()
     except OSError as error:
-        raise DataLoss(f"{path}: {error.strerror}") from error
+        inside = " It has checkpoints: give one of them, such as latest" if folders_in(folder) else ""
+        raise DataLoss(f"{path}: {error.strerror}.{inside}") from error
     line = len(_first_line(b""))
     if text[:line] != _first_line(text[line:]).encode():
         raise DataLoss(f"{path}: the checksum does not match the text; the file is damaged or was edited")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import os
 import pathlib
 import shutil
@@ -101,6 +102,14 @@ def save(
     `state` has values for JSON; `program` may have tensors as well. Only the newest `keep` checkpoints stay; 0 keeps
     all.
     """
+    if step < 0:
+        raise InvalidArgument(f"the step is {step}; expected 0 or more")
+    try:
+        json.dumps(state)
+    except TypeError as error:
+        raise InvalidArgument(
+            f"state= has values for JSON; give others, such as tensors, as program= ({error})"
+        ) from error
     directory = pathlib.Path(folder)
     directory.mkdir(parents=True, exist_ok=True)
     weights, tied, extra = _weights_of(model)

@@ -148,6 +148,7 @@ def steps(
         raise InvalidArgument(
             f"the {len(dataset)} examples do not fill one step of {lanes.count} lanes with {batch} examples each"
         )
+    lanes.optimizer.ends_at = epochs * sampler.steps_per_epoch
     batches = _Batches(dataset, sampler, collate, seed)
     return Steps(batches, lanes, sampler.steps_per_epoch, epochs, seed, workers)
 

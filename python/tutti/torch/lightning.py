@@ -29,9 +29,10 @@ from ._world import broadcast, world
 from .optimizer import DistributedOptimizer
 
 # Lightning is one package with two names. The classes of one are not those of the other.
-_as_one_package = "lightning.pytorch" in sys.modules or "pytorch_lightning" not in sys.modules
-_with_one_package = _as_one_package and importlib.util.find_spec("lightning") is not None
-pl: Any = importlib.import_module("lightning.pytorch" if _with_one_package else "pytorch_lightning")
+_names = ("lightning.pytorch", "pytorch_lightning")
+_installed = [name for name in _names if importlib.util.find_spec(name.split(".")[0])]
+_name = next((name for name in _names if name in sys.modules), next(iter(_installed), _names[0]))
+pl: Any = importlib.import_module(_name)
 _is_overridden: Any = importlib.import_module(pl.__name__ + ".utilities.model_helpers").is_overridden
 _rank_zero_only: Any = importlib.import_module(pl.__name__ + ".utilities.rank_zero").rank_zero_only
 _FINDERS = (pl.callbacks.LearningRateFinder, pl.callbacks.BatchSizeFinder)

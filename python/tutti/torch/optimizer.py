@@ -42,7 +42,7 @@ class DistributedOptimizer:
     decides the bits. The attribute `lanes` has the `Lanes`, for `steps`.
 
     With `model`, buffers such as those of batch norm become the mean over the lanes, and checkpoints can be written
-    into `folder`, after every `save_every` steps; the newest `keep` stay. If the folder has a checkpoint, the training
+    into `folder`, after every `save_every` steps; the newest `keep` stay; 0 keeps all. If the folder has a checkpoint, the training
     goes on from it. `state` has further objects with state_dict() and load_state_dict(), such as a schedule of the
     learning rate, which are saved, and given to ranks that join later.
 
@@ -66,6 +66,8 @@ class DistributedOptimizer:
     ) -> None:
         if lanes < 0:
             raise InvalidArgument(f"{lanes} lanes; expected 1 or more, or 0 for one on each rank")
+        if save_every < 0 or keep < 0:
+            raise InvalidArgument(f"save_every={save_every} and keep={keep}; expected 0 or more")
         if save_every and folder is None:
             raise InvalidArgument(f"save_every={save_every} saves nothing without a folder: folder=...")
         if folder is not None and model is None:
@@ -86,6 +88,8 @@ class DistributedOptimizer:
         self._is_in_lane = False
         self.last_loss: float | None = None
         """The mean loss of all examples of the last step, if LaneScope.backward() was used for all."""
+        self.ends_at: int | None = None
+        """The number of steps of the training, if `steps` counts them."""
         self._saves = self._changes = False  # between this step and the next
         try:
             self._come_together(new=True)
@@ -279,25 +283,38 @@ class DistributedOptimizer:
             self._agree_on_step(ended=True)
 
     def _agree_on_step(self, *, ended: bool = False) -> bool:
-        rates = [float(group.get("lr", 0)) for group in self.param_groups]
-        digest = int.from_bytes(hashlib.sha256(struct.pack(f"{len(rates)}d", *rates)).digest()[:7], "little")
-        step, change = self.lanes.step, self._comm.change_is_due()
-        word = torch.tensor([step, -step, digest, -digest, ended, not ended, change], dtype=torch.int64)
-        self._comm.call("tutti_all_reduce", word.data_ptr(), word.data_ptr(), 7, Type.INT64, Op.MAX, what="the step")
-        last, first, greatest, least, some_end, some_go_on, change = word.tolist()
+        rates, settings = repr([float(group.get("lr", 0)) for group in self.param_groups]), self._settings()
+        own = [self.lanes.step, _digest(rates), _digest(settings), ended]
+        word = torch.tensor([*own, *(-each for each in own), self._comm.change_is_due()], dtype=torch.int64)
+        self._comm.call("tutti_all_reduce", word.data_ptr(), word.data_ptr(), 9, Type.INT64, Op.MAX, what="the step")
+        last, rate, setting, some_end, first, other_rate, other_setting, all_end, change = word.tolist()
         if last != -first:
             raise InvalidArgument(f"the ranks are at different steps: one is at step {-first}, another at step {last}")
-        if greatest != -least:
+        if setting != -other_setting:
+            raise InvalidArgument(
+                f"the ranks train with different settings at step {last}; those of rank {self._comm.rank} are {settings}"
+            )
+        if rate != -other_rate:
             raise InvalidArgument(
                 f"the ranks have different learning rates at step {last}: a schedule such as ReduceLROnPlateau needs a number "
                 "that is the same on all ranks, such as last_loss"
             )
-        if some_end and some_go_on:
+        if some_end != -all_end:
             raise InvalidArgument(
                 f"some ranks have ended the training at step {last}, and others go on: decide that by a number that is the "
                 "same on all ranks, such as last_loss, or an evaluation of all examples on each"
             )
         return bool(change)
+
+    def _settings(self) -> str:
+        """What decides the weights, besides the learning rate, and has to be the same on all ranks."""
+        names = [name for name in self.optimizer.defaults if name != "lr"]
+        groups = [{name: group.get(name) for name in names} for group in self.param_groups]
+        plain = [{k: v for k, v in each.items() if isinstance(v, (int, float, tuple))} for each in groups]
+        return (
+            f"clip_norm={self._clip_norm}, nan_guard={self._nan_guard}, save_every={self._save_every}, steps() with "
+            f"{self.sampling} to step {self.ends_at}, {type(self.optimizer).__name__} with {plain}"
+        )
 
     def _sum_lanes(self) -> int:
         self._numbers_sum.finish()
@@ -402,6 +419,10 @@ class DistributedOptimizer:
         self._state.saved_step = self.lanes.step
         if self._comm.rank == 0:
             self._state.save(self.folder, self.lanes.step, self.lanes.count, self._keep)
+
+
+def _digest(text: str) -> int:
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "little")
 
 
 def _parameters_of(optimizer: torch.optim.Optimizer) -> list[Tensor]:

@@ -95,8 +95,10 @@ std::string SharedTransport::last_seen(int rank) const {
 }
 
 std::string SharedTransport::known_of(int rank) {
-  return fmt::format("{}{}; {}", memory_->who(rank), is_gone(rank) ? " is gone" : " is there",
-                     last_seen(rank));
+  const char* state = is_gone(rank)               ? "is gone"
+                      : memory_->is_stopped(rank) ? "has been stopped by a signal"
+                                                  : "is there";
+  return fmt::format("{} {}; {}", memory_->who(rank), state, last_seen(rank));
 }
 
 bool SharedTransport::has_left(int rank) { return slot(rank).left.load(std::memory_order_acquire) != 0; }

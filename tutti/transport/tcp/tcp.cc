@@ -1,6 +1,7 @@
 #include "tutti/transport/tcp/tcp.h"
 
 #include <algorithm>
+#include <array>
 #include <sys/socket.h>
 #include <utility>
 
@@ -24,6 +25,9 @@ using tcp::Flow;
 // `Failures` enforces the deadlines. The deadlines of the connections come this much later, in case it
 // cannot.
 constexpr milliseconds kTcpIsLater{60000};
+
+// How long a rank that leaves waits for each peer that receives nothing.
+constexpr milliseconds kMostForFarewell{1000};
 
 // The number of a message without bytes by which a rank says that it leaves in good order.
 constexpr uint64_t kLast = ~uint64_t{0};
@@ -134,8 +138,8 @@ void TcpTransport::hang_up() const {
   }
 }
 
-// A rank that receives from any knows then that this one was not killed. Does not wait for a connection that
-// is full.
+// A rank that receives from any knows then that this one was not killed. Takes what nobody has received: it
+// would end the connection before the peer has all that was sent.
 void TcpTransport::say_farewell() {
   for (size_t r = 0; r < connections_.messages.size(); ++r) {
     if (connections_.messages[r].descriptor() < 0) continue;
@@ -144,7 +148,12 @@ void TcpTransport::say_farewell() {
     Flow flow =
         flow_of(Flow::Way::Out, connections_.messages[r], peer, head, 0, [](uint64_t) { return Bytes(); });
     try {
-      move_some(flow);
+      const auto soon = std::chrono::steady_clock::now() + kMostForFarewell;
+      tcp::move_all(
+          {&flow, 1}, [](const Flow&) {}, soon);
+      std::array<std::byte, size_t{1} << 16> rest;
+      while (::recv(connections_.messages[r].descriptor(), rest.data(), rest.size(), MSG_DONTWAIT) > 0) {
+      }
     } catch (const std::exception&) {
       // The peer has left before, or is lost.
     }
