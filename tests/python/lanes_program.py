@@ -1,7 +1,7 @@
 """A training with batch norm, dropout and uneven last steps on tutti.torch.DistributedOptimizer. Prints the hash of the
 weights, which is the same on any number of ranks.
 
-Usage: lanes_program.py [--folder F] [--epochs N] [--kill RANK@STEP --mark FILE] [--wait-for WORLD] [--differ WHAT]
+Usage: lanes_program.py [--folder F] [--epochs N] [--kill RANK@STEP --mark FILE] [--stop RANK@STEP] [--wait-for WORLD] [--differ WHAT]
 """
 
 import argparse
@@ -46,6 +46,7 @@ parser.add_argument("--folder")
 parser.add_argument("--epochs", type=int, default=3)
 parser.add_argument("--optimizer", default="adamw")
 parser.add_argument("--kill", default="")
+parser.add_argument("--stop", default="", metavar="RANK@STEP", help="gets SIGTERM in this step; all: every rank")
 parser.add_argument("--mark")
 parser.add_argument("--wait-for", type=int, default=0)
 parser.add_argument("--workers", type=int, default=0)
@@ -78,6 +79,7 @@ opt = tutti.torch.DistributedOptimizer(
 )
 comm = tutti.torch.world()
 killed, _, at = options.kill.partition("@")
+stopped, _, stopped_at = options.stop.partition("@")
 losses = []
 before = random.random(), torch.rand(1).item()
 for step, lanes in tutti.torch.steps(
@@ -96,6 +98,8 @@ for step, lanes in tutti.torch.steps(
         if killed == str(comm.rank) and at == str(step) and not pathlib.Path(options.mark).exists():
             pathlib.Path(options.mark).touch()
             os.kill(os.getpid(), signal.SIGKILL)
+    if stopped in (str(comm.rank), "all") and stopped_at == str(step):
+        os.kill(os.getpid(), signal.SIGTERM)
     while options.wait_for > comm.world and step >= 12 and not comm.change_is_due():
         time.sleep(0.01)
     if options.differ:

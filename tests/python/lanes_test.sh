@@ -49,6 +49,19 @@ for optimizer in adamw sgd; do
     "$(hash_on 3 lanes_program.py "--optimizer $optimizer --epochs 4 --folder $scratch/$optimizer --workers 1")"
 done
 
+# SIGTERM: after the step all save and end, or under --min the one that got it, so that nothing is made again.
+program=$sources/tests/python/lanes_program.py
+for rank in 0 1; do
+  "$tutti" run -n 2 -- "$python" "$program" --folder "$scratch/stopped$rank" --stop $rank@8 >"$scratch/out" 2>&1 && exit 1
+  [ -d "$scratch/stopped$rank/ckpt-9" ] && grep -q 'exit code 143 (SIGTERM)' "$scratch/out"
+  same "rank $rank of 2 stopped, resumed on 3" "$("$python" "$program" | cut -d' ' -f2)" \
+    "$(hash_on 3 lanes_program.py "--folder $scratch/stopped$rank")"
+  "$tutti" run -n 3 --min 1 -- "$python" "$program" --stop $rank@8 >"$scratch/out" 2>"$scratch/err"
+  same "rank $rank of 3 stopped, the others go on" "2 $("$python" "$program" | cut -d' ' -f2)" \
+    "$(sed -n 's/.*hash \([0-9a-f]*\) .*/\1/p' "$scratch/out" | sort | uniq -c | sed 's/^ *//')"
+  grep -q 'the other 2 go on' "$scratch/err"
+done
+
 "$python" "$sources/tests/python/lanes_mistakes_program.py" "$scratch/mistakes"
 
 # What differs is an error, since nothing else would tell.

@@ -65,8 +65,9 @@ class Steps:
                 f"all {self._end} steps have been made: `epochs` counts from the beginning of the training. Use one loop over "
                 "steps(), in which step // per_epoch is the epoch"
             )
-        while lanes.step < self._end:
-            yield from self._of_ranks()
+        with lanes.optimizer.stop_signals:
+            while lanes.step < self._end:
+                yield from self._of_ranks()
         if lanes.optimizer.folder is not None:
             lanes.optimizer.save()
 

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import inspect
 import os
+import signal
 import struct
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,6 +19,7 @@ from ..lanes import LaneSum, lane_seed
 from . import checkpoint
 from ._lanes import Lane, Lanes, LaneScope
 from ._random import seeded
+from ._signals import StopSignals
 from ._state import TrainingState
 from ._tensors import Tensor
 from ._vectors import Buffers, Gradients
@@ -90,7 +92,8 @@ class DistributedOptimizer:
         """The mean loss of all examples of the last step, if LaneScope.backward() was used for all."""
         self.ends_at: int | None = None
         """The number of steps of the training, if `steps` counts them."""
-        self._saves = self._changes = False  # between this step and the next
+        self.stop_signals = StopSignals()
+        self._saves = self._changes = self._some_stop = False  # between this step and the next
         try:
             self._come_together(new=True)
         except (PeerLost, Timeout) as error:
@@ -273,9 +276,24 @@ class DistributedOptimizer:
         """Saves a checkpoint if that is due, and lets waiting ranks join. `steps` calls it; a loop without `steps` has
         to call it after step(), and after its schedule."""
         self.save_if_due()
-        if self._changes:
+        if self._some_stop:
+            self._stop()
+        elif self._changes:
             self._changes = False
             self._recover(None)
+
+    def _stop(self) -> None:
+        """Ends this process if it has got a signal. The others go on, or end as well if the ranks never change."""
+        if self.folder is not None:
+            self.save()
+        with contextlib.suppress(PeerLost, Timeout):
+            self._comm.barrier()  # rank 0 has written the checkpoint
+        if not self.stop_signals.number:
+            try:
+                return self._recover(None)
+            except InvalidArgument:
+                pass
+        raise SystemExit(128 + signal.SIGTERM)
 
     def agree_on_end(self) -> None:
         """Waits until all ranks have ended the training. For a framework, which decides when that is."""
@@ -285,9 +303,11 @@ class DistributedOptimizer:
     def _agree_on_step(self, *, ended: bool = False) -> bool:
         rates, settings = repr([float(group.get("lr", 0)) for group in self.param_groups]), self._settings()
         own = [self.lanes.step, _digest(rates), _digest(settings), ended]
-        word = torch.tensor([*own, *(-each for each in own), self._comm.change_is_due()], dtype=torch.int64)
-        self._comm.call("tutti_all_reduce", word.data_ptr(), word.data_ptr(), 9, Type.INT64, Op.MAX, what="the step")
-        last, rate, setting, some_end, first, other_rate, other_setting, all_end, change = word.tolist()
+        events = [self._comm.change_is_due(), self.stop_signals.number != 0]
+        word = torch.tensor([*own, *(-each for each in own), *events], dtype=torch.int64)
+        self._comm.call("tutti_all_reduce", word.data_ptr(), word.data_ptr(), 10, Type.INT64, Op.MAX, what="the step")
+        last, rate, setting, some_end, first, other_rate, other_setting, all_end, change, stop = word.tolist()
+        self._some_stop = bool(stop)
         if last != -first:
             raise InvalidArgument(f"the ranks are at different steps: one is at step {-first}, another at step {last}")
         if setting != -other_setting:
@@ -336,7 +356,7 @@ class DistributedOptimizer:
     # Other ranks.
 
     def _break_off(self) -> None:
-        self._saves = self._changes = False
+        self._saves = self._changes = self._some_stop = False
         if self._next is not None:
             self._buffers.restore()
         self._next = None
