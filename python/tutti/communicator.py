@@ -13,6 +13,7 @@ from . import _interrupts
 from ._library import DONE, GET, SET, InitOptions, Options, Store, library
 from .errors import InvalidArgument, as_int, check
 
+_TRANSPORTS = ("auto", "shm", "tcp", "shm+tcp", "mpi", "shm+mpi")
 _OPTIONS_SIZE = ctypes.sizeof(Options)
 
 
@@ -251,6 +252,8 @@ def init(
     """
     options = InitOptions(size=ctypes.sizeof(InitOptions), timeout_seconds=timeout, name=name.encode())
     if transport is not None:
+        if transport not in _TRANSPORTS:
+            raise InvalidArgument(f"there is no transport {transport!r}: {', '.join(_TRANSPORTS)}")
         options.transport = transport.encode()
     failure: list[BaseException] = []
     kept: list[Any] = []

@@ -174,6 +174,7 @@ expect_error(ValueError, "there is no rank 99", tutti.numpy.broadcast, comm, np.
 expect_error(tutti.InvalidArgument, "tag is 1099511627776", tutti.numpy.send, comm, np.ones(1), 0, tag=2**40)
 expect_error(tutti.InvalidArgument, "source is 4294967296", tutti.numpy.recv, comm, np.ones(1), 2**32)
 expect_error(tutti.InvalidArgument, "root is 4294967296", tutti.numpy.broadcast, comm, np.ones(1), 2**32)
+expect_error(tutti.InvalidArgument, "no transport 'udp'", tutti.init, transport="udp")
 expect_error(tutti.InvalidArgument, "never change", comm.reconfigure)
 
 # A child of this process has no communicator; a closed one is an error.

@@ -90,7 +90,7 @@ typedef struct tutti_init_options {
   const tutti_store* store;
   int rank;
   int world;
-  const char* name; /* of the ranks, for messages: "worker" */
+  const char* name; /* of the ranks of a store, in error texts: "worker"; launchers have names of their own */
 } tutti_init_options;
 
 /* Options of an operation. Zeros are the defaults; `size` has to be set. */
@@ -131,7 +131,7 @@ int tutti_world(const tutti_comm* comm);
 /* Among the ranks of this host. */
 int tutti_local_rank(const tutti_comm* comm);
 int tutti_local_world(const tutti_comm* comm);
-/* "shm", "tcp", "shm+tcp": valid as long as the communicator. */
+/* "shm", "tcp", "shm+tcp", "mpi"; "inproc" for a rank alone: valid as long as the communicator. */
 const char* tutti_transport(const tutti_comm* comm);
 
 /* A communicator of these ranks, in this order; only they call it, with a name that no other group has had.
