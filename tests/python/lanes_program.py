@@ -46,7 +46,12 @@ parser.add_argument("--folder")
 parser.add_argument("--epochs", type=int, default=3)
 parser.add_argument("--optimizer", default="adamw")
 parser.add_argument("--kill", default="")
-parser.add_argument("--stop", default="", metavar="RANK@STEP", help="gets SIGTERM in this step; all: every rank")
+parser.add_argument(
+    "--stop",
+    default="",
+    metavar="RANK@STEP",
+    help="gets SIGTERM in this step; all: every rank; late: when it saves the last step",
+)
 parser.add_argument("--mark")
 parser.add_argument("--wait-for", type=int, default=0)
 parser.add_argument("--workers", type=int, default=0)
@@ -80,7 +85,17 @@ opt = tutti.torch.DistributedOptimizer(
 comm = tutti.torch.world()
 killed, _, at = options.kill.partition("@")
 stopped, _, stopped_at = options.stop.partition("@")
-losses = []
+save = opt.save
+
+
+def save_late():
+    if opt.lanes.step == options.epochs * 6:
+        os.kill(os.getpid(), signal.SIGTERM)
+    save()
+
+
+if options.stop == "late":
+    opt.save = save_late
 before = random.random(), torch.rand(1).item()
 for step, lanes in tutti.torch.steps(
     Examples(),

@@ -62,6 +62,11 @@ for rank in 0 1; do
   grep -q 'the other 2 go on' "$scratch/err"
 done
 
+# One that comes when the last step has been made ends the program once that is saved.
+code=0
+"$python" "$program" --folder "$scratch/late" --stop late >"$scratch/out" 2>&1 || code=$?
+[ $code = 143 ] && [ -d "$scratch/late/ckpt-18" ] && ! grep -q hash "$scratch/out"
+
 "$python" "$sources/tests/python/lanes_mistakes_program.py" "$scratch/mistakes"
 
 # What differs is an error, since nothing else would tell.

@@ -13,7 +13,8 @@ _PREEMPT = "_TUTTI_PREEMPT_SIGNAL"  # of `tutti run --preempt-signal`, below whi
 
 class StopSignals:
     """SIGTERM, and the signal of `tutti run --preempt-signal`, are noted while this is entered, in the main thread, unless
-    the program has a handler of its own. The second of the same kind ends the process."""
+    the program has a handler of its own. The second of the same kind ends the process, and so does one that comes when
+    the last step has been made, once that is saved."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -29,10 +30,12 @@ class StopSignals:
             if before == signal.SIG_DFL or (before == signal.SIG_IGN and number == preempt):
                 self._before[number] = signal.signal(number, self._note)
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
         self._before.clear()
+        if self.number and kind is None:
+            os.kill(os.getpid(), self.number)
 
     def _note(self, number: int, _: FrameType | None) -> None:
         if self.number == number:

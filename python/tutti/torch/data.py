@@ -68,8 +68,8 @@ class Steps:
         with lanes.optimizer.stop_signals:
             while lanes.step < self._end:
                 yield from self._of_ranks()
-        if lanes.optimizer.folder is not None:
-            lanes.optimizer.save()
+            if lanes.optimizer.folder is not None:
+                lanes.optimizer.save()
 
     def _of_ranks(self) -> Iterator[tuple[int, Iterator[tuple[Lane, Any]]]]:
         """The steps until the lanes of this rank change, a step has to be made again, or the end."""

@@ -149,7 +149,8 @@ class LanesStrategy(pl.strategies.Strategy):
     def _require_supported(self, trainer: Any) -> None:
         module = self.lightning_module
         flags = trainer._accelerator_connector
-        for name, asked in (("devices", flags._devices_flag), ("num_nodes", flags._num_nodes_flag)):
+        for name in ("devices", "num_nodes"):
+            asked = getattr(flags, f"_{name}_flag", "auto")
             if asked not in ("auto", 1, "1", -1, "-1") and asked != [0]:
                 raise InvalidArgument(
                     f"Trainer({name}={asked!r}) starts no ranks with lanes: leave it out, and start them by a launcher, such as "

@@ -44,9 +44,9 @@ class DistributedOptimizer:
     decides the bits. The attribute `lanes` has the `Lanes`, for `steps`.
 
     With `model`, buffers such as those of batch norm become the mean over the lanes, and checkpoints can be written
-    into `folder`, after every `save_every` steps; the newest `keep` stay; 0 keeps all. If the folder has a checkpoint, the training
-    goes on from it. `state` has further objects with state_dict() and load_state_dict(), such as a schedule of the
-    learning rate, which are saved, and given to ranks that join later.
+    into `folder`, after every `save_every` steps; the newest `keep` stay, and all if it is 0. If the folder has a
+    checkpoint, the training goes on from it. `state` has further objects with state_dict() and load_state_dict(), such
+    as a schedule of the learning rate, which are saved, and given to ranks that join later.
 
     `clip_norm` is the greatest norm of the mean gradient. With `nan_guard`, a gradient that is not finite is an error
     on all ranks. `comm` is that of world() unless it is given.

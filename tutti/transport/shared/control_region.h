@@ -11,8 +11,8 @@
 // rank, and the two halves of its staging buffer.
 namespace tutti::comm {
 
-// Returns the size of half a staging buffer. Larger ones do not fit into the cache, beside those of the other
-// ranks; smaller ones need more sync points.
+// Returns the size of half a staging buffer. The staging buffers of all ranks should fit into the cache
+// together; smaller halves need more sync points.
 constexpr size_t staging_half(int world) { return size_t{world <= 2 ? 1024U : 512U} << 10; }
 constexpr size_t kPipeBytes = size_t{64} << 10;
 constexpr size_t kCauseBytes = 2000;
